@@ -1,0 +1,85 @@
+"""What a backend is, what it yields, and the errors of the whole layer.
+
+A backend is one module with one `Backend` subclass, listed in `backends/__init__.py`. It answers three questions: can it
+run here (and if not, why and what to do), what exactly would run (target, versions), and how does a call go through it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from dataclasses import dataclass, field
+from typing import Callable
+
+
+class Error(RuntimeError):
+    """Root of triport's errors. Every message says what failed, where, what is accepted and what to do."""
+
+
+class Unsupported(Error):
+    """The request is well formed, but this op or backend does not take it (dtype, shape, feature)."""
+
+
+class CompileError(Error):
+    """A kernel could not be compiled; the message names the op, its Python line and the target."""
+
+
+class Unavailable(Error):
+    """The backend cannot run on this machine; the message says why and what to do about it."""
+
+
+class ArgumentError(Error, ValueError):
+    """An op was called with a wrong argument; the message names it, what was given and what is taken."""
+
+
+@dataclass
+class Compiled:
+    """A compiled kernel: every stage by its file extension ("ttir", "llir", "asm", "obj", "ptx", "cubin", ...)."""
+
+    name: str
+    target: str
+    stages: dict[str, str | bytes]
+    metadata: dict = field(default_factory=dict)
+
+
+class Backend:
+    """One way to run an op. Subclass in a file of its own; list it in `backends/__init__.py`."""
+
+    name: str = ""
+    #: torch device type on which this backend's tensors live
+    device: str = "cpu"
+    #: True where the backend compiles something on the first call
+    compiles: bool = False
+
+    def unavailable(self) -> str | None:
+        """None when the backend can run here, else one sentence: why not, and what to do about it."""
+        return None
+
+    def target(self) -> str:
+        """What code would run on: CPU model and vector ISA, or GPU name and sm."""
+        raise NotImplementedError(f"backend {self.name} does not say its target")
+
+    def versions(self) -> dict[str, str]:
+        """Name -> version of everything that decides what code is made."""
+        return {}
+
+    def bind(self, op) -> Callable:
+        """A callable with the signature of `op` (an `ops.Op`) that runs it through this backend."""
+        raise NotImplementedError(f"backend {self.name} cannot run ops")
+
+    @contextlib.contextmanager
+    def fresh_caches(self, directory):
+        """Within it the backend compiles as on a new machine, keeping its artefacts under `directory`."""
+        yield
+
+    def synchronize(self) -> None:
+        """Wait until everything that was launched has finished."""
+
+
+def suggest(kind: str, name: str, known) -> str:
+    """The sentence for an unknown `name`: the known ones, and the nearest."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}" if near else \
+        f"unknown {kind} {name!r}. Known: {', '.join(known)}"

@@ -1,0 +1,172 @@
+"""What the compiler knows about a kernel before it emits anything.
+
+- *lazy* operations cost nothing until a root needs their elements; everything else is a *root* (tables in lower/);
+- `consumers(v)`: the roots that reach a value through lazy operations, which decides what is worth keeping;
+- `cost(v)`: operations needed to compute one element again;
+- `Affine`: an integer or pointer tensor as base + sum of coefficient x index, coefficients being polynomials in the
+  kernel's scalars, plus opaque rest terms. Address arithmetic is done in 64 bits: 32-bit offsets are taken not to wrap
+  inside one block, as Triton's own axis analysis takes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .ttir import Op, Value
+
+# --- polynomials in scalars --------------------------------------------------------------------------------------------
+
+Poly = dict  # monomial (tuple of scalar Values or Vals, sorted by id) -> integer coefficient
+
+
+def poly(c: int = 0) -> Poly:
+    return {(): c} if c else {}
+
+
+def poly_of(scalar) -> Poly:
+    return {(scalar,): 1}
+
+
+def poly_add(a: Poly, b: Poly, sign: int = 1) -> Poly:
+    out = dict(a)
+    for m, c in b.items():
+        c = out.get(m, 0) + sign * c
+        if c:
+            out[m] = c
+        else:
+            out.pop(m, None)
+    return out
+
+
+def poly_mul(a: Poly, b: Poly) -> Poly:
+    out: Poly = {}
+    for m1, c1 in a.items():
+        for m2, c2 in b.items():
+            m = tuple(sorted(m1 + m2, key=id))
+            c = out.get(m, 0) + c1 * c2
+            if c:
+                out[m] = c
+            else:
+                out.pop(m, None)
+    return out
+
+
+def poly_const(a: Poly) -> int | None:
+    """The integer that `a` is, or None."""
+    return 0 if not a else a[()] if len(a) == 1 and () in a else None
+
+
+@dataclass
+class Affine:
+    """base + sum over nest dimensions d of coef[d] * index[d] + sum of scale * opaque value, from pointer `ptr`."""
+
+    base: Poly = field(default_factory=dict)
+    coef: dict[int, Poly] = field(default_factory=dict)
+    opaque: list[tuple[Value, tuple[int, ...], Poly]] = field(default_factory=list)
+    ptr: Value | None = None
+
+    def plus(self, other: Affine, sign: int = 1) -> Affine:
+        coef = dict(self.coef)
+        for d, p in other.coef.items():
+            coef[d] = poly_add(coef.get(d, {}), p, sign)
+        rest = [(v, dims, s if sign == 1 else poly_mul(s, poly(-1))) for v, dims, s in other.opaque]
+        return Affine(poly_add(self.base, other.base, sign), {d: p for d, p in coef.items() if p}, self.opaque + rest,
+                      self.ptr or other.ptr)
+
+    def times(self, p: Poly) -> Affine:
+        return Affine(poly_mul(self.base, p), {d: poly_mul(c, p) for d, c in self.coef.items() if poly_mul(c, p)},
+                      [(v, dims, poly_mul(s, p)) for v, dims, s in self.opaque])
+
+    @property
+    def uniform(self) -> bool:
+        """The same for every index (and not a pointer): just `base`."""
+        return not self.coef and not self.opaque and self.ptr is None
+
+
+# --- the facts of one kernel ---------------------------------------------------------------------------------------------
+
+#: rough cost, in simple vector operations, of operations that are not simple
+COSTS = {"math.exp": 12, "math.exp2": 10, "math.log": 14, "math.log2": 14, "math.sin": 20, "math.cos": 20,
+         "math.tanh": 20, "math.erf": 24, "math.sqrt": 6, "math.rsqrt": 6, "tt.precise_sqrt": 6, "tt.precise_divf": 6,
+         "arith.divf": 4, "arith.divsi": 16, "arith.remsi": 16, "arith.divui": 16, "arith.remui": 16, "arith.remf": 40,
+         "tt.mulhiui": 3, "tt.extern_elementwise": 30, "tt.load": 1}
+FREE = {"tt.splat", "tt.expand_dims", "tt.broadcast", "tt.trans", "arith.constant", "tt.make_range", "tt.reshape"}
+KEEP_ABOVE = 5
+
+
+class Facts:
+    """Consumers and costs of a kernel's values. `is_lazy(op)` is the rule tables' answer."""
+
+    def __init__(self, is_lazy):
+        self.is_lazy = is_lazy
+        self._consumers: dict[Value, frozenset[Op]] = {}
+        self._cost: dict[Value, int] = {}
+
+    def consumers(self, v: Value) -> frozenset[Op]:
+        got = self._consumers.get(v)
+        if got is None:
+            out: set[Op] = set()
+            for use in v.uses:
+                if self.is_lazy(use):
+                    for r in use.results:
+                        out |= self.consumers(r)
+                else:
+                    out.add(use)
+            got = self._consumers[v] = frozenset(out)
+        return got
+
+    def cost(self, v: Value) -> int:
+        """Operations to compute one element of `v` again from loads and scratch."""
+        got = self._cost.get(v)
+        if got is None:
+            op = v.op
+            if op is None or not v.type.is_tensor or not self.is_lazy(op):
+                got = 0
+            else:
+                own = 0 if op.name in FREE else COSTS.get(op.name, 1)
+                operands = op.operands[1:] if op.name == "tt.load" else op.operands
+                got = own + sum(self.cost(o) for o in operands)
+            got = self._cost[v] = min(got, 1 << 20)
+        return got
+
+
+def root_pointer(v: Value, through=None) -> Value | None:
+    """The kernel argument (a scalar pointer) that a pointer value is derived from; None when that is not known.
+
+    `through` maps loop-carried pointers to the values they start from."""
+    for _ in range(10000):
+        if through and v in through:
+            v = through[v]
+            continue
+        op = v.op
+        if op is None:
+            return v
+        if op.name in ("tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape",
+                       "tt.bitcast"):
+            v = op.operands[0]
+            continue
+        return None
+    return None
+
+
+def same_expression(a: Value, b: Value, depth: int = 0) -> bool:
+    """True when two values are certainly computed alike (the same value, or the same pure operations on the same)."""
+    if a is b:
+        return True
+    if depth > 40 or a.op is None or b.op is None or a.type != b.type or a.index != b.index:
+        return False
+    x, y = a.op, b.op
+    if x.name != y.name or x.attrs != y.attrs or x.words != y.words or x.regions or len(x.operands) != len(y.operands):
+        return False
+    if x.name in ("tt.load", "tt.atomic_rmw", "tt.atomic_cas"):
+        return False
+    return all(same_expression(p, q, depth + 1) for p, q in zip(x.operands, y.operands))
+
+
+def walk(region):
+    """Every operation of a region, nested regions included."""
+    for block in region.blocks:
+        for op in block.ops:
+            yield op
+            for r in op.regions:
+                yield from walk(r)

@@ -1,0 +1,565 @@
+"""TTIR operations -> LLVM IR: one kernel, walked in program order.
+
+Scalars are computed where they stand. Lazy tensor operations emit nothing; a root asks a `Nest` for the elements that it
+needs. What several roots need and is dear to compute is kept in scratch by the first nest that computes it. Scratch is
+one block per thread, laid out here at compile time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..base import CompileError
+from . import ir, lower
+from .analysis import KEEP_ABOVE, Facts, root_pointer, same_expression, walk
+from .ir import Builder, Val, i64
+from .nest import Buffer, Induction, Nest, memory_type, row_major
+from .targets import Target
+from .ttir import Func, Loc, Module, Op, Value
+
+#: what a kernel's compiled function takes: packed arguments, scratch, first and last program, grid
+SIGNATURE = [("ptr", "args"), ("ptr", "scratch"), ("i64", "begin"), ("i64", "end"), ("i32", "gx"), ("i32", "gy"),
+             ("i32", "gz")]
+SCRATCH_LIMIT = 1 << 28
+
+
+@dataclass
+class Lowered:
+    """What code generation yields: LLVM IR text, bytes of scratch per thread, and which pointer arguments were taken
+    not to overlap: (loaded, stored, whether equal addresses are fine because both use the same offsets)."""
+
+    text: str
+    scratch_bytes: int
+    disjoint: list[tuple[int, int, bool]] = field(default_factory=list)
+
+
+class Kernel:
+
+    def __init__(self, module: Module, target: Target, name: str, *, fp_fusion: bool = True,
+                 assume_disjoint: bool = True):
+        self.func: Func = module.kernel
+        self.target, self.name = target, name
+        self.assume_disjoint = assume_disjoint
+        self.module = ir.Module(name, target.triple)
+        self.module.named = {}
+        self.facts = Facts(self.is_lazy)
+        self.env: dict[Value, Val] = {}
+        self.buffers: dict[Value, Buffer] = {}
+        self.inductions: dict[Value, Induction] = {}
+        self.keeps: list[Value] = []
+        self.pending_loads: list[Op] = []
+        self.executed: set[Op] = set()
+        self.disjoint: dict[tuple[int, int], bool] = {}
+        self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
+        self.owned: list[list[Value]] = []  # values materialised inside each open region that belong outside it
+        self.scratch = 0
+        self._debug: dict = {}
+        sp = self._debug_info()
+        self.fn = ir.Function(self.module, name, "void", SIGNATURE, dbg=sp)
+        self.fn.kernel = self
+        self.fn.fp_fusion = fp_fusion
+        self.b = Builder(self.fn)
+
+    # -- errors and debug locations
+    def error(self, op: Op | None, message: str) -> CompileError:
+        where = f" at {op.loc}" if op is not None else ""
+        what = f"{op.name}: " if op is not None else ""
+        return CompileError(f"triton-cpu cannot compile kernel {self.func.name}{where} (target {self.target.name}): "
+                            f"{what}{message}")
+
+    def _debug_info(self) -> str:
+        loc = self.func.loc
+        m = self.module
+        f = m.add_meta(_di_file(loc.file))
+        cu = m.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", '
+                        'isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly)')
+        ty = m.add_meta("!DISubroutineType(types: !{})")
+        sp = m.add_meta(f'distinct !DISubprogram(name: "{self.name}", file: {f}, line: {loc.line}, type: {ty}, '
+                        f"scopeLine: {loc.line}, spFlags: DISPFlagDefinition, unit: {cu})")
+        m.named["llvm.dbg.cu"] = [cu]
+        m.flags = [m.add_meta('!{i32 2, !"Dwarf Version", i32 4}'),
+                   m.add_meta('!{i32 2, !"Debug Info Version", i32 3}')]
+        self._debug = {"file": loc.file, "scopes": {loc.file: sp}, "locs": {}, "sp": sp, "line": loc.line}
+        return sp
+
+    def debug_loc(self, op: Op | None) -> str:
+        loc = op.loc if op is not None and op.loc.line else Loc(self._debug["file"], self._debug["line"])
+        cached = self._debug["locs"].get(loc)
+        if cached is None:
+            scopes = self._debug["scopes"]
+            if loc.file not in scopes:
+                f = self.module.add_meta(_di_file(loc.file))
+                scopes[loc.file] = self.module.add_meta(
+                    f"!DILexicalBlockFile(scope: {self._debug['sp']}, file: {f}, discriminator: 0)")
+            ref = self.module.add_meta(f"!DILocation(line: {loc.line}, column: 0, scope: {scopes[loc.file]})")
+            cached = self._debug["locs"][loc] = f", !dbg {ref}"
+        return cached
+
+    # -- rules
+    def is_lazy(self, op: Op) -> bool:
+        if not op.results or not op.results[0].type.is_tensor:
+            return False
+        return op.name in lower.ELEMENTWISE or op.name in lower.DIMS or op.name in lower.LANES
+
+    def mapped_dims(self, op: Op, dims):
+        fn = lower.DIMS.get(op.name)
+        return fn(op, dims) if fn else None
+
+    def lane_rule(self, op: Op):
+        if op.name in lower.LANES:
+            return lower.LANES[op.name]
+        if op.name in lower.DIMS:
+            return lambda nest, op, dims: nest.at(op.operands[0], self.mapped_dims(op, dims))
+        rule = lower.ELEMENTWISE.get(op.name)
+        if rule is None:
+            raise self.error(op, f"no lowering rule yet; add one to backends/cpu/lower/")
+        return lambda nest, op, dims: rule(self.b, op, *[nest.at(o, dims) for o in op.operands])
+
+    def children(self, v: Value, dims):
+        """The (value, dims) that evaluating `v` at `dims` reads."""
+        if v in self.buffers:
+            return []
+        if v in self.inductions:
+            ind = self.inductions[v]
+            return [(ind.init, dims), (ind.step, dims)]
+        op = v.op
+        if op is None or not self.is_lazy(op):
+            return []
+        if op.name in lower.DIMS:
+            mapped = self.mapped_dims(op, dims)
+            return [(op.operands[0], mapped)] if mapped is not None else []
+        return [(o, dims) for o in op.operands if o.type.is_tensor]
+
+    # -- scalars
+    def scalar(self, v: Value) -> Val:
+        if v in self.env:
+            return self.env[v]
+        if v.op is not None and v.op.name == "arith.constant":
+            return lower.arith.constant_value(v.op.attrs["value"], v.type.elem)
+        raise self.error(v.op, f"scalar %{v.name} is used before it is computed")
+
+    # -- scratch
+    def alloc(self, shape, elem: str, strides=None, panel=None, size: int | None = None) -> Buffer:
+        """A new buffer in this thread's scratch block, 64-byte aligned."""
+        n = 1
+        for d in shape:
+            n *= d
+        size = (size if size is not None else n) * (ir.bits_of(memory_type(elem)) // 8)
+        offset = self.scratch
+        self.scratch += (size + 127) // 64 * 64
+        if self.scratch > SCRATCH_LIMIT:
+            raise self.error(None, f"the kernel's blocks need over {SCRATCH_LIMIT >> 20} MiB of scratch per thread; "
+                             "use smaller blocks")
+        self.fn.count += 1
+        name = f"%buf{self.fn.count}"
+        self.entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {offset}")
+        return Buffer(Val("ptr", name), elem, tuple(shape), tuple(strides or row_major(shape)), panel)
+
+    # -- nests
+    def begin_nest(self, shape, sinks, op: Op | None = None, vdim: int | None = None, lanes: int | None = None,
+                   keep: bool = True, inner: int | None = None) -> Nest:
+        """A nest over `shape` that can evaluate `sinks` [(value, dims)]. What must be in memory first is put there.
+        Sets `keeps`: the values that this nest computes and later roots want.
+
+        inner: the dimension of the innermost loop where that is not the vector dimension (a reduction's axis)."""
+        while True:
+            nest = Nest(self, shape)
+            visited = nest.explore(sinks)
+            vector_dim = vdim if vdim is not None else self._vector_dim(nest, visited, shape)
+            nest.vdim = vector_dim
+            others = [d for d in range(len(shape)) if d not in (vector_dim, inner)]
+            order = others + [vector_dim] if shape else []
+            if inner is not None and inner != vector_dim:
+                order.append(inner)
+            early = self._first_to_materialise(nest, visited, order)
+            if early is None:
+                break
+            self.materialise(early)
+        nest.default_order = order
+        if lanes is None:
+            lanes = min(self.target.lanes(self._lane_bits(visited)), shape[vector_dim]) if shape else 1
+        nest.lanes = lanes
+        nest.find_atoms(visited)
+        self.keeps = []
+        if keep:
+            ident = nest.identity
+            for v, dims in visited:
+                if dims == ident and v.type.shape == tuple(shape) and self._worth_keeping(v, op):
+                    self.keeps.append(v)
+        return nest
+
+    def _vector_dim(self, nest: Nest, visited, shape) -> int:
+        """The dimension with the most unit-stride accesses; the last one that is not 1 otherwise."""
+        if not shape:
+            return 0
+        votes = {d: 0.0 for d, n in enumerate(shape) if n > 1}
+        if not votes:
+            return len(shape) - 1
+        last = max(votes)
+        votes[last] += 0.5
+        for v, dims in visited:
+            buf = self.buffers.get(v)
+            if buf is not None:
+                for axis, d in enumerate(dims):
+                    if d in votes and buf.strides[axis] == 1:
+                        votes[d] += 1
+            elif v.type.elem == "ptr" and (v.op is None or v.op.name in ("tt.addptr", "tt.splat")):
+                users = any(u.name in ("tt.load", "tt.store") for u in v.uses)
+                if not users:
+                    continue
+                for d, p in nest.affine(v, dims).coef.items():
+                    if d in votes and p == {(): 1}:
+                        votes[d] += 1
+        # A dimension too short for a vector is a last resort.
+        width = self.target.lanes(32)
+        return max(votes, key=lambda d: (min(shape[d], width), votes[d], d)) if \
+            all(n < width for n in shape) else max((d for d in votes if shape[d] >= width), key=lambda d: (votes[d], d))
+
+    def _lane_bits(self, visited) -> int:
+        """The element width that lanes are counted by: the widest float, at least 32 where 32-bit data is in play."""
+        bits = 8
+        for v, _ in visited:
+            e = v.type.elem
+            if e == "f64":
+                return 64
+            if e in ("f32", "bf16") or (e == "i32" and v.op is not None):
+                bits = max(bits, 32)
+            elif e in ("f16", "i16"):
+                bits = max(bits, 16)
+            elif e == "i64":
+                bits = max(bits, 32)
+        return bits
+
+    def _first_to_materialise(self, nest: Nest, visited, order) -> Value | None:
+        depth = {d: n for n, d in enumerate(order)}
+        for v, dims in reversed(visited):  # users first
+            if v in self.buffers or v.op is None or not self.is_lazy(v.op):
+                continue
+            if v.op.name in lower.DIMS and self.mapped_dims(v.op, dims) is None:
+                return v
+            if not self._keepable(v):
+                continue
+            deepest = max((depth[d] for d in dims if d >= 0), default=-1)
+            again = 1
+            for d in order[:deepest + 1]:
+                if d not in dims:
+                    again *= nest.shape[d]
+            if again > 1:
+                return v
+        return None
+
+    def _keepable(self, v: Value) -> bool:
+        """Dear enough that reading it back from scratch beats computing it again."""
+        cost, e = self.facts.cost(v), v.type.elem
+        if e == "i1":
+            return cost > 24
+        if e == "ptr" or e[0] == "i":
+            if cost < 12:
+                return False
+            probe = Nest(self, v.type.shape)
+            return e != "ptr" and bool(probe.affine(v, probe.identity).opaque)
+        return cost > KEEP_ABOVE
+
+    def _worth_keeping(self, v: Value, op: Op | None) -> bool:
+        if v in self.buffers or v.op is None or not self.is_lazy(v.op) or not self._keepable(v):
+            return False
+        if v.op.block is not self.current_block:
+            return False
+        later = self.facts.consumers(v) - self.executed
+        return len(later - {op}) > 0
+
+    def write_keeps(self, nest: Nest, keeps):
+        for v in keeps:
+            if (v, "keep") not in self._keep_bufs:
+                self._keep_bufs[(v, "keep")] = self._kept_buffer(nest, v)
+            nest.store_buffer(self._keep_bufs[(v, "keep")], nest.identity, nest.at(v, nest.identity))
+        self._kept_now = keeps
+
+    def _kept_buffer(self, nest: Nest, v: Value) -> Buffer:
+        shape = v.type.shape
+        strides, n = [0] * len(shape), 1
+        for d in [nest.vdim] + [d for d in reversed(range(len(shape))) if d != nest.vdim]:
+            strides[d] = n
+            n *= shape[d]
+        return self.alloc(shape, v.type.elem, strides)
+
+    def finish_root(self):
+        """After a root's nest: what it kept is now read from scratch."""
+        for (v, _), buf in self._keep_bufs.items():
+            self.buffers[v] = buf
+        self._keep_bufs = {}
+
+    def materialise(self, v: Value, row_major_only: bool = False) -> Buffer:
+        """Put a lazy tensor into scratch (once) and read it from there on."""
+        if v in self.buffers:
+            return self.buffers[v]
+        saved_keeps, saved_bufs = self.keeps, self._keep_bufs
+        self._keep_bufs = {}
+        op = v.op
+        if op is not None and op.name in lower.DIMS and self.mapped_dims(op, tuple(range(len(v.type.shape)))) is None:
+            src = self.materialise_row_major(op.operands[0])
+            self.buffers[v] = src.reshaped(v.type.shape)
+        else:
+            dims = tuple(range(len(v.type.shape)))
+            nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False)
+            buf = self.alloc(v.type.shape, v.type.elem) if row_major_only else self._kept_buffer(nest, v)
+            nest.run(nest.default_order, lambda u: nest.store_buffer(buf, dims, nest.at(v, dims)))
+            self.buffers[v] = buf
+        self._note_owner(v)
+        self.keeps, self._keep_bufs = saved_keeps, saved_bufs
+        return self.buffers[v]
+
+    def materialise_row_major(self, v: Value) -> Buffer:
+        """As `materialise`, in row-major order."""
+        if v not in self.buffers:
+            return self.materialise(v, row_major_only=True)
+        buf = self.buffers[v]
+        if buf.is_row_major:
+            return buf
+        out = self.alloc(v.type.shape, v.type.elem)
+        self.materialise_into(out, v)
+        return out
+
+    def materialise_into(self, buf: Buffer, v: Value, convert=None, vdim: int | None = None):
+        """Write a tensor's elements into `buf`, through `convert(b, lanes)` if given."""
+        saved_keeps, saved_bufs = self.keeps, self._keep_bufs
+        self._keep_bufs = {}
+        dims = tuple(range(len(v.type.shape)))
+        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim)
+
+        def body(u):
+            x = nest.at(v, dims)
+            nest.store_buffer(buf, dims, convert(self.b, x) if convert else x)
+
+        nest.run(nest.default_order, body)
+        self.keeps, self._keep_bufs = saved_keeps, saved_bufs
+
+    def _note_owner(self, v: Value):
+        block = v.op.block if v.op is not None else v.block
+        if self.owned and block is not self.current_block:
+            self.owned[-1].append(v)
+
+    # -- memory order
+    def _arg_index(self, ptr: Value) -> int | None:
+        root = root_pointer(ptr, self.carried)
+        return self.func.args.index(root) if root in self.func.args else None
+
+    def before_write(self, op: Op, ptr: Value):
+        """Loads that stand before a write but have not happened yet, and that the write might change, happen now."""
+        target = self._arg_index(ptr)
+        still = []
+        for load in self.pending_loads:
+            v = load.result
+            later = self.facts.consumers(v) - self.executed
+            if v in self.buffers or not later:
+                continue
+            source = self._arg_index(load.operands[0])
+            own = later == {op} and self._reads_identically(op, load)
+            if source is not None and source == target:
+                if not (own and same_expression(load.operands[0], ptr)):
+                    self.materialise(v)
+                    continue
+            elif source is None or target is None or not self.assume_disjoint:
+                self.materialise(v)
+                continue
+            else:
+                fine = own and _same_offsets(load.operands[0], ptr)
+                self.disjoint[source, target] = self.disjoint.get((source, target), True) and fine
+            still.append(load)
+        self.pending_loads = still
+
+    def _reads_identically(self, op: Op, load: Op) -> bool:
+        """Does `op` read the load's element k only for its own element k?"""
+        if not op.operands[0].type.is_tensor:
+            return False
+        shape = op.operands[0].type.shape
+        nest = Nest(self, shape)
+        visited = nest.explore([(o, nest.identity) for o in op.operands if o.type.is_tensor])
+        return all(dims == nest.identity and v.type.shape == shape for v, dims in visited if v is load.result)
+
+    def before_region(self, op: Op):
+        """Values from outside that a loop needs: dear ones and loads that the loop may overwrite are computed first."""
+        inner = set()
+        writes = []
+        for r in op.regions:
+            for o in walk(r):
+                inner.add(o.block)
+                if o.name in ("tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.call"):
+                    writes.append(o)
+        loops = op.name in ("scf.for", "scf.while")
+        outside = []
+        for r in op.regions:
+            for o in walk(r):
+                for v in o.operands:
+                    home = v.op.block if v.op is not None else v.block
+                    if v.type.is_tensor and home not in inner and v.op is not None and self.is_lazy(v.op):
+                        outside.append(v)
+        for v in dict.fromkeys(outside):
+            if v in self.buffers:
+                continue
+            many = len(self.facts.consumers(v)) > 1
+            if self._keepable(v) and (loops or many):
+                self.materialise(v)
+        if writes:
+            still = []
+            for load in self.pending_loads:
+                v = load.result
+                if v in self.buffers or not (self.facts.consumers(v) - self.executed):
+                    continue
+                source = self._arg_index(load.operands[0])
+                clash = False
+                for w in writes:
+                    target = self._arg_index(w.operands[0]) if w.operands and w.name != "tt.call" else None
+                    if source is None or target is None or source == target or not self.assume_disjoint:
+                        clash = True
+                    else:
+                        self.disjoint[source, target] = False
+                if clash:
+                    self.materialise(v)
+                else:
+                    still.append(load)
+            self.pending_loads = still
+
+    # -- walking
+    def run_block(self, block):
+        """Carry out a block's operations in order."""
+        saved = getattr(self, "current_block", None)
+        self.current_block = block
+        for op in block.ops:
+            self.run_op(op)
+        self.current_block = saved
+
+    def run_region(self, region, fn):
+        """`fn()` inside a nested region: what it materialises of outer values is forgotten afterwards."""
+        self.owned.append([])
+        pending = list(self.pending_loads)
+        fn()
+        for v in self.owned.pop():
+            self.buffers.pop(v, None)
+        inner = {o for o in walk(region)}
+        self.pending_loads = [x for x in self.pending_loads if x not in inner or x in pending]
+
+    def run_op(self, op: Op):
+        b = self.b
+        b.dbg = self.debug_loc(op)
+        if self.is_lazy(op):
+            if op.name == "tt.load":
+                self.pending_loads.append(op)
+            return
+        root = lower.ROOTS.get(op.name)
+        if root is not None:
+            root(self, op)
+            self.finish_root()
+        elif op.name == "tt.load":
+            lower.memory.scalar_load(self, op)
+        elif op.name in lower.ELEMENTWISE:
+            self.env[op.result] = lower.ELEMENTWISE[op.name](b, op, *[self.scalar(o) for o in op.operands])
+        else:
+            raise self.error(op, "this operation is not covered yet; `backends/cpu/lower/` lists what is")
+        self.executed.add(op)
+
+    # -- plain loops, for roots that need their own
+    def loop(self, lo: Val, hi: Val, step: int, fn, hint: str = "loop"):
+        """`for i in range(lo, hi, step): fn(i)` over i64."""
+        b = self.b
+        if lo.const is not None and hi.const is not None:
+            if hi.const <= lo.const:
+                return
+            if hi.const - lo.const <= step:
+                fn(lo)
+                return
+        pre, head, body = b.block, self.fn.new_block(hint), self.fn.new_block("body")
+        done = self.fn.new_block("done")
+        b.br(head)
+        b.enter(head)
+        self.fn.count += 1
+        i, nxt = Val("i64", f"%i{self.fn.count}"), f"%n{self.fn.count}"
+        at = len(head.items)
+        head.items.append("")
+        b.cond_br(b.icmp("slt", i, hi), body, done)
+        b.enter(body)
+        fn(i)
+        latch = b.block
+        b.emit(f"{nxt} = add nsw i64 {i.s}, {step}")
+        b.br(head)
+        head.items[at] = f"  {i.s} = phi i64 [ {lo.s}, %{pre.label} ], [ {nxt}, %{latch.label} ]"
+        b.enter(done)
+
+    # -- the whole function
+    def lower(self) -> Lowered:
+        b = self.b
+        self._keep_bufs = {}
+        b.dbg = self.debug_loc(None)
+        self.entry = b.open_section()
+        zeros = max(64, self.target.vector_bits // 8 * 2) * 2
+        self.module.globals.append(f"@{self.name}.zeros = internal constant [{zeros} x i8] zeroinitializer, align 64")
+        self.zeros = Val("ptr", f"@{self.name}.zeros")
+        for n, arg in enumerate(self.func.args):
+            if arg.type.is_tensor:
+                raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
+            slot = b.gep("i8", Val("ptr", "%args"), i64(8 * n))
+            mem = memory_type(arg.type.elem)
+            v = b.load(mem, slot, 8)
+            self.env[arg] = b.cast("trunc", v, "i1") if arg.type.elem == "i1" else v
+        self.grid = {a: Val("i32", f"%g{a}") for a in "xyz"}
+        end = Val("i64", "%end")
+        # The loop over programs is here, inside the compiled function.
+        latch = ir.Block("next_program")
+        pre, head = b.block, self.fn.new_block("program")
+        b.br(head)
+        b.enter(head)
+        p = Val("i64", "%program.id")
+        at = len(head.items)
+        head.items.append("")
+        go, leave = self.fn.new_block("start"), self.fn.new_block("leave")
+        b.cond_br(b.icmp("slt", p, end), go, leave)
+        b.enter(go)
+        gx = b.cast("sext", self.grid["x"], "i64")
+        gy = b.cast("sext", self.grid["y"], "i64")
+        rest = b.bin("udiv", p, gx)
+        self.pid = {"x": b.cast("trunc", b.bin("urem", p, gx), "i32"),
+                    "y": b.cast("trunc", b.bin("urem", rest, gy), "i32"),
+                    "z": b.cast("trunc", b.bin("udiv", rest, gy), "i32")}
+        self.after_program = latch
+        lower.control.function_body(self, self.func.body)
+        self.fn.blocks.append(latch)
+        b.enter(latch)
+        b.dbg = self.debug_loc(None)
+        b.emit("%program.next = add nuw nsw i64 %program.id, 1")
+        b.br(head)
+        head.items[at] = f"  %program.id = phi i64 [ %begin, %{pre.label} ], [ %program.next, %{latch.label} ]"
+        self.fn.blocks.remove(leave)
+        self.fn.blocks.append(leave)
+        b.enter(leave)
+        b.emit("ret void")
+        pairs = [(i, j, same) for (i, j), same in sorted(self.disjoint.items())]
+        return Lowered(self.module.render(), self.scratch, pairs)
+
+
+def _di_file(path: str) -> str:
+    directory, _, name = path.rpartition("/")
+    quote = lambda s: s.replace("\\", "\\5C").replace('"', "\\22")  # noqa: E731
+    return f'!DIFile(filename: "{quote(name or "unknown")}", directory: "{quote(directory)}")'
+
+
+def _same_offsets(p: Value, q: Value) -> bool:
+    """Do two pointer tensors use the same offsets, whatever their bases?"""
+    if p is q:
+        return True
+    if p.op is None or q.op is None:
+        return not p.type.is_tensor and not q.type.is_tensor  # two kernel arguments
+    if p.op.name != q.op.name or p.op.attrs != q.op.attrs:
+        return False
+    if p.op.name == "tt.addptr":
+        return _same_offsets(p.op.operands[0], q.op.operands[0]) and same_expression(p.op.operands[1],
+                                                                                    q.op.operands[1])
+    if p.op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
+        return p.type.shape == q.type.shape and _same_offsets(p.op.operands[0], q.op.operands[0])
+    return False
+
+
+def lower_module(module: Module, target: Target, **options) -> Lowered:
+    """Compile a TTIR module's kernel to LLVM IR for `target`."""
+    return Kernel(module, target, module.kernel.name, **options).lower()
+
+

@@ -1,0 +1,177 @@
+"""Triton's compiler interface for target "cpu": Python -> ttir -> llir -> asm -> obj.
+
+To a launch, options that only a GPU has (num_warps, num_stages, ...) are accepted and change nothing, not even the
+cache key.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+from dataclasses import dataclass
+
+from triton._C.libtriton import ir, passes
+from triton.backends.compiler import BaseBackend, GPUTarget
+
+# Only the standard library and triton up here: entry points are imported by every `import triton`.
+
+
+@dataclass(frozen=True)
+class CPUOptions:
+    """A launch's options. The names are Triton's; those without effect on a CPU keep one value."""
+
+    debug: bool = False
+    sanitize_overflow: bool = False
+    enable_fp_fusion: bool = True
+    #: pointers from different arguments do not overlap (checked at every launch; a second version serves when they do)
+    assume_disjoint: bool = True
+    num_warps: int = 1
+    num_stages: int = 1
+    num_ctas: int = 1
+    warp_size: int = 1
+    cluster_dims: tuple = (1, 1, 1)
+    supported_fp8_dtypes: tuple = ("fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16", "fp8e4b15")
+    deprecated_fp8_dot_operand_dtypes: tuple = ()
+    default_dot_input_precision: str = "ieee"
+    allowed_dot_input_precisions: tuple = ("ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
+    max_num_imprecise_acc_default: int = 0
+    extern_libs: tuple = ()
+    backend_name: str = "cpu"
+    arch: str = "native"
+    instrumentation_mode: str = ""
+    fpsan_homomorphic_casts: bool = False
+    launch_cooperative_grid: bool = False
+    launch_pdl: bool = False
+    ir_override: str | None = None
+
+    def hash(self) -> str:
+        text = "_".join(f"{k}-{v}" for k, v in sorted(self.__dict__.items()))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+#: the options that a launch may set; everything else is a GPU's and is dropped
+_HEEDED = ("debug", "sanitize_overflow", "enable_fp_fusion", "assume_disjoint", "arch", "instrumentation_mode",
+           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes")
+
+
+@functools.lru_cache(maxsize=1)
+def version() -> str:
+    try:
+        return importlib.metadata.version("triport")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
+
+
+@functools.lru_cache(maxsize=1)
+def _sources_digest() -> str:
+    """A digest of this package's sources: a changed compiler never meets an old cache."""
+    from pathlib import Path
+    h = hashlib.sha256()
+    for p in sorted(Path(__file__).parent.rglob("*.py")):
+        h.update(p.read_bytes())
+    return h.hexdigest()[:16]
+
+
+class CPUBackend(BaseBackend):
+    binary_ext = "obj"
+    supports_native_tensor_specialization = True
+
+    @staticmethod
+    def supports_target(target: GPUTarget) -> bool:
+        return target.backend == "cpu" and not _foreign()
+
+    def hash(self) -> str:
+        from . import machine, targets
+        row = targets.get(str(self.target.arch) or "native")
+        return f"triport-{version()}-{_sources_digest()}-{machine.versions()}-{row}"
+
+    def parse_options(self, opts: dict) -> CPUOptions:
+        args = {k: opts[k] for k in _HEEDED if opts.get(k) is not None}
+        args["arch"] = str(self.target.arch) or "native"
+        if "enable_fp_fusion" not in args:
+            args["enable_fp_fusion"] = True
+        return CPUOptions(**args)
+
+    def pack_metadata(self, metadata):
+        return metadata
+
+    def get_codegen_implementation(self, options):
+        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
+
+    def get_module_map(self):
+        return {}
+
+    def load_dialects(self, ctx):
+        """TTIR only: Triton's own dialects are loaded already."""
+
+    def add_stages(self, stages, options, language=None):
+        stages["ttir"] = lambda src, metadata: make_ttir(src, metadata)
+        kept = {}  # a stage gets the one before it, but the object is made from the IR, not from the assembly
+
+        def llir(src, metadata):
+            kept["llir"] = make_llir(src, metadata, options)
+            return kept["llir"]
+
+        def asm(src, metadata):
+            kept.setdefault("llir", src)
+            return make_asm(kept["llir"], options)
+
+        stages["llir"] = llir
+        stages["asm"] = asm
+        stages["obj"] = lambda src, metadata: make_obj(kept.get("llir"), options)
+
+
+def _foreign() -> bool:
+    from .driver import other_claimants
+    return bool(other_claimants())
+
+
+def make_ttir(mod, metadata):
+    """Triton's target-independent passes."""
+    pm = ir.pass_manager(mod.context)
+    pm.enable_debug()
+    passes.common.add_inliner(pm)
+    passes.ttir.add_rewrite_tensor_descriptor_to_pointer(pm)
+    passes.common.add_canonicalizer(pm)
+    passes.ttir.add_combine(pm)
+    passes.ttir.add_reorder_broadcast(pm)
+    passes.common.add_cse(pm)
+    passes.ttir.add_triton_licm(pm)
+    passes.common.add_symbol_dce(pm)
+    passes.ttir.add_loop_unroll(pm)
+    try:
+        pm.run(mod, "make_ttir")
+    except TypeError:  # triton < 3.7
+        pm.run(mod)
+    return mod
+
+
+def make_llir(src, metadata, options) -> str:
+    """TTIR -> optimised LLVM IR."""
+    from . import codegen, machine, targets, ttir
+
+    module = ttir.parse(str(src))
+    target = targets.get(options.arch)
+    lowered = codegen.lower_module(module, target, fp_fusion=options.enable_fp_fusion,
+                                   assume_disjoint=options.assume_disjoint)
+    metadata["name"] = module.kernel.name
+    metadata["shared"] = 0
+    metadata["scratch_bytes"] = lowered.scratch_bytes
+    metadata["disjoint"] = lowered.disjoint
+    metadata["target_row"] = repr(target)
+    return machine.optimise(lowered.text, target)
+
+
+def make_asm(llir: str, options) -> str:
+    from . import machine, targets
+    return machine.emit_assembly(llir, targets.get(options.arch))
+
+
+def make_obj(llir: str | None, options) -> bytes:
+    """The object, sealed with its digest."""
+    from . import cache, machine, targets
+    from ..base import CompileError
+    if llir is None:
+        raise CompileError("triton-cpu: compiling from assembly text is not possible; start from ttir or llir")
+    return cache.seal(machine.emit_object(llir, targets.get(options.arch)))

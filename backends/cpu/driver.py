@@ -1,0 +1,145 @@
+"""Triton's driver interface for CPU tensors: which device, which stream, how to load and launch."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+
+# The compiler package is imported when a kernel is first compiled: importing triton must stay fast.
+
+
+def other_claimants() -> list[str]:
+    """Installed packages, other than this one, that compile for target "cpu" (spine-triton, triton-cpu, ...)."""
+    from triton.backends import backends
+
+    mine = __name__.rpartition(".")[0]
+    return [name for name, b in backends.items()
+            if not b.compiler.__module__.startswith(mine) and _claims_cpu(b.compiler)]
+
+
+def _claims_cpu(compiler) -> bool:
+    try:
+        return bool(compiler.supports_target(GPUTarget("cpu", "", 0)))
+    except Exception:
+        return False
+
+
+class CPUUtils:
+    """What Triton asks a driver's `utils` for."""
+
+    def load_binary(self, name, kernel, shared, device):
+        """(module, function, registers, spills, max threads): the object linked into this process."""
+        from . import cache, runtime
+
+        obj = cache.checked(kernel, name)
+        address = runtime.load_object(obj, [name])[name]
+        runtime.perf_map(address, len(obj), f"triton_cpu::{name}")
+        fn = runtime.Function(address, name)
+        return fn, fn, 0, 0, 1 << 30
+
+    def unload_module(self, module):
+        """Code stays mapped: a worker thread may still be leaving it."""
+
+    def get_device_properties(self, device):
+        return {"max_shared_mem": 1 << 30, "multiprocessor_count": os.cpu_count() or 1, "warpSize": 1,
+                "sm_clock_rate": 0, "mem_clock_rate": 0, "mem_bus_width": 0}
+
+
+class CPULauncher:
+    """Launches one compiled kernel; Triton builds it once per kernel and calls it once per launch."""
+
+    def __init__(self, src, metadata):
+        from . import runtime
+
+        signature = [(str(k), v) for k, v in src.signature.items()]
+        constants = getattr(src, "constants", {}) or {}
+        names = list(src.signature.keys())
+        fixed = {(c if isinstance(c, str) else names[c[0]]) for c in constants
+                 if isinstance(c, str) or len(c) == 1}
+        signature = [(n, "constexpr" if n in fixed else t) for n, t in signature]
+        self._src, self._metadata, self._safe = src, metadata, None
+        self.launch = runtime.make_launch(metadata.name, signature, metadata, self._overlapping)
+
+    def _overlapping(self, gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
+        """The launch for arguments that overlap: a version compiled without taking them to be disjoint."""
+        if self._safe is None:
+            import triton
+
+            options = {k: getattr(self._metadata, k) for k in ("enable_fp_fusion", "debug")}
+            self._safe = triton.compile(self._src, target=self._metadata.target,
+                                        options={**options, "assume_disjoint": False})
+        k = self._safe
+        k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
+
+    def __call__(self, *args):
+        self.launch(*args)
+
+
+class CPUDriver(DriverBase):
+    """Active where no GPU driver is, or where TRITON_DEFAULT_BACKEND=cpu asks for it."""
+
+    def __init__(self):
+        self.utils = CPUUtils()
+        self.launcher_cls = CPULauncher
+        super().__init__()
+        from . import cache
+        cache.install()
+
+    @staticmethod
+    def is_active():
+        if other_claimants():
+            return False
+        if os.environ.get("TRITON_DEFAULT_BACKEND") == "cpu":
+            return True
+        from triton.backends import backends
+
+        mine = __name__.rpartition(".")[0]
+        return not any(b.driver.is_active() for b in backends.values() if not b.driver.__module__.startswith(mine))
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        if ty.startswith("*"):
+            return "void*"
+        return {"i1": "int8_t", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "u1": "uint8_t",
+                "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "fp16": "uint16_t",
+                "bf16": "uint16_t", "fp32": "float", "f32": "float", "fp64": "double", "f64": "double"}[ty]
+
+    # A key of its own: JITFunction keeps compiled kernels per device key, and 0 is a GPU's.
+    def get_current_device(self):
+        return "cpu"
+
+    def set_current_device(self, device):
+        pass
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return current_target()
+
+    def get_active_torch_device(self):
+        import torch
+        return torch.device("cpu")
+
+    def get_device_interface(self):
+        from torch._dynamo.device_interface import CpuInterface
+        return CpuInterface
+
+    def get_benchmarker(self):
+        from triton.testing import do_bench
+        return do_bench
+
+    def get_empty_cache_for_benchmark(self):
+        import torch
+        return torch.empty(8 << 20, dtype=torch.int8)
+
+    def clear_cache(self, cache):
+        cache.zero_()
+
+
+@functools.lru_cache(maxsize=1)
+def current_target() -> GPUTarget:
+    return GPUTarget("cpu", "native", 0)
+

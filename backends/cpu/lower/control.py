@@ -1,0 +1,326 @@
+"""Control flow: program ids, loops, branches, and the assignment of values that a loop carries.
+
+Scalars carried by a loop live in stack slots that LLVM turns into registers. Carried tensors live in scratch buffers,
+except pointers and offsets that only advance by a fixed step: those are `initial + trips x step`.
+"""
+
+from __future__ import annotations
+
+from .. import ir
+from ..analysis import walk
+from ..ir import Val, const, i64
+from ..nest import REGISTER, Buffer, Induction
+
+
+def program_id(k, op):
+    k.env[op.result] = k.pid[_axis(op)]
+
+
+def num_programs(k, op):
+    k.env[op.result] = k.grid[_axis(op)]
+
+
+def _axis(op) -> str:
+    if op.words:
+        return op.words[0]
+    return "xyz"[int(op.attrs.get("axis", 0))]
+
+
+def function_body(k, region):
+    """A kernel's blocks; `tt.return` goes to the next program."""
+    blocks = {blk.label: k.fn.new_block("block") for blk in region.blocks[1:]}
+    k.cfg = blocks
+    k.block_args = {}
+    for blk in region.blocks[1:]:
+        for arg in blk.args:
+            if arg.type.is_tensor:
+                raise k.error(None, "a tensor passed between basic blocks is not covered yet")
+            k.block_args[arg] = k.b.alloca(REGISTER[arg.type.elem], "arg")
+    k.region_blocks = {blk.label: blk for blk in region.blocks}
+    for n, blk in enumerate(region.blocks):
+        if n:
+            llvm = blocks[blk.label]
+            k.fn.blocks.remove(llvm)
+            k.fn.blocks.append(llvm)
+            k.b.enter(llvm)
+            for arg in blk.args:
+                k.env[arg] = k.b.load(REGISTER[arg.type.elem], k.block_args[arg], 8)
+        k.run_block(blk)
+
+
+def ret(k, op):
+    k.b.br(k.after_program)
+
+
+def branch(k, op):
+    k.b.br(_successor(k, *op.successors[0]))
+
+
+def cond_branch(k, op):
+    c = k.scalar(op.operands[0])
+    if any(vals for _, vals in op.successors):
+        # Arguments are stored on the edge that carries them.
+        then, other = k.fn.new_block("edge"), k.fn.new_block("edge")
+        k.b.cond_br(c, then, other)
+        for edge, succ in zip((then, other), op.successors):
+            k.b.enter(edge)
+            k.b.br(_successor(k, *succ))
+        return
+    k.b.cond_br(c, k.cfg[op.successors[0][0]], k.cfg[op.successors[1][0]])
+
+
+def _successor(k, label, vals):
+    scalars = [k.scalar(v) for v in vals]
+    for arg, v in zip(k.region_blocks[label].args, scalars):
+        k.b.store(v, k.block_args[arg], 8)
+    return k.cfg[label]
+
+
+# --- assignment ---------------------------------------------------------------------------------------------------------
+
+
+def assign(k, pairs: list[tuple[object, object]]):
+    """Give slots (stack slots of scalars, buffers of tensors) the values of a yield, all at once: every value is
+    computed from what the slots hold before."""
+    scalars = [(slot, k.scalar(v)) for slot, v in pairs if isinstance(slot, Val)]
+    tensors = [(buf, v) for buf, v in pairs if isinstance(buf, Buffer) and not _holds(k, buf, v)]
+    reads = {id(v): _reads(k, v) for _, v in tensors}
+    late, direct = [], []
+    for buf, v in tensors:
+        others = any(buf.ptr.s in reads[id(w)] for _, w in tensors if w is not v)
+        own = reads[id(v)].get(buf.ptr.s, True)
+        (late if others or not own else direct).append((buf, v))
+    staged = []
+    for buf, v in late:
+        tmp = k.alloc(buf.shape, buf.elem)
+        k.materialise_into(tmp, v)
+        staged.append((buf, tmp))
+    for buf, v in direct:
+        k.materialise_into(buf, v)
+    for buf, tmp in staged:
+        copy(k, buf, tmp)
+    for slot, v in scalars:
+        k.b.store(v, slot, 8)
+
+
+def _holds(k, buf: Buffer, v) -> bool:
+    held = k.buffers.get(v)
+    return held is not None and held.ptr.s == buf.ptr.s
+
+
+def _reads(k, v) -> dict[str, bool]:
+    """Buffers that computing `v` reads: pointer text -> whether element k is read only for element k."""
+    from ..nest import Nest
+    nest = Nest(k, v.type.shape)
+    out: dict[str, bool] = {}
+    for w, dims in nest.explore([(v, nest.identity)]):
+        buf = k.buffers.get(w)
+        if buf is not None:
+            same = dims == nest.identity and w.type.shape == v.type.shape
+            out[buf.ptr.s] = out.get(buf.ptr.s, True) and same
+        elif w.op is not None and w.op.name == "tt.reshape" and k.mapped_dims(w.op, dims) is None:
+            for u, _ in Nest(k, w.type.shape).explore([(w.op.operands[0], tuple(range(len(
+                    w.op.operands[0].type.shape))))]):
+                if u in k.buffers:
+                    out[k.buffers[u].ptr.s] = False
+    return out
+
+
+def copy(k, dst: Buffer, src: Buffer):
+    """Copy one row-major buffer to another of the same shape."""
+    n = 1
+    for d in dst.shape:
+        n *= d
+    size = n * (ir.bits_of(REGISTER[dst.elem]) + 7) // 8
+    k.b.call("llvm.memcpy.p0.p0.i64", "void", [dst.ptr, src.ptr, i64(size), const("i1", False)])
+
+
+# --- loops -----------------------------------------------------------------------------------------------------------
+
+
+def for_loop(k, op):
+    b = k.b
+    region = op.regions[0]
+    iv, args = region.block.args[0], region.block.args[1:]
+    yielded = region.block.ops[-1]
+    inits = op.operands[3:]
+    lo, hi, step = (k.scalar(v) for v in op.operands[:3])
+    k.before_region(op)
+    ty = lo.ty
+    iv_slot = b.alloca(ty, "iv")
+    count_slot = b.alloca("i64", "trips")
+    slots, inductions = [], []
+    for arg, init, y, res in zip(args, inits, yielded.operands, op.results):
+        if not arg.type.is_tensor:
+            slot = b.alloca(REGISTER[arg.type.elem], "carry")
+            b.store(k.scalar(init), slot, 8)
+            slots.append(slot)
+        elif (moved := _induction_step(k, op, arg, y)) is not None:
+            if arg.type.elem == "ptr":
+                k.carried[arg] = init
+                k.carried[res] = init
+            inductions.append((arg, init, moved, res))
+            slots.append(None)
+        else:
+            buf = k.alloc(arg.type.shape, arg.type.elem)
+            k.materialise_into(buf, init)
+            slots.append(buf)
+    b.store(lo, iv_slot, 8)
+    b.store(i64(0), count_slot, 8)
+    head, body, done = (k.fn.new_block(n) for n in ("for", "do", "endfor"))
+    b.br(head)
+    b.enter(head)
+    i = b.load(ty, iv_slot, 8)
+    b.cond_br(b.icmp("ult" if op.attrs.get("unsigned") else "slt", i, hi), body, done)
+    b.enter(body)
+    k.env[iv] = i
+    count = b.load("i64", count_slot, 8)
+    for arg, init, moved, _ in inductions:
+        k.inductions[arg] = Induction(init, moved, count)
+    for arg, slot in zip(args, slots):
+        if isinstance(slot, Buffer):
+            k.buffers[arg] = slot
+        elif slot is not None:
+            k.env[arg] = b.load(REGISTER[arg.type.elem], slot, 8)
+
+    def inside():
+        k.run_block(region.block)
+        assign(k, [(s, y) for s, y in zip(slots, yielded.operands) if s is not None])
+
+    k.run_region(region, inside)
+    b.dbg = k.debug_loc(op)
+    b.store(b.value("i64", f"add nuw nsw i64 {count.s}, 1"), count_slot, 8)
+    b.store(b.add(i, step), iv_slot, 8)
+    b.br(head)
+    k.fn.blocks.remove(done)
+    k.fn.blocks.append(done)
+    b.enter(done)
+    trips = b.load("i64", count_slot, 8)
+    for _, init, moved, res in inductions:
+        k.inductions[res] = Induction(init, moved, trips)
+    for res, slot in zip(op.results, slots):
+        if isinstance(slot, Buffer):
+            k.buffers[res] = slot
+        elif slot is not None:
+            k.env[res] = b.load(REGISTER[res.type.elem], slot, 8)
+
+
+def _induction_step(k, loop, arg, y):
+    """The loop-invariant tensor that `arg` grows by in each trip, or None."""
+    op = y.op
+    if op is None or arg.type.elem not in ("ptr", "i32", "i64") or op.name not in ("tt.addptr", "arith.addi"):
+        return None
+    if op.operands[0] is arg:
+        step = op.operands[1]
+    elif op.name == "arith.addi" and op.operands[1] is arg:
+        step = op.operands[0]
+    else:
+        return None
+    inside = {o for r in loop.regions for o in walk(r)}
+    stack, seen = [step], set()
+    while stack:
+        v = stack.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.op is None:
+            if v.block is not None and v.block.region is not None and v.block.region.op is loop:
+                return None
+            continue
+        if v.op in inside:
+            if v.op.name not in ("tt.splat", "tt.broadcast", "tt.expand_dims", "arith.constant"):
+                return None
+            stack.extend(v.op.operands)
+    return step
+
+
+def if_op(k, op):
+    b = k.b
+    c = k.scalar(op.operands[0])
+    k.before_region(op)
+    slots = []
+    for res in op.results:
+        slots.append(k.alloc(res.type.shape, res.type.elem) if res.type.is_tensor else b.alloca(
+            REGISTER[res.type.elem], "phi"))
+    then, after = k.fn.new_block("then"), k.fn.new_block("endif")
+    other = k.fn.new_block("else") if len(op.regions) > 1 else after
+    if c.const is not None:
+        b.br(then if c.const else other)
+    else:
+        b.cond_br(c, then, other)
+    for block, region in zip((then, other), op.regions):
+        b.enter(block)
+
+        def inside(region=region):
+            k.run_block(region.block)
+            assign(k, list(zip(slots, region.block.ops[-1].operands)))
+
+        k.run_region(region, inside)
+        b.dbg = k.debug_loc(op)
+        b.br(after)
+    k.fn.blocks.remove(after)
+    k.fn.blocks.append(after)
+    b.enter(after)
+    for res, slot in zip(op.results, slots):
+        if isinstance(slot, Buffer):
+            k.buffers[res] = slot
+        else:
+            k.env[res] = b.load(REGISTER[res.type.elem], slot, 8)
+
+
+def while_loop(k, op):
+    b = k.b
+    before, after = op.regions
+    k.before_region(op)
+
+    def slot_for(v):
+        return k.alloc(v.type.shape, v.type.elem) if v.type.is_tensor else b.alloca(REGISTER[v.type.elem], "carry")
+
+    def read(values, slots):
+        for v, slot in zip(values, slots):
+            if isinstance(slot, Buffer):
+                k.buffers[v] = slot
+            else:
+                k.env[v] = b.load(REGISTER[v.type.elem], slot, 8)
+
+    ins = [slot_for(v) for v in before.block.args]
+    outs = [slot_for(v) for v in op.results]
+    assign(k, list(zip(ins, op.operands)))
+    head, body, done = (k.fn.new_block(n) for n in ("while", "do", "endwhile"))
+    b.br(head)
+    b.enter(head)
+    read(before.block.args, ins)
+
+    def test():
+        k.run_block(before.block)
+        cond = before.block.ops[-1]
+        assign(k, list(zip(outs, cond.operands[1:])))
+        test.cond = k.scalar(cond.operands[0])
+
+    k.run_region(before, test)
+    b.cond_br(test.cond, body, done)
+    b.enter(body)
+    read(after.block.args, outs)
+
+    def inside():
+        k.run_block(after.block)
+        assign(k, list(zip(ins, after.block.ops[-1].operands)))
+
+    k.run_region(after, inside)
+    b.dbg = k.debug_loc(op)
+    b.br(head)
+    k.fn.blocks.remove(done)
+    k.fn.blocks.append(done)
+    b.enter(done)
+    read(op.results, outs)
+
+
+def nothing(k, op):
+    """Terminators of regions: their region's operation reads them."""
+
+
+ROOTS = {
+    "tt.get_program_id": program_id, "tt.get_num_programs": num_programs, "tt.return": ret, "cf.br": branch,
+    "cf.cond_br": cond_branch, "scf.for": for_loop, "scf.if": if_op, "scf.while": while_loop, "scf.yield": nothing,
+    "scf.condition": nothing, "tt.reduce.return": nothing,
+}

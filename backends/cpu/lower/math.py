@@ -1,0 +1,210 @@
+"""math.*: elementary functions as polynomials at any vector width.
+
+LLVM turns `llvm.exp.v16f32` into sixteen scalar calls on every ISA, so f32 exp, exp2, log and log2 are written out here
+(range reduction by Cody and Waite; coefficients of the Cephes library, S. Moshier, expf.c and logf.c). f16 and bf16
+are computed in f32. What has no polynomial here calls libm once per lane: exact, but slow.
+
+Errors in units in the last place, f32, measured over the whole range by tests/test_math.py: exp 1, exp2 2, log 2, log2 3.
+"""
+
+from __future__ import annotations
+
+from .. import ir
+from ..ir import Val, const
+from . import convert
+
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+        2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
+_MAGIC = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer and leaves that integer in the low bits
+
+
+def f(x: float) -> Val:
+    return const("float", x)
+
+
+def i(x: int) -> Val:
+    return const("i32", x)
+
+
+def fma(b, x, y, z) -> Val:
+    return b.intrinsic("fma", x, y, z)
+
+
+def horner(b, x: Val, coefficients) -> Val:
+    """coefficients[0] x^n + ... + coefficients[n], by FMA."""
+    acc = fma(b, x, f(coefficients[0]), f(coefficients[1]))
+    for c in coefficients[2:]:
+        acc = fma(b, acc, x, f(c))
+    return acc
+
+
+def scale(b, p: Val, t: Val) -> Val:
+    """p * 2^n where t = n + _MAGIC, |n| < 256; two steps, so that subnormal results round once."""
+    if b.fn.kernel.target.scalef and p.lanes == 16:
+        n = b.fbin("fsub", t, f(_MAGIC), "")
+        # vscalefps: one instruction, right for subnormal results too
+        ty = p.ty
+        return b.call("llvm.x86.avx512.mask.scalef.ps.512", ty, [p, n, Val(ty, "poison"), const("i16", -1),
+                                                                 const("i32", 4)])
+    n = b.sub(b.bitcast(t, "i32"), i(0x4B400000))
+    half = b.bin("ashr", n, i(1))
+    rest = b.sub(n, half)
+    one = i(127)
+
+    def power(v):
+        return b.bitcast(b.bin("shl", b.add(v, one), i(23)), "float")
+
+    return b.fbin("fmul", b.fbin("fmul", p, power(half), ""), power(rest), "")
+
+
+def exp_reduced(b, r: Val) -> Val:
+    """exp(r) for |r| <= ln(2)/2."""
+    p = horner(b, r, _EXP)
+    return fma(b, p, b.fbin("fmul", r, r, ""), b.fbin("fadd", r, f(1.0), ""))
+
+
+def clamp(b, x: Val, lo: float, hi: float) -> Val:
+    """x in [lo, hi]; NaN passes (the comparisons are false for it)."""
+    x = b.select(b.fcmp("olt", x, f(lo)), f(lo), x)
+    return b.select(b.fcmp("ogt", x, f(hi)), f(hi), x)
+
+
+def exp32(b, x: Val) -> Val:
+    x = clamp(b, x, -104.0, 89.0)
+    t = fma(b, x, f(1.44269504088896341), f(_MAGIC))
+    n = b.fbin("fsub", t, f(_MAGIC), "")
+    r = fma(b, n, f(-0.693359375), x)
+    r = fma(b, n, f(2.12194440e-4), r)
+    return scale(b, exp_reduced(b, r), t)
+
+
+def exp2_32(b, x: Val) -> Val:
+    x = clamp(b, x, -151.0, 129.0)
+    t = b.fbin("fadd", x, f(_MAGIC), "")
+    n = b.fbin("fsub", t, f(_MAGIC), "")
+    r = b.fbin("fmul", b.fbin("fsub", x, n, ""), f(0.693147180559945), "")
+    return scale(b, exp_reduced(b, r), t)
+
+
+def _log_parts(b, x: Val):
+    """(m, e): x = (1 + m) * 2^e with 1 + m in [sqrt(1/2), sqrt(2)); subnormals are scaled first."""
+    small = b.fcmp("olt", x, f(1.17549435e-38))
+    x = b.select(small, b.fbin("fmul", x, f(8388608.0), ""), x)
+    bits = b.bitcast(x, "i32")
+    # Take sqrt(1/2) off first: the exponent field then splits where the mantissa should.
+    shifted = b.sub(bits, i(0x3F3504F3))
+    e = b.bin("ashr", shifted, i(23))
+    m = b.bitcast(b.add(b.and_(shifted, i(0x7FFFFF)), i(0x3F3504F3)), "float")
+    e = b.sub(e, b.select(small, i(23), i(0)))
+    return b.fbin("fsub", m, f(1.0), ""), b.cast("sitofp", e, "float")
+
+
+def _log_special(b, x: Val, y: Val) -> Val:
+    inf, nan = const("float", ("bits", 0x7F800000)), const("float", ("bits", 0x7FC00000))
+    y = b.select(b.fcmp("oeq", x, inf), inf, y)
+    y = b.select(b.fcmp("oeq", x, f(0.0)), const("float", ("bits", 0xFF800000)), y)
+    return b.select(b.fcmp("ult", x, f(0.0)), nan, y)  # negative, or NaN itself
+
+
+def _log_tail(b, m: Val):
+    """(z, y): log(1 + m) = m + y with y = m^3 P(m) - m^2 / 2."""
+    z = b.fbin("fmul", m, m, "")
+    y = b.fbin("fmul", b.fbin("fmul", horner(b, m, _LOG), m, ""), z, "")
+    return z, y
+
+
+def log32(b, x: Val) -> Val:
+    m, e = _log_parts(b, x)
+    z, y = _log_tail(b, m)
+    y = fma(b, e, f(-2.12194440e-4), y)
+    y = fma(b, z, f(-0.5), y)
+    y = fma(b, e, f(0.693359375), b.fbin("fadd", m, y, ""))
+    return _log_special(b, x, y)
+
+
+def log2_32(b, x: Val) -> Val:
+    m, e = _log_parts(b, x)
+    z, y = _log_tail(b, m)
+    y = fma(b, z, f(-0.5), y)
+    # log2(e) - 1 = 0.44269504 keeps the leading product exact (Cephes log2f.c).
+    c = f(0.44269504088896340735992)
+    r = fma(b, y, c, b.fbin("fmul", m, c, ""))
+    r = b.fbin("fadd", b.fbin("fadd", r, y, ""), m, "")
+    return _log_special(b, x, b.fbin("fadd", r, e, ""))
+
+
+# --- rules ---------------------------------------------------------------------------------------------------------------
+
+
+def per_lane(b, name: str, *vals: Val) -> Val:
+    """A libm function, called once for every lane."""
+    vals = b.unify(*vals)
+    n = vals[0].lanes
+    elem = vals[0].elem
+    if n == 1:
+        return b.call(name, elem, list(vals))
+    out = Val(vals[0].ty, "poison")
+    for k in range(n):
+        out = b.insert(out, b.call(name, elem, [b.extract(v, k) for v in vals]), k)
+    return out
+
+
+def _in_f32(b, op, fn, v: Val) -> Val:
+    """Compute f16 and bf16 in f32 and round the result back."""
+    e = op.operands[0].type.elem
+    if e == "f32":
+        return fn(b, v)
+    return convert.float_to_float(b, fn(b, convert.float_to_float(b, v, e, "f32")), "f32", e)
+
+
+def elementary(fn32, libm: str):
+    """f32 (and narrower) by `fn32(b, x)`, or libm per lane where that is None; f64 by libm."""
+
+    def rule(b, op, *vals):
+        if op.operands[0].type.elem == "f64":
+            return per_lane(b, libm, *vals)
+        if fn32 is None:
+            if op.operands[0].type.elem == "f32":
+                return per_lane(b, libm + "f", *vals)
+            e = op.operands[0].type.elem
+            wide = [convert.float_to_float(b, v, e, "f32") for v in vals]
+            return convert.float_to_float(b, per_lane(b, libm + "f", *wide), "f32", e)
+        return _in_f32(b, op, fn32, vals[0])
+
+    return rule
+
+
+def native(name: str):
+    """An LLVM intrinsic that every target has as an instruction or a short sequence."""
+
+    def rule(b, op, *vals):
+        e = op.operands[0].type.elem
+        if e in convert.NARROW or e == "f16":
+            wide = [convert.float_to_float(b, v, e, "f32") for v in vals]
+            return convert.float_to_float(b, b.intrinsic(name, *wide), "f32", e)
+        return b.intrinsic(name, *vals)
+
+    return rule
+
+
+def rsqrt(b, op, v):
+    e = op.operands[0].type.elem
+    x = convert.float_to_float(b, v, e, "f32") if e != "f64" else v
+    r = b.fbin("fdiv", const(x.elem, 1.0), b.intrinsic("sqrt", x), "")
+    return convert.float_to_float(b, r, "f32", e) if e != "f64" else r
+
+
+def absi(b, op, v):
+    return b.call(f"llvm.abs.{ir.mangle(v.ty)}", v.ty, [v, const("i1", False)])
+
+
+ELEMENTWISE = {
+    "math.exp": elementary(exp32, "exp"), "math.exp2": elementary(exp2_32, "exp2"),
+    "math.log": elementary(log32, "log"), "math.log2": elementary(log2_32, "log2"),
+    "math.sin": elementary(None, "sin"), "math.cos": elementary(None, "cos"),
+    "math.tanh": elementary(None, "tanh"), "math.erf": elementary(None, "erf"),
+    "math.sqrt": native("sqrt"), "tt.precise_sqrt": native("sqrt"), "math.rsqrt": rsqrt,
+    "math.absf": native("fabs"), "math.floor": native("floor"), "math.ceil": native("ceil"),
+    "math.fma": native("fma"), "math.absi": absi,
+}

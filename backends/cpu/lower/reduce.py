@@ -1,0 +1,163 @@
+"""tt.reduce: partial results in vector registers, joined across lanes once at the end.
+
+A combine region that is one known operation starts from its identity; any other region (argmax, several operands) starts
+from the first chunk.
+"""
+
+from __future__ import annotations
+
+from .. import ir
+from ..ir import Val, const
+from ..nest import REGISTER
+
+_NAN = {"f16": ("bits", 0x7E00), "bf16": 0x7FC0, "f32": ("bits", 0x7FC00000), "f64": ("bits", 0x7FF8000000000000)}
+
+
+def _inf(sign):
+    table = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}
+
+    def value(e):
+        bits = table[e] | ((sign < 0) << ({"f16": 15, "bf16": 15, "f32": 31, "f64": 63}[e]))
+        return bits if e == "bf16" else ("bits", bits)
+
+    return value
+
+
+def _int_min(e):
+    return -(1 << (int(e[1:]) - 1)) if e != "i1" else 1
+
+
+def _int_max(e):
+    return (1 << (int(e[1:]) - 1)) - 1 if e != "i1" else 0
+
+
+#: operation -> its identity for an element type. -0.0 is addition's: -0.0 + -0.0 stays -0.0. NaN is maxnum's, so that a
+#: row of NaN yields NaN.
+IDENTITY = {
+    "arith.addf": lambda e: 0x8000 if e == "bf16" else -0.0, "arith.addi": lambda e: 0,
+    "arith.mulf": lambda e: 0x3F80 if e == "bf16" else 1.0, "arith.muli": lambda e: 1,
+    "arith.maxnumf": _NAN.__getitem__, "arith.minnumf": _NAN.__getitem__,
+    "arith.maximumf": _inf(-1), "arith.minimumf": _inf(1),
+    "arith.maxsi": _int_min, "arith.minsi": _int_max, "arith.maxui": lambda e: 0, "arith.minui": lambda e: -1,
+    "arith.andi": lambda e: -1, "arith.ori": lambda e: 0, "arith.xori": lambda e: 0,
+}
+
+
+def identity_of(op) -> Val | None:
+    """The start value of a reduction by one known operation, else None."""
+    block = op.regions[0].block
+    if len(op.operands) != 1 or len(block.ops) != 2:
+        return None
+    combine = block.ops[0]
+    e = op.operands[0].type.elem
+    if combine.name not in IDENTITY or set(combine.operands) != set(block.args) or combine.result.type.elem != e:
+        return None
+    if list(block.ops[1].operands) != [combine.result]:
+        return None
+    value = IDENTITY[combine.name](e)
+    return const("i1", value) if e == "i1" else const(REGISTER[e], value)
+
+
+def inline(k, block, args: list[Val]) -> list[Val]:
+    """A combine region's results on lanes."""
+    from . import ELEMENTWISE
+    env = dict(zip(block.args, args))
+
+    def get(v):
+        return env[v] if v in env else k.scalar(v)
+
+    for op in block.ops[:-1]:
+        rule = ELEMENTWISE.get(op.name)
+        if rule is None or op.regions:
+            raise k.error(op, "this operation inside a combine region is not covered yet")
+        env[op.result] = rule(k.b, op, *[get(o) for o in op.operands])
+    return [get(o) for o in block.ops[-1].operands]
+
+
+def across_lanes(k, block, accs: list[Val]) -> list[Val]:
+    """Combine the lanes of each accumulator into one scalar, halving."""
+    n = accs[0].lanes
+    while n > 1:
+        half = n // 2
+        if half == 1:
+            low, high = [k.b.extract(x, 0) for x in accs], [k.b.extract(x, 1) for x in accs]
+        else:
+            low = [k.b.shuffle(a, None, list(range(half))) for a in accs]
+            high = [k.b.shuffle(a, None, list(range(half, n))) for a in accs]
+        accs = inline(k, block, low + high)
+        n = half
+    return accs
+
+
+def reduce(k, op):
+    axis = op.attrs["axis"]
+    shape = op.operands[0].type.shape
+    block = op.regions[0].block
+    dims = tuple(range(len(shape)))
+    b = k.b
+    nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, inner=axis)
+    keeps = k.keeps
+    elems = [v.type.elem for v in op.operands]
+    start = identity_of(op)
+    over_lanes = nest.vdim == axis
+    count = len(op.operands)
+    unroll = 4 if start is not None else 1
+    lanes = nest.lanes
+    slots = [[b.alloca(ir.vec(REGISTER[e], lanes), "acc") for e in elems] for _ in range(unroll)]
+    started = b.alloca("i1", "started") if start is None else None
+    out_dims = tuple(d for d in dims if d != axis)
+    results = [k.alloc(r.type.shape, r.type.elem) if r.type.is_tensor else None for r in op.results]
+
+    def before(chunks):
+        for u in range(chunks):
+            if start is not None:
+                b.store(b.splat(start, lanes), slots[u][0], 8)
+        if start is None:
+            b.store(const("i1", False), started, 1)
+
+    def body(u):
+        k.write_keeps(nest, keeps)
+        vals = [b.splat(nest.at(v, dims), lanes) for v in op.operands]
+        tys = [ir.vec(REGISTER[e], lanes) for e in elems]
+        if start is not None:
+            acc = b.load(tys[0], slots[u][0], 8)
+            b.store(inline(k, block, [acc, vals[0]])[0], slots[u][0], 8)
+            return
+        accs = [b.load(t, s, 8) for t, s in zip(tys, slots[0])]
+        go = b.load("i1", started, 1)
+        # Before the first chunk the slots hold nothing: freeze keeps what is not chosen from spreading.
+        accs = [b.select(go, a, v) for a, v in zip(accs, vals)]
+        new = inline(k, block, accs + vals)
+        for s, v, w in zip(slots[0], new, vals):
+            b.store(b.select(go, v, w), s, 8)
+        b.store(const("i1", True), started, 1)
+
+    done: list[Val] = []
+
+    def after(chunks):
+        tys = [ir.vec(REGISTER[e], lanes) for e in elems]
+        if over_lanes or start is None:
+            accs = [b.load(t, s, 8) for t, s in zip(tys, slots[0])]
+            for u in range(1, chunks if over_lanes else 1):
+                accs = inline(k, block, accs + [b.load(t, s, 8) for t, s in zip(tys, slots[u])])
+            finals = [across_lanes(k, block, accs) if over_lanes else accs]
+        else:
+            finals = [[b.load(tys[0], slots[u][0], 8)] for u in range(chunks)]
+        for u, final in enumerate(finals):
+            nest.u = u
+            for n in range(count):
+                if results[n] is None:
+                    done.append(final[n])
+                else:
+                    nest.store_buffer(results[n], out_dims, final[n])
+        nest.u = 0
+
+    nest.run(nest.default_order, body, unroll, before, after)
+    for n, r in enumerate(op.results):
+        if results[n] is None:
+            k.env[r] = done[n]
+        else:
+            k.buffers[r] = results[n]
+
+
+ROOTS = {"tt.reduce": reduce}

@@ -1,0 +1,92 @@
+"""llvmlite: LLVM IR text -> optimised IR, assembly, object code.
+
+LLVM aborts the process on a CPU name or feature that it does not know, so only the rows of targets.py get here.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from ..base import CompileError
+from .targets import Target
+
+_lock = threading.RLock()
+
+
+@functools.lru_cache(maxsize=None)
+def _initialised() -> bool:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return True
+
+
+@functools.lru_cache(maxsize=None)
+def target_machine(target: Target, jit: bool = False):
+    """LLVM's code generator for a row."""
+    _initialised()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic",
+        codemodel="medium" if target.abi else "default", abiname=target.abi)
+
+
+def llvm_version() -> str:
+    return ".".join(map(str, llvm.llvm_version_info))
+
+
+def versions() -> dict[str, str]:
+    return {"llvmlite": llvmlite.__version__, "LLVM": llvm_version()}
+
+
+def optimise(text: str, target: Target) -> str:
+    """Run LLVM's passes over IR text and return the optimised text."""
+    with _lock:
+        return str(_optimised(text, target))
+
+
+def _optimised(text: str, target: Target):
+    tm = target_machine(target)
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as e:
+        line = re.search(r":(\d+):\d+: error", str(e))
+        context = ""
+        if line:
+            lines = text.split("\n")
+            n = int(line[1])
+            context = "\n" + "\n".join(lines[max(0, n - 2):n + 1])
+        raise CompileError(f"triton-cpu made LLVM IR that LLVM does not take (target {target.name}); this is a bug in "
+                           f"triport: {e}{context}") from None
+    module.data_layout = str(tm.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    # The code is vectorised already; what is left for LLVM is cleaning, hoisting and unrolling.
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    builder = llvm.create_pass_builder(tm, options)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    return module
+
+
+def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
+    """(optimised IR, assembly, object) of LLVM IR text."""
+    with _lock:
+        module = _optimised(text, target)
+        tm = target_machine(target)
+        return str(module), tm.emit_assembly(module), tm.emit_object(module)
+
+
+def emit_assembly(text: str, target: Target) -> str:
+    with _lock:
+        return target_machine(target).emit_assembly(llvm.parse_assembly(text))
+
+
+def emit_object(text: str, target: Target) -> bytes:
+    with _lock:
+        return target_machine(target).emit_object(llvm.parse_assembly(text))

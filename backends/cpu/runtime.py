@@ -1,0 +1,201 @@
+"""Loading compiled kernels into this process, and launching them.
+
+A launch packs its arguments into 8-byte slots and makes one foreign call, which releases the GIL; the pool of
+`pool.py` shares the programs out. Everything that can be decided once per kernel is decided when the launcher is built.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+import threading
+
+import llvmlite.binding as llvm
+
+from ..base import ArgumentError, CompileError, Error
+from . import machine, targets
+from .pool import pool_ir
+
+_lock = threading.RLock()
+_engines: list = []  # code stays mapped for the life of the process: a worker may be inside it
+
+_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32,
+                           ctypes.c_uint32, ctypes.c_int64, ctypes.c_int32)
+
+#: how struct packs each Triton argument type into its 8-byte slot
+PACK = {"i1": "?7x", "i8": "b7x", "u1": "?7x", "u8": "B7x", "i16": "h6x", "u16": "H6x", "i32": "i4x", "u32": "I4x",
+        "i64": "q", "u64": "Q", "fp16": "e6x", "fp32": "f4x", "f32": "f4x", "fp64": "d", "f64": "d"}
+
+
+@functools.lru_cache(maxsize=1)
+def _execution_engine():
+    """One JIT linker for the process; objects are added to it."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    for name in ("libm.so.6", "libc.so.6"):
+        try:
+            llvm.load_library_permanently(name)
+        except RuntimeError:
+            pass  # the process may have the symbols already; a kernel that lacks one says so when it is loaded
+    return True
+
+
+def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
+    """Link an object file for this machine into the process and return its symbols' addresses."""
+    with _lock:
+        _execution_engine()
+        tm = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), tm)
+        engine.add_object_file(llvm.ObjectFileRef.from_data(obj))
+        engine.finalize_object()
+        out = {s: engine.get_function_address(s) for s in symbols}
+        missing = [s for s, a in out.items() if not a]
+        if missing:
+            raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
+        engine.detach()
+        _engines.append(engine)
+        return out
+
+
+@functools.lru_cache(maxsize=1)
+def pool():
+    """The thread pool's entry points (tp_launch, tp_forget), compiled for this machine on first use."""
+    target = targets.native()
+    obj = machine.emit_object(pool_ir(target), target)
+    address = load_object(obj, ["tp_launch", "tp_forget"])
+    forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
+    os.register_at_fork(after_in_child=forget)
+    return _LAUNCH(address["tp_launch"]), forget
+
+
+def perf_map(address: int, size: int, name: str):
+    """Name code for `perf` (its map file for jitted code), where TRITON_CPU_PERF_MAP=1 asks for it."""
+    if os.environ.get("TRITON_CPU_PERF_MAP") == "1":
+        with open(f"/tmp/perf-{os.getpid()}.map", "a") as f:
+            f.write(f"{address:x} {size:x} {name}\n")
+
+
+class Function:
+    """A loaded kernel: its address and what a launch needs to know."""
+
+    __slots__ = ("address", "name")
+
+    def __init__(self, address: int, name: str):
+        self.address, self.name = address, name
+
+
+def _type_error(kernel: str, name: str, given) -> ArgumentError:
+    import torch
+    if isinstance(given, torch.Tensor):
+        what = f"a tensor on {given.device}"
+    else:
+        what = f"{type(given).__name__}"
+    return ArgumentError(f"triton-cpu: kernel {kernel}: argument {name!r} is {what}; it takes tensors in CPU memory. "
+                         f"Move it there with .cpu(), or launch on the tensors' own device")
+
+
+def _pointer(kernel: str, name: str, arg) -> int:
+    """The address of a pointer argument: a CPU tensor's, an integer as it is, or anything with data_ptr()."""
+    if arg is None:
+        return 0
+    if isinstance(arg, int):
+        return arg
+    if getattr(arg, "is_cpu", True) is False:
+        raise _type_error(kernel, name, arg)
+    ptr = getattr(arg, "data_ptr", None)
+    if ptr is None:
+        raise _type_error(kernel, name, arg)
+    return ptr()
+
+
+def bf16_bits(x: float) -> int:
+    bits = struct.unpack("<I", struct.pack("<f", x))[0]
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+
+
+def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlapping) -> object:
+    """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
+
+    signature: (argument name, Triton type) of every argument, constexprs included. `overlapping(args)` runs the launch
+    that takes overlapping arguments, when pointers that were taken to be disjoint are not."""
+    run, _ = pool()
+    scratch = metadata.scratch_bytes
+    fmt, exprs, checks = "", [], []
+    index_of = []  # runtime arguments' positions among all
+    for n, (arg, ty) in enumerate(signature):
+        if ty == "constexpr":
+            continue
+        index_of.append(n)
+        if ty.startswith("*"):
+            fmt += "Q"
+            exprs.append(f"(a[{n}].data_ptr() if type(a[{n}]) in tensors and a[{n}].is_cpu else "
+                         f"pointer(name, {arg!r}, a[{n}]))")
+        elif ty == "bf16":
+            fmt += "H6x"
+            exprs.append(f"bf16_bits(a[{n}])")
+        elif ty in PACK:
+            fmt += PACK[ty]
+            exprs.append(f"a[{n}]")
+        else:
+            raise CompileError(f"triton-cpu: kernel {name}: argument {arg!r} has type {ty}, which is not covered yet")
+    for i, j, same in metadata.disjoint:
+        checks.append((index_of[i], index_of[j], same))
+    import torch
+    from torch.autograd import profiler
+    env = {"pack": struct.Struct("<" + fmt).pack, "pointer": _pointer, "name": name, "run": run, "scratch": scratch,
+           "bf16_bits": bf16_bits, "threads": torch.get_num_threads, "tensors": (torch.Tensor, torch.nn.Parameter),
+           "overlap": _overlap, "overlapping": overlapping, "profiler": profiler, "traced": traced,
+           "no_memory": _no_memory}
+    alias = ""
+    if checks:
+        pairs = " or ".join(f"overlap(a[{i}], a[{j}], {same})" for i, j, same in checks)
+        alias = (f"    if {pairs}:\n        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n")
+    source = (
+        "def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):\n"
+        f"    packed = pack({', '.join(exprs)})\n" + alias +
+        "    if enter is not None:\n        enter(lm)\n"
+        "    if profiler._is_profiler_enabled:\n"
+        "        status = traced(name, fn, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: run(\n"
+        "            fn.address, packed, gx, gy, gz, scratch, threads()))\n"
+        "    else:\n"
+        "        status = run(fn.address, packed, gx, gy, gz, scratch, threads())\n"
+        "    if status:\n        no_memory(name, scratch)\n"
+        "    if leave is not None:\n        leave(lm)\n")
+    exec(compile(source, f"<launch {name}>", "exec"), env)  # as Triton's own binder: decided once, run often
+    return env["launch"]
+
+
+def _overlap(x, y, same: bool) -> bool:
+    """Might two pointer arguments share memory in a way that a fused nest would get wrong? `same`: equal addresses are
+    fine. Judged by storage, so it errs on the side of yes."""
+    try:
+        p, q = x.data_ptr(), y.data_ptr()
+        if p == q:
+            return not same
+        if p < q:
+            return q - p < x.untyped_storage().nbytes() and q < _end(x)
+        return p - q < y.untyped_storage().nbytes() and p < _end(y)
+    except AttributeError:
+        return not (isinstance(x, type(None)) or isinstance(y, type(None)))
+
+
+def _end(t) -> int:
+    """One past the last byte that a tensor's storage holds."""
+    s = t.untyped_storage()
+    return s.data_ptr() + s.nbytes()
+
+
+def traced(name, fn, gx, gy, gz, tensors, call):
+    """A launch as an event of torch.profiler, with the keys that Inductor's own kernels use."""
+    from torch._C._profiler import _RecordFunctionFast
+    with _RecordFunctionFast(name, tensors, {"kernel_backend": "triton-cpu", "grid": f"grid({gx}, {gy}, {gz})",
+                                             "kernel_file": getattr(fn, "name", name)}):
+        return call()
+
+
+def _no_memory(name, scratch):
+    raise Error(f"triton-cpu: kernel {name}: no memory for {scratch} bytes of scratch per thread; use smaller blocks "
+                "or fewer threads (torch.set_num_threads)")
+

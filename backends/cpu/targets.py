@@ -1,0 +1,107 @@
+"""One row per ISA: everything that code generation asks about a machine.
+
+To add an ISA add a row. `native()` is the only place that looks at the machine it runs on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import platform
+from dataclasses import dataclass
+
+from ..base import CompileError, suggest
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU to compile for. The whole row is part of every cache key.
+
+    name: what the user types; triple, cpu, features, abi: LLVM's; vector_bits: width of one vector register
+    (RVV: VLEN); registers: how many; dot: (rows, vectors) of the matrix micro-kernel; isa: the vector ISA's name for
+    people; spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    isa: str
+    vector_bits: int
+    registers: int
+    dot: tuple[int, int]
+    spin: str = ""
+    futex: int = 98
+    abi: str = ""
+    scalef: bool = False
+
+    def lanes(self, bits: int) -> int:
+        """Elements of `bits` bits in one vector register."""
+        return max(1, self.vector_bits // max(bits, 8))
+
+
+_X86 = dict(triple="x86_64-unknown-linux-gnu", spin="call void @llvm.x86.sse2.pause()", futex=202)
+_ARM = dict(triple="aarch64-unknown-linux-gnu", spin="call void @llvm.aarch64.hint(i32 1)")
+_RISCV = dict(triple="riscv64-unknown-linux-gnu", abi="lp64d")
+_RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
+
+TARGETS = {t.name: t for t in (
+    Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2), **_X86),
+    Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(4, 2), **_X86),
+    Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(8, 2),
+           scalef=True, **_X86),
+    Target("sapphirerapids", cpu="sapphirerapids", features="", isa="AVX-512", vector_bits=512, registers=32,
+           dot=(8, 2), scalef=True, **_X86),
+    Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(8, 2), **_ARM),
+    Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(8, 2),
+           **_ARM),
+    Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,
+           dot=(4, 2), **_RISCV),
+    Target("rv64gcv", cpu="generic-rv64", features=_RVA22V + ",+zvl128b", isa="RVV", vector_bits=128, registers=32,
+           dot=(8, 2), **_RISCV),
+    Target("spacemit-x60", cpu="spacemit-x60", features="", isa="RVV", vector_bits=256, registers=32, dot=(8, 2),
+           **_RISCV),
+    # LLVM 22 has no name for the K3's cores: their features are given instead.
+    Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", isa="RVV", vector_bits=256,
+           registers=32, dot=(8, 2), **_RISCV),
+    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", isa="RVV", vector_bits=1024,
+           registers=32, dot=(8, 2), **_RISCV),
+)}
+
+# The host's row by what the CPU can do, widest first: (machine, required LLVM features, base row).
+_NATIVE = (
+    ("x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"), "x86-64-v4"),
+    ("x86_64", ("avx2", "fma", "f16c"), "x86-64-v3"),
+    ("x86_64", ("sse4.2",), "x86-64-v2"),
+    ("aarch64", (), "aarch64"),
+    ("arm64", (), "aarch64"),
+    ("riscv64", ("v",), "rv64gcv"),
+    ("riscv64", (), "rv64gc"),
+)
+
+
+@functools.lru_cache(maxsize=None)
+def native() -> Target:
+    """The row of the machine this runs on: the widest table row that it supports, with the host's own features."""
+    import llvmlite.binding as llvm
+
+    machine = platform.machine()
+    host = llvm.get_host_cpu_features()
+    for arch, needed, base in _NATIVE:
+        if machine.lower() == arch and all(host.get(f) for f in needed):
+            row = TARGETS[base]
+            if arch == "riscv64":  # the generic name with the row's features: LLVM aborts on names it does not know
+                return dataclasses.replace(row, name="native")
+            # The row's own CPU name is one that LLVM knows; what the host adds comes as features it reported itself.
+            # amx and the 16-bit dot instructions stay out: nothing here emits them, and they change nothing else.
+            features = ",".join(f"+{f}" for f, on in sorted(host.items()) if on and not f.startswith("amx"))
+            return dataclasses.replace(row, name="native", features=features)
+    raise CompileError(f"triton-cpu: no target row for this machine ({machine}); rows: {', '.join(TARGETS)}")
+
+
+def get(name: str) -> Target:
+    """The row called `name`; "native" is this machine's."""
+    if name == "native":
+        return native()
+    if name not in TARGETS:
+        raise CompileError(suggest("target", name, [*TARGETS, "native"]))
+    return TARGETS[name]
