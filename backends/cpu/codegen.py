@@ -268,12 +268,35 @@ class Kernel:
         later = self.facts.consumers(v) - self.executed
         return len(later - {op}) > 0
 
-    def write_keeps(self, nest: Nest, keeps):
+    def write_keeps(self, nest: Nest, keeps, op: Op | None = None):
+        """Store what the nest keeps, at its current indices."""
         for v in keeps:
-            if (v, "keep") not in self._keep_bufs:
-                self._keep_bufs[(v, "keep")] = self._kept_buffer(nest, v)
-            nest.store_buffer(self._keep_bufs[(v, "keep")], nest.identity, nest.at(v, nest.identity))
-        self._kept_now = keeps
+            if not all(nest.facts.values()) and self._never_read_here(nest, v, op):
+                continue
+            if v not in self._keep_bufs:
+                self._keep_bufs[v] = self._kept_buffer(nest, v)
+            nest.store_buffer(self._keep_bufs[v], nest.identity, nest.at(v, nest.identity))
+
+    def _never_read_here(self, nest: Nest, v: Value, op: Op | None) -> bool:
+        """Where a mask is known false, do all later readers of `v` skip these elements?"""
+        for later in self.facts.consumers(v) - self.executed - {op}:
+            if later.name != "tt.store" or len(later.operands) < 3 or later.operands[0].type.shape != nest.shape:
+                return False
+            if not self._known_false(nest, later.operands[2], nest.identity):
+                return False
+        return True
+
+    def _known_false(self, nest: Nest, mask: Value, dims) -> bool:
+        fact = nest.facts.get((mask, dims))
+        if fact is not None:
+            return not fact
+        op = mask.op
+        if op is None:
+            return False
+        if op.name == "arith.andi":
+            return any(self._known_false(nest, o, dims) for o in op.operands)
+        mapped = self.mapped_dims(op, dims)
+        return mapped is not None and self._known_false(nest, op.operands[0], mapped)
 
     def _kept_buffer(self, nest: Nest, v: Value) -> Buffer:
         shape = v.type.shape
@@ -285,7 +308,7 @@ class Kernel:
 
     def finish_root(self):
         """After a root's nest: what it kept is now read from scratch."""
-        for (v, _), buf in self._keep_bufs.items():
+        for v, buf in self._keep_bufs.items():
             self.buffers[v] = buf
         self._keep_bufs = {}
 

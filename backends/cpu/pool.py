@@ -1,12 +1,15 @@
-"""The runtime in LLVM IR: a pool of parked threads that share out a launch's programs.
+"""The runtime in LLVM IR: how a launch's programs are shared out among threads.
 
 Written as IR so that it needs no C compiler and is the same code on every ISA (a bundle for a board links it too).
 
-- A launch publishes one 64-bit word (generation << 32 | workers wanted); workers spin briefly, then sleep on its upper
-  half with futex. A worker whose number is below the count takes part; the launcher waits for all who do.
-- Programs are handed out in chunks by an atomic counter: neighbours stay together, uneven programs balance out.
-- One launch owns the pool at a time; another thread's launch meanwhile runs inline. Each slot (worker or caller) keeps
-  its scratch block and grows it when a kernel needs more.
+- Each thread owns a contiguous part of the programs and takes it in chunks from a counter of its own; who is done takes
+  chunks from the others' parts. So neighbouring programs, and the same programs of the next launch, meet the same cache.
+- `tp_launch_omp` runs on the OpenMP threads that torch has already (through libgomp's `GOMP_parallel`, which libomp has
+  too): torch's workers spin for a while after every op, and a second pool would fight them for the cores.
+- `tp_launch` runs on a pool of this module's own, where there is no OpenMP or after a fork, which OpenMP does not
+  survive. It publishes one 64-bit word (generation << 32 | workers wanted); workers spin briefly, then sleep on its
+  upper half with futex. One launch owns the pool at a time; another thread's launch meanwhile runs inline.
+- Scratch blocks are kept from launch to launch and grow when a kernel needs more.
 - After fork the child has no workers: `tp_forget` (called from Python's at-fork hook) starts from nothing.
 """
 
@@ -14,32 +17,25 @@ from __future__ import annotations
 
 from .targets import Target
 
-MAX_WORKERS = 255
-CALLER_SLOTS = 16
-SPIN = 2000  # turns of the waiting loop before a worker sleeps: some 50 microseconds
-#: status codes of tp_launch
+MAX_THREADS = 256
+SLOTS = 512
+SPIN = 2000  # turns of the waiting loop before a worker of our own sleeps: some 50 microseconds
+#: status codes of a launch
 OK, NO_MEMORY = 0, 1
 
 _IR = """
 target triple = "{triple}"
 
 %slot = type {{ ptr, i64, i32, i32 }} ; scratch, its bytes, taken, padding
+; function, arguments, programs, scratch bytes, grid, threads, status, next program of each thread (a cache line each)
+%job = type {{ ptr, ptr, i64, i64, i32, i32, i32, i32, i32, [{threads} x [8 x i64]] }}
 
 @pool.word = internal global i64 0, align 64       ; generation << 32 | workers wanted
 @pool.sleepers = internal global i32 0, align 64
 @pool.pending = internal global i32 0, align 64    ; workers still running the job
 @pool.lock = internal global i32 0, align 64
 @pool.workers = internal global i32 0
-@pool.next = internal global i64 0, align 64       ; the next program to hand out
-@job.fn = internal global ptr null, align 64
-@job.args = internal global ptr null
-@job.count = internal global i64 0
-@job.chunk = internal global i64 0
-@job.gx = internal global i32 0
-@job.gy = internal global i32 0
-@job.gz = internal global i32 0
-@job.scratch = internal global i64 0
-@job.status = internal global i32 0
+@pool.job = internal global ptr null, align 64
 @slots = internal global [{slots} x %slot] zeroinitializer, align 64
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
@@ -49,74 +45,211 @@ declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 {spin_decl}
 
-; Scratch of a slot, at least `need` bytes; null when there is no memory.
-define internal ptr @scratch_of(i32 %k, i64 %need) {{
+; Thread %t's first program of %count, with %threads threads.
+define internal i64 @part(i64 %count, i32 %threads, i32 %t) {{
+  %n = zext i32 %threads to i64
+  %k = zext i32 %t to i64
+  %each = udiv i64 %count, %n
+  %over = urem i64 %count, %n
+  %before = mul i64 %each, %k
+  %few = icmp ult i64 %k, %over
+  %extra = select i1 %few, i64 %k, i64 %over
+  %first = add i64 %before, %extra
+  ret i64 %first
+}}
+
+; Take the programs of thread %t's part, then what is left of the others'.
+define internal void @work(ptr %job, i32 %t, ptr %scratch) {{
+entry:
+  %fn = load ptr, ptr %job
+  %args.p = getelementptr %job, ptr %job, i64 0, i32 1
+  %args = load ptr, ptr %args.p
+  %count.p = getelementptr %job, ptr %job, i64 0, i32 2
+  %count = load i64, ptr %count.p
+  %gx.p = getelementptr %job, ptr %job, i64 0, i32 4
+  %gx = load i32, ptr %gx.p
+  %gy.p = getelementptr %job, ptr %job, i64 0, i32 5
+  %gy = load i32, ptr %gy.p
+  %gz.p = getelementptr %job, ptr %job, i64 0, i32 6
+  %gz = load i32, ptr %gz.p
+  %n.p = getelementptr %job, ptr %job, i64 0, i32 7
+  %n = load i32, ptr %n.p
+  %parts64 = zext i32 %n to i64
+  %parts = mul i64 %parts64, 8
+  %c0 = udiv i64 %count, %parts
+  %chunk = call i64 @llvm.umax.i64(i64 %c0, i64 1)
+  br label %victim
+victim:
+  %v = phi i32 [ 0, %entry ], [ %v1, %next ]
+  %sum = add i32 %t, %v
+  %who = urem i32 %sum, %n
+  %who1 = add i32 %who, 1
+  %last = call i64 @part(i64 %count, i32 %n, i32 %who1)
+  %counter = getelementptr %job, ptr %job, i64 0, i32 9, i32 %who, i32 0
+  br label %more
+more:
+  %begin = atomicrmw add ptr %counter, i64 %chunk monotonic
+  %left = icmp slt i64 %begin, %last
+  br i1 %left, label %run, label %next
+run:
+  %e = add i64 %begin, %chunk
+  %end = call i64 @llvm.smin.i64(i64 %e, i64 %last)
+  call void %fn(ptr %args, ptr %scratch, i64 %begin, i64 %end, i32 %gx, i32 %gy, i32 %gz)
+  br label %more
+next:
+  %v1 = add i32 %v, 1
+  %all = icmp eq i32 %v1, %n
+  br i1 %all, label %done, label %victim
+done:
+  ret void
+}}
+declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
+
+; Find scratch (a kept block, or one for this launch alone) and work.
+define internal void @enter(ptr %job, i32 %t) {{
+entry:
+  %need.p = getelementptr %job, ptr %job, i64 0, i32 3
+  %need = load i64, ptr %need.p
+  %some = icmp ne i64 %need, 0
+  br i1 %some, label %find, label %bare
+bare:
+  call void @work(ptr %job, i32 %t, ptr null)
+  ret void
+find:
+  %tries = phi i32 [ 0, %entry ], [ %tries1, %next ]
+  %at = add i32 %t, %tries
+  %k = urem i32 %at, {slots}
   %s = getelementptr [{slots} x %slot], ptr @slots, i64 0, i32 %k
+  %taken = getelementptr %slot, ptr %s, i64 0, i32 2
+  %free = cmpxchg ptr %taken, i32 0, i32 1 acquire monotonic
+  %mine = extractvalue {{ i32, i1 }} %free, 1
+  br i1 %mine, label %have, label %next
+next:
+  %tries1 = add i32 %tries, 1
+  %out = icmp eq i32 %tries1, {slots}
+  br i1 %out, label %fail, label %find
+have:
   %have.p = getelementptr %slot, ptr %s, i64 0, i32 1
-  %have = load i64, ptr %have.p
+  %bytes = load i64, ptr %have.p
   %old = load ptr, ptr %s
-  %enough = icmp uge i64 %have, %need
-  br i1 %enough, label %keep, label %grow
-keep:
-  ret ptr %old
+  %enough = icmp uge i64 %bytes, %need
+  br i1 %enough, label %go, label %grow
 grow:
   call void @free(ptr %old)
-  store ptr null, ptr %s
   store i64 0, ptr %have.p
   %padded = add i64 %need, 4095
   %size = and i64 %padded, -4096
   %new = call ptr @aligned_alloc(i64 4096, i64 %size)
-  %none = icmp eq ptr %new, null
-  br i1 %none, label %fail, label %done
-fail:
-  ret ptr null
-done:
   store ptr %new, ptr %s
+  %none = icmp eq ptr %new, null
+  br i1 %none, label %fail.slot, label %grown
+grown:
   store i64 %size, ptr %have.p
-  ret ptr %new
+  br label %go
+go:
+  %mem = phi ptr [ %old, %have ], [ %new, %grown ]
+  call void @work(ptr %job, i32 %t, ptr %mem)
+  store atomic i32 0, ptr %taken release, align 4
+  ret void
+fail.slot:
+  store atomic i32 0, ptr %taken release, align 4
+  br label %fail
+fail:
+  %status = getelementptr %job, ptr %job, i64 0, i32 8
+  store atomic i32 1, ptr %status monotonic, align 4
+  ret void
 }}
 
-; Take chunks of the job until none is left.
-define internal void @work(i32 %k) {{
-  %need = load i64, ptr @job.scratch
-  %some = icmp ne i64 %need, 0
-  br i1 %some, label %alloc, label %go0
-alloc:
-  %mem = call ptr @scratch_of(i32 %k, i64 %need)
-  %none = icmp eq ptr %mem, null
-  br i1 %none, label %fail, label %go0
-fail:
-  store atomic i32 1, ptr @job.status monotonic, align 4
-  ret void
-go0:
-  %scratch = phi ptr [ null, %0 ], [ %mem, %alloc ]
-  %fn = load ptr, ptr @job.fn
-  %args = load ptr, ptr @job.args
-  %count = load i64, ptr @job.count
-  %chunk = load i64, ptr @job.chunk
-  %gx = load i32, ptr @job.gx
-  %gy = load i32, ptr @job.gy
-  %gz = load i32, ptr @job.gz
-  br label %more
-more:
-  %begin = atomicrmw add ptr @pool.next, i64 %chunk monotonic
-  %left = icmp slt i64 %begin, %count
-  br i1 %left, label %run, label %done
-run:
-  %e = add i64 %begin, %chunk
-  %over = icmp sgt i64 %e, %count
-  %end = select i1 %over, i64 %count, i64 %e
-  call void %fn(ptr %args, ptr %scratch, i64 %begin, i64 %end, i32 %gx, i32 %gy, i32 %gz)
-  br label %more
+; Fill a job. Returns the number of threads that it is for.
+define internal i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads) {{
+entry:
+  %x = zext i32 %gx to i64
+  %y = zext i32 %gy to i64
+  %z = zext i32 %gz to i64
+  %xy = mul i64 %x, %y
+  %count = mul i64 %xy, %z
+  %few = icmp slt i64 %count, 2
+  %some = call i32 @llvm.smin.i32(i32 %threads, i32 {threads})
+  %many = call i32 @llvm.smax.i32(i32 %some, i32 1)
+  %use = select i1 %few, i32 1, i32 %many
+  store ptr %fn, ptr %job
+  %p1 = getelementptr %job, ptr %job, i64 0, i32 1
+  store ptr %args, ptr %p1
+  %p2 = getelementptr %job, ptr %job, i64 0, i32 2
+  store i64 %count, ptr %p2
+  %p3 = getelementptr %job, ptr %job, i64 0, i32 3
+  store i64 %scratch, ptr %p3
+  %p4 = getelementptr %job, ptr %job, i64 0, i32 4
+  store i32 %gx, ptr %p4
+  %p5 = getelementptr %job, ptr %job, i64 0, i32 5
+  store i32 %gy, ptr %p5
+  %p6 = getelementptr %job, ptr %job, i64 0, i32 6
+  store i32 %gz, ptr %p6
+  %p7 = getelementptr %job, ptr %job, i64 0, i32 7
+  store i32 %use, ptr %p7
+  %p8 = getelementptr %job, ptr %job, i64 0, i32 8
+  store i32 0, ptr %p8
+  br label %each
+each:
+  %t = phi i32 [ 0, %entry ], [ %t1, %each ]
+  %first = call i64 @part(i64 %count, i32 %use, i32 %t)
+  %c = getelementptr %job, ptr %job, i64 0, i32 9, i32 %t, i32 0
+  store i64 %first, ptr %c
+  %t1 = add i32 %t, 1
+  %all = icmp eq i32 %t1, %use
+  br i1 %all, label %done, label %each
+done:
+  ret i32 %use
+}}
+declare i32 @llvm.smin.i32(i32, i32)
+declare i32 @llvm.smax.i32(i32, i32)
+
+define internal void @region(ptr %data) {{
+  %number = getelementptr {{ ptr, ptr }}, ptr %data, i64 0, i32 1
+  %thread_num = load ptr, ptr %number
+  %job = load ptr, ptr %data
+  %t = call i32 %thread_num()
+  %n.p = getelementptr %job, ptr %job, i64 0, i32 7
+  %n = load i32, ptr %n.p
+  %mine = icmp ult i32 %t, %n
+  br i1 %mine, label %go, label %done
+go:
+  call void @enter(ptr %job, i32 %t)
+  br label %done
 done:
   ret void
+}}
+
+; Run one launch on OpenMP's threads: %parallel is GOMP_parallel, %number is omp_get_thread_num. The work does not depend
+; on how many threads OpenMP grants: parts without a thread are taken by the others.
+define i32 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads, ptr %parallel,
+                          ptr %number) {{
+  %job = alloca %job, align 64
+  %use = call i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
+  %alone = icmp eq i32 %use, 1
+  br i1 %alone, label %inline, label %share
+inline:
+  call void @enter(ptr %job, i32 0)
+  br label %done
+share:
+  %data = alloca {{ ptr, ptr }}
+  store ptr %job, ptr %data
+  %d1 = getelementptr {{ ptr, ptr }}, ptr %data, i64 0, i32 1
+  store ptr %number, ptr %d1
+  call void %parallel(ptr @region, ptr %data, i32 %use, i32 0)
+  br label %done
+done:
+  %status.p = getelementptr %job, ptr %job, i64 0, i32 8
+  %status = load atomic i32, ptr %status.p monotonic, align 4
+  ret i32 %status
 }}
 
 define internal ptr @worker(ptr %arg) {{
 entry:
   %k64 = ptrtoint ptr %arg to i64
   %k = trunc i64 %k64 to i32
-  %slot = add i32 %k, 1
+  %thread = add i32 %k, 1
   br label %wait
 wait:
   %seen = phi i32 [ 0, %entry ], [ %gen2, %after ]
@@ -155,7 +288,8 @@ look:
   %mine = icmp ult i32 %k, %want
   br i1 %mine, label %take, label %after
 take:
-  call void @work(i32 %slot)
+  %job = load ptr, ptr @pool.job
+  call void @enter(ptr %job, i32 %thread)
   %was = atomicrmw sub ptr @pool.pending, i32 1 acq_rel
   %last = icmp eq i32 %was, 1
   br i1 %last, label %tell, label %after
@@ -166,69 +300,22 @@ after:
   br label %wait
 }}
 
-; Run one launch. Returns 0, or 1 when scratch could not be had.
+; Run one launch on this module's own threads. Returns 0, or 1 when scratch could not be had.
 define i32 @tp_launch(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads) {{
-  %x = zext i32 %gx to i64
-  %y = zext i32 %gy to i64
-  %z = zext i32 %gz to i64
-  %xy = mul i64 %x, %y
-  %count = mul i64 %xy, %z
-  %t64 = sext i32 %threads to i64
-  %few = icmp slt i64 %count, %t64
-  %use64 = select i1 %few, i64 %count, i64 %t64
-  %use = trunc i64 %use64 to i32
-  %alone = icmp slt i32 %use, 2
+  %job = alloca %job, align 64
+  %tid = alloca i64
+  %use = call i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
+  %alone = icmp eq i32 %use, 1
   br i1 %alone, label %inline, label %try
 try:
   %won = cmpxchg ptr @pool.lock, i32 0, i32 1 acquire monotonic
   %got = extractvalue {{ i32, i1 }} %won, 1
-  br i1 %got, label %prepare, label %inline
-
+  br i1 %got, label %begin, label %inline
 inline:
-  %some = icmp ne i64 %scratch, 0
-  br i1 %some, label %find, label %bare
-bare:
-  call void %fn(ptr %args, ptr null, i64 0, i64 %count, i32 %gx, i32 %gy, i32 %gz)
-  ret i32 0
-find:
-  %k = phi i32 [ {first_caller}, %inline ], [ %k1, %next ]
-  %s = getelementptr [{slots} x %slot], ptr @slots, i64 0, i32 %k, i32 2
-  %free = cmpxchg ptr %s, i32 0, i32 1 acquire monotonic
-  %mine = extractvalue {{ i32, i1 }} %free, 1
-  br i1 %mine, label %have, label %next
-next:
-  %k1 = add i32 %k, 1
-  %out = icmp eq i32 %k1, {slots}
-  br i1 %out, label %private, label %find
-have:
-  %mem = call ptr @scratch_of(i32 %k, i64 %scratch)
-  %null = icmp eq ptr %mem, null
-  br i1 %null, label %give, label %call
-call:
-  call void %fn(ptr %args, ptr %mem, i64 0, i64 %count, i32 %gx, i32 %gy, i32 %gz)
-  br label %give
-give:
-  store atomic i32 0, ptr %s release, align 4
-  %st = zext i1 %null to i32
-  ret i32 %st
-private:
-  %p0 = add i64 %scratch, 4095
-  %p1 = and i64 %p0, -4096
-  %pm = call ptr @aligned_alloc(i64 4096, i64 %p1)
-  %pn = icmp eq ptr %pm, null
-  br i1 %pn, label %nomem, label %pcall
-nomem:
-  ret i32 1
-pcall:
-  call void %fn(ptr %args, ptr %pm, i64 0, i64 %count, i32 %gx, i32 %gy, i32 %gz)
-  call void @free(ptr %pm)
-  ret i32 0
-
-prepare:
-  %wanted0 = sub i32 %use, 1
-  %most = icmp sgt i32 %wanted0, {max_workers}
-  %wanted = select i1 %most, i32 {max_workers}, i32 %wanted0
-  %tid = alloca i64
+  call void @enter(ptr %job, i32 0)
+  br label %report
+begin:
+  %wanted = sub i32 %use, 1
   br label %spawn
 spawn:
   %have.w = load i32, ptr @pool.workers
@@ -248,23 +335,9 @@ created:
   br label %spawn
 publish:
   %alive = load i32, ptr @pool.workers
-  %fewer = icmp slt i32 %alive, %wanted
-  %active = select i1 %fewer, i32 %alive, i32 %wanted
+  %active = call i32 @llvm.smin.i32(i32 %alive, i32 %wanted)
   %active64 = zext i32 %active to i64
-  %parts = mul i64 %use64, 8
-  %c0 = udiv i64 %count, %parts
-  %c1 = icmp eq i64 %c0, 0
-  %chunk = select i1 %c1, i64 1, i64 %c0
-  store ptr %fn, ptr @job.fn
-  store ptr %args, ptr @job.args
-  store i64 %count, ptr @job.count
-  store i64 %chunk, ptr @job.chunk
-  store i32 %gx, ptr @job.gx
-  store i32 %gy, ptr @job.gy
-  store i32 %gz, ptr @job.gz
-  store i64 %scratch, ptr @job.scratch
-  store i32 0, ptr @job.status
-  store i64 0, ptr @pool.next
+  store ptr %job, ptr @pool.job
   store atomic i32 %active, ptr @pool.pending monotonic, align 4
   %w = load i64, ptr @pool.word
   %g = lshr i64 %w, 32
@@ -280,7 +353,7 @@ wake:
   %r = call i64 (i64, ...) @syscall(i64 {futex}, ptr %hi, i32 129, i32 2147483647)
   br label %join
 join:
-  call void @work(i32 0)
+  call void @enter(ptr %job, i32 0)
   br label %wait
 wait:
   %n = phi i32 [ 0, %join ], [ %n1, %pause ]
@@ -302,8 +375,11 @@ block:
   %r3 = call i64 (i64, ...) @syscall(i64 {futex}, ptr @pool.pending, i32 128, i32 %left2, ptr null)
   br label %sleep
 finish:
-  %status = load atomic i32, ptr @job.status monotonic, align 4
   store atomic i32 0, ptr @pool.lock release, align 4
+  br label %report
+report:
+  %status.p = getelementptr %job, ptr %job, i64 0, i32 8
+  %status = load atomic i32, ptr %status.p monotonic, align 4
   ret i32 %status
 }}
 
@@ -336,5 +412,4 @@ def pool_ir(target: Target) -> str:
         name = target.spin.split("@")[1].split("(")[0]
         params = "i32" if "i32" in target.spin else ""
         declared = f"declare void @{name}({params})"
-    return _IR.format(triple=target.triple, slots=1 + MAX_WORKERS + CALLER_SLOTS, first_caller=1 + MAX_WORKERS,
-                      max_workers=MAX_WORKERS, futex=target.futex, spin=spin, spin_decl=declared, spin_count=SPIN)
+    return _IR.format(triple=target.triple, slots=SLOTS, threads=MAX_THREADS, futex=target.futex, spin=spin, spin_decl=declared, spin_count=SPIN)

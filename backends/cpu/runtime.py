@@ -21,9 +21,6 @@ from .pool import pool_ir
 _lock = threading.RLock()
 _engines: list = []  # code stays mapped for the life of the process: a worker may be inside it
 
-_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32,
-                           ctypes.c_uint32, ctypes.c_int64, ctypes.c_int32)
-
 #: how struct packs each Triton argument type into its 8-byte slot
 PACK = {"i1": "?7x", "i8": "b7x", "u1": "?7x", "u8": "B7x", "i16": "h6x", "u16": "H6x", "i32": "i4x", "u32": "I4x",
         "i64": "q", "u64": "Q", "fp16": "e6x", "fp32": "f4x", "f32": "f4x", "fp64": "d", "f64": "d"}
@@ -59,15 +56,53 @@ def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
         return out
 
 
+def _openmp() -> tuple[int, int] | None:
+    """(GOMP_parallel, omp_get_thread_num) of the OpenMP runtime that torch has loaded, or None."""
+    import torch  # noqa: F401  (loads it)
+    try:
+        with open("/proc/self/maps") as f:
+            paths = {line.split()[-1] for line in f if any(n in line for n in ("libgomp", "libiomp", "libomp"))}
+        for path in sorted(paths):
+            lib = ctypes.CDLL(path)
+            if hasattr(lib, "GOMP_parallel"):
+                return tuple(ctypes.cast(getattr(lib, n), ctypes.c_void_p).value
+                             for n in ("GOMP_parallel", "omp_get_thread_num"))
+    except OSError:
+        pass
+    return None
+
+
+class Pool:
+    """The runtime's entry points in this process. `launch(address, packed, gx, gy, gz, scratch, threads)` runs a kernel's
+    programs and returns a status code of pool.py."""
+
+    def __init__(self):
+        target = targets.native()
+        obj = machine.emit_object(pool_ir(target), target)
+        address = load_object(obj, ["tp_launch", "tp_launch_omp", "tp_forget"])
+        args = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64,
+                ctypes.c_int32)
+        self.own = ctypes.CFUNCTYPE(ctypes.c_int32, *args)(address["tp_launch"])
+        self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
+        self.openmp = _openmp() if os.environ.get("TRITON_CPU_THREADS", "openmp") == "openmp" else None
+        self.launch = self.own
+        if self.openmp:
+            shared = ctypes.CFUNCTYPE(ctypes.c_int32, *args, ctypes.c_void_p, ctypes.c_void_p)(address["tp_launch_omp"])
+            parallel, number = self.openmp
+            self.launch = lambda fn, packed, gx, gy, gz, scratch, threads: shared(fn, packed, gx, gy, gz, scratch,
+                                                                                  threads, parallel, number)
+        os.register_at_fork(after_in_child=self.forked)
+
+    def forked(self):
+        """In a forked child: OpenMP's threads are gone and it does not know, so our own start afresh."""
+        self._forget()
+        self.launch = self.own
+
+
 @functools.lru_cache(maxsize=1)
-def pool():
-    """The thread pool's entry points (tp_launch, tp_forget), compiled for this machine on first use."""
-    target = targets.native()
-    obj = machine.emit_object(pool_ir(target), target)
-    address = load_object(obj, ["tp_launch", "tp_forget"])
-    forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
-    os.register_at_fork(after_in_child=forget)
-    return _LAUNCH(address["tp_launch"]), forget
+def pool() -> Pool:
+    """This process's `Pool`, compiled on first use."""
+    return Pool()
 
 
 def perf_map(address: int, size: int, name: str):
@@ -120,7 +155,7 @@ def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlappi
 
     signature: (argument name, Triton type) of every argument, constexprs included. `overlapping(args)` runs the launch
     that takes overlapping arguments, when pointers that were taken to be disjoint are not."""
-    run, _ = pool()
+    threads = pool()
     scratch = metadata.scratch_bytes
     fmt, exprs, checks = "", [], []
     index_of = []  # runtime arguments' positions among all
@@ -144,7 +179,7 @@ def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlappi
         checks.append((index_of[i], index_of[j], same))
     import torch
     from torch.autograd import profiler
-    env = {"pack": struct.Struct("<" + fmt).pack, "pointer": _pointer, "name": name, "run": run, "scratch": scratch,
+    env = {"pack": struct.Struct("<" + fmt).pack, "pointer": _pointer, "name": name, "pool": threads, "scratch": scratch,
            "bf16_bits": bf16_bits, "threads": torch.get_num_threads, "tensors": (torch.Tensor, torch.nn.Parameter),
            "overlap": _overlap, "overlapping": overlapping, "profiler": profiler, "traced": traced,
            "no_memory": _no_memory}
@@ -160,7 +195,7 @@ def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlappi
         "        status = traced(name, fn, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: run(\n"
         "            fn.address, packed, gx, gy, gz, scratch, threads()))\n"
         "    else:\n"
-        "        status = run(fn.address, packed, gx, gy, gz, scratch, threads())\n"
+        "        status = pool.launch(fn.address, packed, gx, gy, gz, scratch, threads())\n"
         "    if status:\n        no_memory(name, scratch)\n"
         "    if leave is not None:\n        leave(lm)\n")
     exec(compile(source, f"<launch {name}>", "exec"), env)  # as Triton's own binder: decided once, run often

@@ -121,7 +121,21 @@ def negf(b, op, x):
 
 @in_float
 def divf(b, op, x, y):
-    """IEEE division. Triton promises 2 ulp for `/`; this is correctly rounded."""
+    """Division. Triton promises 2 ulp for f32 `/`: lanes over one divisor take its reciprocal (1.5 ulp), where a vector
+    division would cost as much as an exponential; everything else is correctly rounded."""
+    if y.lanes == 1 and x.lanes > 1 and y.elem == "float":
+        # A reciprocal of a subnormal overflows and one of a huge number is subnormal: 2^64 is moved out of the way.
+        size = b.intrinsic("fabs", y)
+        small, large = b.fcmp("olt", size, const("float", 2.0**-100)), b.fcmp("ogt", size, const("float", 2.0**100))
+        shift = b.select(small, const("float", 2.0**64), b.select(large, const("float", 2.0**-64), const("float", 1.0)))
+        r = b.fbin("fdiv", const("float", 1.0), b.fbin("fmul", y, shift, ""), "")
+        return b.fbin("fmul", b.fbin("fmul", x, r, ""), shift, "")
+    return b.fbin("fdiv", x, y, "")
+
+
+@in_float
+def precise_div(b, op, x, y):
+    """IEEE division (tl.div_rn)."""
     return b.fbin("fdiv", x, y, "")
 
 
@@ -155,7 +169,7 @@ ELEMENTWISE = {
     "arith.maxsi": _minmax("smax"), "arith.minsi": _minmax("smin"), "arith.maxui": _minmax("umax"),
     "arith.minui": _minmax("umin"),
     "arith.addf": _float("fadd"), "arith.subf": _float("fsub"), "arith.mulf": _float("fmul"),
-    "arith.divf": divf, "tt.precise_divf": divf, "arith.remf": remf, "arith.negf": negf,
+    "arith.divf": divf, "tt.precise_divf": precise_div, "arith.remf": remf, "arith.negf": negf,
     "arith.maxnumf": _float_minmax("maxnum"), "arith.minnumf": _float_minmax("minnum"),
     "arith.maximumf": _float_minmax("maximum"), "arith.minimumf": _float_minmax("minimum"),
     "arith.cmpi": cmpi, "arith.cmpf": cmpf, "arith.select": select, "arith.constant": constant,

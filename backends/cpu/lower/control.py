@@ -131,7 +131,7 @@ def copy(k, dst: Buffer, src: Buffer):
     n = 1
     for d in dst.shape:
         n *= d
-    size = n * (ir.bits_of(REGISTER[dst.elem]) + 7) // 8
+    size = n * ((ir.bits_of(REGISTER[dst.elem]) + 7) // 8)
     k.b.call("llvm.memcpy.p0.p0.i64", "void", [dst.ptr, src.ptr, i64(size), const("i1", False)])
 
 

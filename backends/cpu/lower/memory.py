@@ -102,7 +102,7 @@ def store(k, op):
     keeps = k.keeps
 
     def body(u):
-        k.write_keeps(nest, keeps)
+        k.write_keeps(nest, keeps, op)
         m = nest.at(mask, dims) if mask else const("i1", True)
         if m.const is not None and not m.const:
             return

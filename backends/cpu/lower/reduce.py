@@ -116,7 +116,7 @@ def reduce(k, op):
             b.store(const("i1", False), started, 1)
 
     def body(u):
-        k.write_keeps(nest, keeps)
+        k.write_keeps(nest, keeps, op)
         vals = [b.splat(nest.at(v, dims), lanes) for v in op.operands]
         tys = [ir.vec(REGISTER[e], lanes) for e in elems]
         if start is not None:

@@ -1,0 +1,18 @@
+"""triport's ops: `triport.ops.softmax(x)`, and the same as `torch.ops.triport.softmax`.
+
+To add an op write `ops/<op>.py` in the order of the others and name it here, once.
+"""
+
+from .add_mul_act import add_mul_act, add_mul_act_
+from .add_relu import add_relu
+from .common import Case, Op
+from .gelu import gelu
+from .matmul import matmul
+from .matmul_softmax import matmul_softmax
+from .softmax import softmax
+from .square import square
+
+from . import registry  # noqa: E402  (the records, by name)
+
+__all__ = ["Case", "Op", "add_mul_act", "add_mul_act_", "add_relu", "gelu", "matmul", "matmul_softmax", "registry",
+           "softmax", "square"]

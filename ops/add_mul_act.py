@@ -1,0 +1,223 @@
+"""add_mul_act(x, y, bias, m, act) = act(x + m * y + bias): a scaled sum, a bias row and an activation in one pass.
+
+act is relu, sigmoid, gelu (tanh form), silu or tanh. `add_mul_act_` writes over x.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+from ..backends.base import ArgumentError, suggest
+from .add_relu import row_tile
+from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, on_device,
+                     traffic)
+from .gelu import gelu_slope, gelu_value
+
+#: name -> (number the kernel takes, torch's own)
+ACTS = {"relu": (0, torch.relu), "sigmoid": (1, torch.sigmoid),
+        "gelu": (2, lambda z: F.gelu(z, approximate="tanh")), "silu": (3, F.silu), "tanh": (4, torch.tanh)}
+
+
+def reference(x, y, bias, m=0.5, act="relu"):
+    return ACTS[act][1](x + m * y + bias)
+
+
+@triton.jit
+def sigmoid(z):
+    return 1.0 / (1.0 + tl.exp(-z))
+
+
+@triton.jit
+def tanh(z):
+    """Exact near 0 and for large |z|: an odd polynomial below 0.35, 1 - 2 / (exp(2 |z|) + 1) above."""
+    size = tl.abs(z)
+    big = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
+    q = z * z
+    if z.dtype == tl.float64:
+        small = size * (1.0 - q * (0.3333333333333333 - q * (0.13333333333333333 - q * (
+            0.05396825396825397 - q * (0.021869488536155203 - q * 0.008863235529902197)))))
+        out = tl.where(size < 0.01, small, big)
+    else:
+        small = size * (1.0 - q * (0.33333334 - q * (0.13333334 - q * (0.053968254 - q * (
+            0.021869488 - q * 0.008863236)))))
+        out = tl.where(size < 0.35, small, big)
+    return tl.where(z < 0, -out, out)
+
+
+@triton.jit
+def activate(z, ACT: tl.constexpr):
+    if ACT == 0:
+        return tl.where(z <= 0, 0.0, z)
+    elif ACT == 1:
+        return sigmoid(z)
+    elif ACT == 2:
+        return gelu_value(z)
+    elif ACT == 3:
+        return z * sigmoid(z)
+    else:
+        return tanh(z)
+
+
+@triton.jit
+def slope(z, ACT: tl.constexpr):
+    """The activation's derivative."""
+    if ACT == 0:
+        return tl.where(z > 0, 1.0, 0.0)
+    elif ACT == 1:
+        s = sigmoid(z)
+        return s * (1.0 - s)
+    elif ACT == 2:
+        return gelu_slope(z)
+    elif ACT == 3:
+        s = sigmoid(z)
+        tail = s * (1.0 - s)
+        return s + tl.where(tail == 0.0, 0.0, z * tail)
+    else:
+        t = tanh(z)
+        return 1.0 - t * t
+
+
+@triton.jit
+def argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask):
+    """(z, x's dtype): z = x + scale * y + bias in at least fp32."""
+    x = tl.load(x_ptr + offs, mask=mask)
+    wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
+    y = tl.load(y_ptr + offs, mask=mask).to(wide.dtype)
+    bias = tl.load(bias_ptr + cols, mask=cols < n).to(wide.dtype)
+    return wide + scale.to(wide.dtype) * y + bias[None, :]
+
+
+@triton.jit
+def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale, m, n, ACT: tl.constexpr, ROWS: tl.constexpr,
+                       COLS: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
+    mask = (rows[:, None] < m) & (cols[None, :] < n)
+    z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
+    tl.store(out_ptr + offs, activate(z, ACT).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale, m, n, ACT: tl.constexpr,
+                                ROWS: tl.constexpr, COLS: tl.constexpr):
+    """d act / dz times the gradient."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
+    mask = (rows[:, None] < m) & (cols[None, :] < n)
+    z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
+    g = tl.load(grad_ptr + offs, mask=mask).to(z.dtype)
+    tl.store(out_ptr + offs, (g * slope(z, ACT)).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def _case(m, n, **kwargs):
+    return Case(((m, n), (m, n), (n,)), kwargs)
+
+
+CASES = (_case(128, 128), _case(256, 256), _case(512, 512), _case(1823, 781), _case(4096, 2048)) + tuple(
+    _case(512, 512, act=a) for a in ("sigmoid", "gelu", "silu", "tanh"))
+
+
+def nbytes(x, y, bias, m=0.5, act="relu"):
+    return 3 * traffic(x) + traffic(bias)
+
+
+def flops(x, y, bias, m=0.5, act="relu"):
+    return 4 * x.numel()
+
+
+def _checked(op: str, x, y, bias, act: str) -> int:
+    check(op, FLOATS, x=x, y=y, bias=bias)
+    check_same_shape(op, x=x, y=y)
+    check_bias(op, x, bias)
+    if act not in ACTS:
+        raise ArgumentError(f"triport.{op}: " + suggest("act", str(act), ACTS))
+    return ACTS[act][0]
+
+
+@triton_op("triport::add_mul_act", mutates_args={})
+def _add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> torch.Tensor:
+    number = _checked("add_mul_act", x, y, bias, act)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.numel():
+        rows, n = x.numel() // x.shape[-1], x.shape[-1]
+        r, c = row_tile(x, n)
+        with on_device(x):
+            wrap_triton(add_mul_act_kernel)[(cdiv(rows, r), cdiv(n, c))](
+                as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+    return out
+
+
+@triton_op("triport::add_mul_act_", mutates_args={"x"})
+def _add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
+    number = _checked("add_mul_act_", x, y, bias, act)
+    if not x.numel():
+        return
+    rows, n = x.numel() // x.shape[-1], x.shape[-1]
+    r, c = row_tile(x, n)
+    flat = as_rows(x)
+    out = flat if x.is_contiguous() else torch.empty_like(flat)
+    with on_device(x):
+        wrap_triton(add_mul_act_kernel)[(cdiv(rows, r), cdiv(n, c))](
+            flat, as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+    if not x.is_contiguous():
+        x.copy_(out.view(x.shape))
+
+
+@triton_op("triport::add_mul_act_backward", mutates_args={})
+def _add_mul_act_backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float,
+                          act: str) -> torch.Tensor:
+    number = _checked("add_mul_act_backward", x, y, bias, act)
+    check_same_shape("add_mul_act_backward", x=x, grad=grad)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.numel():
+        rows, n = x.numel() // x.shape[-1], x.shape[-1]
+        r, c = row_tile(x, n)
+        with on_device(x):
+            wrap_triton(add_mul_act_backward_kernel)[(cdiv(rows, r), cdiv(n, c))](
+                as_rows(grad), as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+    return out
+
+
+def _setup(ctx, inputs, output):
+    x, y, bias, ctx.m, ctx.act = inputs
+    ctx.save_for_backward(x, y, bias)
+
+
+def _backward(ctx, grad):
+    x, y, bias = ctx.saved_tensors
+    dz = torch.ops.triport.add_mul_act_backward(grad, x, y, bias, ctx.m, ctx.act)
+    return dz, dz * ctx.m, dz.sum(dim=tuple(range(x.dim() - 1))) if x.dim() > 1 else dz, None, None
+
+
+_add_mul_act.register_autograd(_backward, setup_context=_setup)
+
+
+def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
+    """act(x + m * y + bias). x, y: (..., N), any strides; bias: N elements; all fp32, fp16, bf16 or fp64; m: a number;
+    act: "relu", "sigmoid", "gelu", "silu" or "tanh". Returns a contiguous tensor of the shape of x.
+
+    Raises `ArgumentError` for shapes that do not fit, an unknown act, other dtypes and mixed devices."""
+    check_tensors("add_mul_act", x=x, y=y, bias=bias)
+    return torch.ops.triport.add_mul_act(x, y, bias, m, act)
+
+
+def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
+    """As `add_mul_act`, written over x, which it returns. x may not require grad. Raises also where elements of x share
+    memory (an expanded tensor)."""
+    check_tensors("add_mul_act_", x=x, y=y, bias=bias)
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ArgumentError("triport.add_mul_act_: argument 'x' requires grad; use add_mul_act, or torch.no_grad()")
+    if any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape)):
+        raise ArgumentError("triport.add_mul_act_: argument 'x' is expanded: several elements share memory, so it "
+                            "cannot be written in place; use x.clone()")
+    torch.ops.triport.add_mul_act_(x, y, bias, m, act)
+    return x
+
+
+OP = Op("add_mul_act", add_mul_act, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))

@@ -1,0 +1,85 @@
+"""add_relu(x, bias) = max(x + bias, 0): a bias row added to every row of x, then ReLU. NaN stays NaN, as in torch."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, next_power_of_2, on_device, tiles,
+                     traffic)
+
+
+def reference(x, bias):
+    return torch.relu(x + bias)
+
+
+@triton.jit
+def add_relu_kernel(x_ptr, bias_ptr, out_ptr, m, n, ROWS: tl.constexpr, COLS: tl.constexpr):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
+    mask = (rows[:, None] < m) & (cols[None, :] < n)
+    x = tl.load(x_ptr + offs, mask=mask)
+    bias = tl.load(bias_ptr + cols, mask=cols < n)
+    z = x + bias[None, :]
+    tl.store(out_ptr + offs, tl.where(z <= 0, 0.0, z).to(x.dtype), mask=mask)
+
+
+CASES = tuple(Case(((m, n), (n,))) for m, n in ((128, 128), (256, 256), (512, 512), (1823, 781), (4096, 2048)))
+TILES = {"cpu": (8, 2048), "cuda": (4, 512)}
+
+
+def nbytes(x, bias):
+    return 2 * traffic(x) + traffic(bias)
+
+
+def flops(x, bias):
+    return 2 * x.numel()
+
+
+def row_tile(x: torch.Tensor, n: int) -> tuple[int, int]:
+    """(rows, columns) of a tile for rows of length n."""
+    rows, cols = tiles(TILES, x)
+    width = min(cols, next_power_of_2(n))
+    return rows * max(1, min(16, cols // (4 * width))), width
+
+
+@triton_op("triport::add_relu", mutates_args={})
+def _add_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    check("add_relu", FLOATS, x=x, bias=bias)
+    check_bias("add_relu", x, bias)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.numel():
+        flat, bias = as_rows(x), bias.contiguous()
+        m, n = flat.shape
+        rows, cols = row_tile(x, n)
+        with on_device(x):
+            wrap_triton(add_relu_kernel)[(cdiv(m, rows), cdiv(n, cols))](flat, bias, out, m, n, ROWS=rows, COLS=cols)
+    return out
+
+
+def _setup(ctx, inputs, output):
+    ctx.save_for_backward(output)
+    ctx.rank = inputs[0].dim()
+
+
+def _backward(ctx, grad):
+    dx = grad * (ctx.saved_tensors[0] > 0)
+    return dx, dx.sum(dim=tuple(range(ctx.rank - 1))) if ctx.rank > 1 else dx
+
+
+_add_relu.register_autograd(_backward, setup_context=_setup)
+
+
+def add_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """relu(x + bias). x: (..., N), any strides; bias: N elements; both fp32, fp16, bf16 or fp64. Returns a contiguous
+    tensor of the shape of x.
+
+    Raises `ArgumentError` for a bias that does not fit, other dtypes and mixed devices."""
+    check_tensors("add_relu", x=x, bias=bias)
+    return torch.ops.triport.add_relu(x, bias)
+
+
+OP = Op("add_relu", add_relu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))

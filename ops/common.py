@@ -1,0 +1,234 @@
+"""What every op file shares: the `Op` and `Case` records, argument checks, and tiles by device.
+
+An op file is read top to bottom: formula, reference, kernels, cases, bytes and flops, the registered op, its record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass, field
+from typing import Callable
+
+import torch
+
+from ..backends.base import ArgumentError, Unsupported
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+INTS = (torch.int32, torch.int64)
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64,
+          "int32": torch.int32, "int64": torch.int64}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The short name of a dtype, as commands take and print it."""
+    return next((n for n, d in DTYPES.items() if d == dtype), str(dtype).removeprefix("torch."))
+
+
+# --- records -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs to check and time an op with. `shapes`: one per tensor argument; `kwargs`: the rest; `transposed`: indices
+    of arguments that are made as the transpose of a contiguous matrix; `scale`: standard deviation of the values."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    kwargs: dict = field(default_factory=dict)
+    transposed: tuple[int, ...] = ()
+    scale: float = 1.0
+    default: bool = True
+
+    @property
+    def name(self) -> str:
+        text = ",".join("x".join(map(str, s)) + ("t" if k in self.transposed else "")
+                        for k, s in enumerate(self.shapes[:2] if len(self.shapes) > 2 else self.shapes))
+        extra = "".join(f",{k}={v}" for k, v in self.kwargs.items())
+        return text + extra
+
+    def make(self, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -> list[torch.Tensor]:
+        """Fresh random inputs on `device`, the same for the same seed."""
+        g = torch.Generator().manual_seed(seed)
+        out = []
+        for k, shape in enumerate(self.shapes):
+            made = tuple(reversed(shape)) if k in self.transposed else shape
+            if dtype.is_floating_point:
+                t = (torch.randn(made, generator=g, dtype=torch.float32) * self.scale).to(dtype)
+            else:
+                t = torch.randint(-1000, 1000, made, generator=g, dtype=dtype)
+            out.append((t.T if k in self.transposed else t).to(device))
+        return out
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op as benchmarks, tests and commands see it.
+
+    call: the public function. eager: the same in plain torch (the `torch` and `torch-compile` columns). reference: the
+    result in float64, from float64 inputs. cases: at least one. nbytes(args, kwargs) and flops(args, kwargs): memory
+    traffic and arithmetic that the op cannot do without. tolerance: accepted normalised error by dtype name."""
+
+    name: str
+    call: Callable
+    eager: Callable
+    cases: tuple[Case, ...]
+    reference: Callable | None = None
+    nbytes: Callable | None = None
+    flops: Callable | None = None
+    dtypes: tuple[str, ...] = ("fp32",)
+    tolerance: dict[str, float] = field(default_factory=dict)
+
+    def expected(self, *args, **kwargs) -> torch.Tensor:
+        """The reference result, in float64 on the CPU."""
+        wide = [a.detach().cpu().double() if isinstance(a, torch.Tensor) else a for a in args]
+        return (self.reference or self.eager)(*wide, **kwargs)
+
+    def allowed(self, dtype: torch.dtype) -> float:
+        """The normalised error that still counts as right."""
+        return self.tolerance.get(dtype_name(dtype)) or TOLERANCE.get(dtype_name(dtype), 0.0)
+
+
+#: normalised error ||got - want|| / ||want||: a few roundings of the type, measured over all ops and cases
+TOLERANCE = {"fp32": 2e-6, "fp16": 1e-3, "bf16": 8e-3, "fp64": 1e-14}
+
+
+def traffic(*tensors: torch.Tensor) -> int:
+    """Bytes of tensors, each touched once."""
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+# --- argument checks --------------------------------------------------------------------------------------------------------
+
+
+def _shape(t: torch.Tensor) -> str:
+    return "x".join(map(str, t.shape)) or "a scalar"
+
+
+def check_tensors(op: str, **tensors):
+    """Every argument is a tensor. Raises `ArgumentError`."""
+    for name, t in tensors.items():
+        if not isinstance(t, torch.Tensor):
+            raise ArgumentError(f"triport.{op}: argument {name!r} is {type(t).__name__}; it takes a torch.Tensor")
+
+
+def check(op: str, dtypes, **tensors: torch.Tensor):
+    """The tensors' dtype is one of `dtypes`, they agree on it, and they are on one device that ops run on."""
+    first_name, first = next(iter(tensors.items()))
+    for name, t in tensors.items():
+        if t.dtype not in dtypes:
+            known = ", ".join(map(dtype_name, dtypes))
+            raise ArgumentError(f"triport.{op}: argument {name!r} has dtype {dtype_name(t.dtype)}; it takes {known}")
+        if t.dtype != first.dtype:
+            raise ArgumentError(f"triport.{op}: argument {name!r} has dtype {dtype_name(t.dtype)} but {first_name!r} "
+                                f"has {dtype_name(first.dtype)}; convert one of them")
+        if t.device != first.device:
+            raise ArgumentError(f"triport.{op}: argument {name!r} is on {t.device} but {first_name!r} is on "
+                                f"{first.device}; move them to one device")
+    if first.device.type not in ("cpu", "cuda", "meta"):
+        raise ArgumentError(f"triport.{op}: argument {first_name!r} is on {first.device}; it takes cpu and cuda tensors")
+    if first.layout is not torch.strided:
+        raise ArgumentError(f"triport.{op}: argument {first_name!r} has layout {first.layout}; it takes dense tensors")
+
+
+def check_dim(op: str, x: torch.Tensor, dim: int) -> int:
+    """`dim` as a non-negative dimension of `x`."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise ArgumentError(f"triport.{op}: argument 'dim' is {dim!r}; it takes an int")
+    rank = max(x.dim(), 1)
+    if not -rank <= dim < rank:
+        raise ArgumentError(f"triport.{op}: argument 'dim' is {dim}; for a tensor of shape {_shape(x)} it takes "
+                            f"{-rank} to {rank - 1}")
+    return dim % rank
+
+
+def check_matrix(op: str, name: str, t: torch.Tensor):
+    if t.dim() != 2:
+        raise ArgumentError(f"triport.{op}: argument {name!r} has shape {_shape(t)}; it takes a matrix (2 dimensions)")
+
+
+def check_product(op: str, a: torch.Tensor, b: torch.Tensor):
+    """`a @ b` is defined for two matrices."""
+    check_matrix(op, "a", a)
+    check_matrix(op, "b", b)
+    if a.shape[1] != b.shape[0]:
+        raise ArgumentError(f"triport.{op}: argument 'a' is {_shape(a)} and 'b' is {_shape(b)}; it takes M x K and K x N "
+                            f"with the same K ({a.shape[1]} is not {b.shape[0]})")
+
+
+def check_bias(op: str, x: torch.Tensor, bias: torch.Tensor):
+    """`bias` has one element for each element of `x`'s last dimension."""
+    if x.dim() < 1:
+        raise ArgumentError(f"triport.{op}: argument 'x' is a scalar; it takes 1 or more dimensions")
+    if bias.dim() != 1 or bias.shape[0] != x.shape[-1]:
+        raise ArgumentError(f"triport.{op}: argument 'bias' has shape {_shape(bias)}; for x of shape {_shape(x)} it takes "
+                            f"one row of {x.shape[-1]}")
+
+
+def check_same_shape(op: str, **tensors: torch.Tensor):
+    (first_name, first), *rest = tensors.items()
+    for name, t in rest:
+        if t.shape != first.shape:
+            raise ArgumentError(f"triport.{op}: argument {name!r} has shape {_shape(t)} but {first_name!r} has "
+                                f"{_shape(first)}; they must agree")
+
+
+# --- launching --------------------------------------------------------------------------------------------------------------
+
+
+def tiles(table: dict, x: torch.Tensor) -> dict:
+    """The row of a tile table for the device of `x`; other devices take the GPU's."""
+    return table.get(x.device.type if x.device.type != "meta" else "cpu", table["cuda"])
+
+
+def next_power_of_2(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def dense(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x, out): two tensors of one layout whose elements fill memory without gaps or overlap, so that element-wise
+    kernels may walk them flat. Copies `x` only where it has gaps or overlaps."""
+    out = torch.empty_like(x)
+    if out.stride() != x.stride():
+        x = x.contiguous()
+        out = torch.empty_like(x)
+    return x, out
+
+
+def as_rows(x: torch.Tensor) -> torch.Tensor:
+    """`x` as a contiguous matrix of its last dimension's rows."""
+    n = x.shape[-1] if x.dim() else 1
+    return x.contiguous().view(x.numel() // n if n else 0, n)
+
+
+_switch = threading.RLock()
+
+
+@contextlib.contextmanager
+def on_device(x: torch.Tensor):
+    """Triton's active driver is the one for the device of `x`.
+
+    On a machine without a GPU that is always so; beside a GPU, CPU tensors switch it for the length of the launch."""
+    if interpreted():
+        if isinstance(x, torch._subclasses.FakeTensor) or x.device.type == "meta":
+            raise Unsupported("TRITON_INTERPRET=1 runs triport's ops on real tensors only: it cannot trace them for "
+                              "torch.compile, torch.export, FakeTensor or opcheck. Unset it for those")
+        yield
+        return
+    from ..backends import drivers
+
+    if drivers.is_current(x.device.type):
+        yield
+        return
+    with _switch, drivers.switched(x.device.type):
+        yield
+
+
+def interpreted() -> bool:
+    """Does TRITON_INTERPRET=1 run kernels in Python?"""
+    from triton import knobs
+    return bool(knobs.runtime.interpret)
+

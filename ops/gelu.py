@@ -1,0 +1,111 @@
+"""gelu(x) = 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3): GELU's tanh form (Hendrycks and Gimpel, 2016).
+
+Computed as x * sigmoid(2 u), which is the same and needs one exponential. exp(-2 u) overflows to infinity only where
+the sigmoid is 0, so the result is right up to the dtype's largest number; (e^2u - 1) / (e^2u + 1) is NaN from x = 11 on.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+from .common import FLOATS, Case, Op, cdiv, check, check_same_shape, check_tensors, dense, on_device, tiles, traffic
+
+
+def reference(x):
+    return F.gelu(x, approximate="tanh")
+
+
+@triton.jit
+def gelu_value(x):
+    """x * sigmoid(2 u); the sign of the exponent keeps exp below overflow where it matters."""
+    u2 = 1.5957691216057308 * x * (1.0 + 0.044715 * x * x)
+    return x / (1.0 + tl.exp(-u2))
+
+
+@triton.jit
+def gelu_slope(x):
+    """d gelu / dx = s + x s (1 - s) 2 u', with s = sigmoid(2 u)."""
+    u2 = 1.5957691216057308 * x * (1.0 + 0.044715 * x * x)
+    s = 1.0 / (1.0 + tl.exp(-u2))
+    du2 = 1.5957691216057308 * (1.0 + 0.134145 * x * x)
+    # Far out s (1 - s) is 0 while x u' may be infinite: the product is 0 there.
+    tail = s * (1.0 - s)
+    return s + tl.where(tail == 0.0, 0.0, x * tail * du2)
+
+
+@triton.jit
+def gelu_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask)
+    wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
+    tl.store(out_ptr + offs, gelu_value(wide).to(x.dtype), mask=mask)
+
+
+@triton.jit
+def gelu_backward_kernel(grad_ptr, x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask)
+    wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
+    g = tl.load(grad_ptr + offs, mask=mask).to(wide.dtype)
+    tl.store(out_ptr + offs, (g * gelu_slope(wide)).to(x.dtype), mask=mask)
+
+
+CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)),
+         Case(((4096, 2048),), scale=3.0))
+TILES = {"cpu": {"BLOCK": 8192}, "cuda": {"BLOCK": 1024}}
+
+
+def nbytes(x):
+    return 2 * traffic(x)
+
+
+def flops(x):
+    return 8 * x.numel()
+
+
+@triton_op("triport::gelu", mutates_args={})
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    check("gelu", FLOATS, x=x)
+    x, out = dense(x)
+    n = x.numel()
+    if n:
+        t = tiles(TILES, x)
+        with on_device(x):
+            wrap_triton(gelu_kernel)[(cdiv(n, t["BLOCK"]),)](x, out, n, **t)
+    return out
+
+
+@triton_op("triport::gelu_backward", mutates_args={})
+def _gelu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    check("gelu_backward", FLOATS, grad=grad, x=x)
+    check_same_shape("gelu_backward", grad=grad, x=x)
+    x, out = dense(x)
+    if grad.stride() != x.stride():
+        grad = torch.empty_like(x).copy_(grad)
+    n = x.numel()
+    if n:
+        t = tiles(TILES, x)
+        with on_device(x):
+            wrap_triton(gelu_backward_kernel)[(cdiv(n, t["BLOCK"]),)](grad, x, out, n, **t)
+    return out
+
+
+_gelu.register_autograd(lambda ctx, grad: torch.ops.triport.gelu_backward(grad, ctx.saved_tensors[0]),
+                        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """GELU, tanh form. x: any shape and strides, fp32, fp16, bf16 or fp64. Returns a tensor like x.
+
+    Raises `ArgumentError` for anything else."""
+    check_tensors("gelu", x=x)
+    return torch.ops.triport.gelu(x)
+
+
+OP = Op("gelu", gelu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))

@@ -1,0 +1,40 @@
+"""The built-in ops' records by name, and a user's own from `path/to/file.py:name`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from ..backends.base import Error, suggest
+from .common import Op
+
+NAMES = ("square", "gelu", "softmax", "matmul", "matmul_softmax", "add_relu", "add_mul_act")
+
+
+def get(name: str) -> Op:
+    """The record of a built-in op, or of `file.py:name`, an `Op` in the user's own file. Raises `Error`."""
+    path, sep, attr = name.rpartition(":")
+    if sep:
+        return _from_file(Path(path), attr)
+    if name not in NAMES:
+        raise Error(suggest("op", name, NAMES) + ", or path/to/file.py:name")
+    return importlib.import_module(f"{__package__}.{name}").OP
+
+
+def _from_file(path: Path, attr: str) -> Op:
+    if not path.is_file():
+        raise Error(f"--op {path}:{attr}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # Triton looks a kernel's module up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as e:
+        raise Error(f"--op {path}:{attr}: importing {path} failed: {type(e).__name__}: {e}") from e
+    found = getattr(module, attr, None)
+    if not isinstance(found, Op):
+        ops = [k for k, v in vars(module).items() if isinstance(v, Op)]
+        raise Error(f"--op {path}:{attr}: {attr!r} is not a triport.ops.Op there; it has {', '.join(ops) or 'none'}")
+    return found

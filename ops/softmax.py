@@ -1,0 +1,197 @@
+"""softmax(x, dim)[i] = exp(x[i] - m) / sum over j of exp(x[j] - m), m = max of x along dim.
+
+Three kernels by how the dimension lies in memory: whole rows that fit on chip, long rows in two passes with a running
+maximum and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and columns.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, next_power_of_2,
+                     on_device, tiles, traffic)
+
+
+def reference(x, dim=-1):
+    return torch.softmax(x, dim)
+
+
+@triton.jit
+def softmax_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """One row a program; the row stays on chip."""
+    row = tl.program_id(0).to(tl.int64) * n
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n
+    x = tl.load(x_ptr + row + cols, mask=mask, other=-float("inf"))
+    wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
+    e = tl.exp(wide - tl.max(wide, axis=0))
+    tl.store(out_ptr + row + cols, (e / tl.sum(e, axis=0)).to(x.dtype), mask=mask)
+
+
+@triton.jit
+def online_step(m, s, x, axis: tl.constexpr):
+    """Add the elements of x along `axis` to a running maximum m and sum s of exp(x - m). A maximum of -inf has met no
+    number yet: its differences would be NaN, so it counts as 0."""
+    new = tl.maximum(m, tl.max(x, axis=axis))
+    base = tl.where(new == -float("inf"), 0.0, new)
+    s = s * tl.exp(m - base) + tl.sum(tl.exp(x - (base if axis == 0 and len(x.shape) == 1 else
+                                                 tl.expand_dims(base, axis))), axis=axis)
+    return new, s
+
+
+@triton.jit
+def softmax_long_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """One row a program, piece by piece: one pass for maximum and sum, one to write."""
+    row = tl.program_id(0).to(tl.int64) * n
+    cols = tl.arange(0, BLOCK)
+    first = tl.load(x_ptr + row + cols, mask=cols < n, other=-float("inf"))
+    wide = first.to(tl.float32) if first.dtype.primitive_bitwidth < 32 else first
+    m = tl.max(wide, axis=0)
+    base = tl.where(m == -float("inf"), 0.0, m)
+    s = tl.sum(tl.exp(wide - base), axis=0)
+    for start in range(BLOCK, n, BLOCK):
+        x = tl.load(x_ptr + row + start + cols, mask=start + cols < n, other=-float("inf"))
+        m, s = online_step(m, s, x.to(wide.dtype), 0)
+    for start in range(0, n, BLOCK):
+        x = tl.load(x_ptr + row + start + cols, mask=start + cols < n)
+        tl.store(out_ptr + row + start + cols, (tl.exp(x.to(wide.dtype) - m) / s).to(x.dtype), mask=start + cols < n)
+
+
+@triton.jit
+def softmax_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Softmax over the middle of (outer, n, inner): COLS neighbouring columns a program."""
+    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    rows = tl.arange(0, ROWS)
+    base_off = tl.program_id(1).to(tl.int64) * n * inner
+    offs = rows[:, None].to(tl.int64) * inner + cols[None, :]
+    inside = cols[None, :] < inner
+    x = tl.load(x_ptr + base_off + offs, mask=(rows[:, None] < n) & inside, other=-float("inf"))
+    wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
+    m = tl.max(wide, axis=0)
+    base = tl.where(m == -float("inf"), 0.0, m)
+    s = tl.sum(tl.exp(wide - base[None, :]), axis=0)
+    for start in range(ROWS, n, ROWS):
+        at = base_off + start.to(tl.int64) * inner
+        x = tl.load(x_ptr + at + offs, mask=(rows[:, None] < n - start) & inside, other=-float("inf"))
+        m, s = online_step(m, s, x.to(wide.dtype), 0)
+    for start in range(0, n, ROWS):
+        at = base_off + start.to(tl.int64) * inner
+        mask = (rows[:, None] < n - start) & inside
+        x = tl.load(x_ptr + at + offs, mask=mask)
+        y = tl.exp(x.to(wide.dtype) - m[None, :]) / s[None, :]
+        tl.store(out_ptr + at + offs, y.to(x.dtype), mask=mask)
+
+
+@triton.jit
+def softmax_backward_kernel(grad_ptr, y_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """dx = y (g - sum of g y), over the middle of (outer, n, inner); inner = 1 where rows are contiguous."""
+    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    rows = tl.arange(0, ROWS)
+    base_off = tl.program_id(1).to(tl.int64) * n * inner
+    offs = rows[:, None].to(tl.int64) * inner + cols[None, :]
+    inside = cols[None, :] < inner
+    mask = (rows[:, None] < n) & inside
+    y = tl.load(y_ptr + base_off + offs, mask=mask, other=0.0)
+    wide = y.to(tl.float32) if y.dtype.primitive_bitwidth < 32 else y
+    g = tl.load(grad_ptr + base_off + offs, mask=mask, other=0.0).to(wide.dtype)
+    dot = tl.sum(g * wide, axis=0)
+    for start in range(ROWS, n, ROWS):
+        at = base_off + start.to(tl.int64) * inner
+        mask = (rows[:, None] < n - start) & inside
+        y2 = tl.load(y_ptr + at + offs, mask=mask, other=0.0).to(wide.dtype)
+        dot += tl.sum(tl.load(grad_ptr + at + offs, mask=mask, other=0.0).to(wide.dtype) * y2, axis=0)
+    for start in range(0, n, ROWS):
+        at = base_off + start.to(tl.int64) * inner
+        mask = (rows[:, None] < n - start) & inside
+        y3 = tl.load(y_ptr + at + offs, mask=mask, other=0.0)
+        g3 = tl.load(grad_ptr + at + offs, mask=mask, other=0.0).to(wide.dtype)
+        tl.store(out_ptr + at + offs, (y3.to(wide.dtype) * (g3 - dot[None, :])).to(y3.dtype), mask=mask)
+
+
+CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)),
+         Case(((1024, 1024),), {"dim": 0}))
+#: longest whole row, piece of a long row, and (rows, columns) of a column tile
+TILES = {"cpu": {"row": 16384, "piece": 4096, "columns": (64, 64)},
+         "cuda": {"row": 16384, "piece": 4096, "columns": (32, 64)}}
+
+
+def nbytes(x, dim=-1):
+    return 2 * traffic(x)
+
+
+def flops(x, dim=-1):
+    return 5 * x.numel()
+
+
+def _split(x: torch.Tensor, dim: int) -> tuple[int, int, int]:
+    """(outer, n, inner): the sizes before, of and after `dim`."""
+    shape = x.shape or (1,)
+    outer = inner = 1
+    for k, size in enumerate(shape):
+        outer, inner = (outer * size, inner) if k < dim else (outer, inner * size) if k > dim else (outer, inner)
+    return outer, shape[dim], inner
+
+
+@triton_op("triport::softmax", mutates_args={})
+def _softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
+    check("softmax", FLOATS, x=x)
+    dim = check_dim("softmax", x, dim)
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    if x.numel() == 0:
+        return out
+    outer, n, inner = _split(x, dim)
+    t = tiles(TILES, x)
+    with on_device(x):
+        if inner > 1:
+            rows, cols = t["columns"]
+            wrap_triton(softmax_columns_kernel)[(cdiv(inner, cols), outer)](x, out, n, inner, ROWS=rows, COLS=cols)
+        elif n <= t["row"]:
+            wrap_triton(softmax_rows_kernel)[(outer,)](x, out, n, BLOCK=next_power_of_2(n))
+        else:
+            wrap_triton(softmax_long_rows_kernel)[(outer,)](x, out, n, BLOCK=t["piece"])
+    return out
+
+
+@triton_op("triport::softmax_backward", mutates_args={})
+def _softmax_backward(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
+    check("softmax_backward", FLOATS, grad=grad, y=y)
+    check_same_shape("softmax_backward", grad=grad, y=y)
+    dim = check_dim("softmax_backward", y, dim)
+    y, grad = y.contiguous(), grad.contiguous()
+    out = torch.empty_like(y)
+    if y.numel() == 0:
+        return out
+    outer, n, inner = _split(y, dim)
+    rows, cols = tiles(TILES, y)["columns"]
+    if inner == 1:
+        rows, cols = min(next_power_of_2(n), 4096), 1
+    with on_device(y):
+        wrap_triton(softmax_backward_kernel)[(cdiv(inner, cols), outer)](grad, y, out, n, inner, ROWS=rows, COLS=cols)
+    return out
+
+
+def _setup(ctx, inputs, output):
+    ctx.dim = inputs[1]
+    ctx.save_for_backward(output)
+
+
+_softmax.register_autograd(
+    lambda ctx, grad: (torch.ops.triport.softmax_backward(grad, ctx.saved_tensors[0], ctx.dim), None),
+    setup_context=_setup)
+
+
+def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """Softmax of x along `dim`. x: any shape and strides, fp32, fp16, bf16 or fp64. Returns a contiguous tensor of the
+    shape and dtype of x; sums are kept in fp32 (fp64 for fp64).
+
+    Raises `ArgumentError` for a wrong dtype, device or dim."""
+    check_tensors("softmax", x=x)
+    check_dim("softmax", x, dim)
+    return torch.ops.triport.softmax(x, dim)
+
+
+OP = Op("softmax", softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))

@@ -1,0 +1,64 @@
+"""square(x) = x * x, element by element.
+
+Any shape, strides and size; fp32, fp16, bf16, fp64 and integers (which wrap). The derivative is 2 x.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+from .common import FLOATS, INTS, Case, Op, cdiv, check, check_tensors, dense, on_device, tiles, traffic
+
+
+def reference(x):
+    return x * x
+
+
+@triton.jit
+def square_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask)
+    tl.store(out_ptr + offs, x * x, mask=mask)
+
+
+CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)))
+TILES = {"cpu": {"BLOCK": 8192}, "cuda": {"BLOCK": 1024}}
+
+
+def nbytes(x):
+    return 2 * traffic(x)
+
+
+def flops(x):
+    return x.numel()
+
+
+@triton_op("triport::square", mutates_args={})
+def _square(x: torch.Tensor) -> torch.Tensor:
+    check("square", FLOATS + INTS, x=x)
+    x, out = dense(x)
+    n = x.numel()
+    if n:
+        t = tiles(TILES, x)
+        with on_device(x):
+            wrap_triton(square_kernel)[(cdiv(n, t["BLOCK"]),)](x, out, n, **t)
+    return out
+
+
+_square.register_autograd(lambda ctx, grad: grad * (2 * ctx.saved_tensors[0]),
+                          setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
+
+
+def square(x: torch.Tensor) -> torch.Tensor:
+    """x * x. x: any shape and strides, fp32, fp16, bf16, fp64, int32 or int64. Returns a tensor like x.
+
+    Raises `ArgumentError` for anything else."""
+    check_tensors("square", x=x)
+    return torch.ops.triport.square(x)
+
+
+OP = Op("square", square, torch.square, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "int32", "int64"))
