@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from torch.library import triton_op, wrap_triton
+from torch.library import triton_op
 
 from ..backends.base import ArgumentError, suggest
 from .add_relu import row_tile
-from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, on_device,
-                     traffic)
+from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, direct,
+                     launch, traffic, watched, wrap_triton)
 from .gelu import gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
@@ -140,21 +140,21 @@ def _checked(op: str, x, y, bias, act: str) -> int:
     return ACTS[act][0]
 
 
-@triton_op("triport::add_mul_act", mutates_args={})
-def _add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> torch.Tensor:
+def _add_mul_act_body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> torch.Tensor:
     number = _checked("add_mul_act", x, y, bias, act)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
         rows, n = x.numel() // x.shape[-1], x.shape[-1]
         r, c = row_tile(x, n)
-        with on_device(x):
-            wrap_triton(add_mul_act_kernel)[(cdiv(rows, r), cdiv(n, c))](
-                as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+        launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, r), cdiv(n, c)),
+               as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
     return out
 
 
-@triton_op("triport::add_mul_act_", mutates_args={"x"})
-def _add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
+_add_mul_act = triton_op("triport::add_mul_act", _add_mul_act_body, mutates_args={})
+
+
+def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
     number = _checked("add_mul_act_", x, y, bias, act)
     if not x.numel():
         return
@@ -162,15 +162,16 @@ def _add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float
     r, c = row_tile(x, n)
     flat = as_rows(x)
     out = flat if x.is_contiguous() else torch.empty_like(flat)
-    with on_device(x):
-        wrap_triton(add_mul_act_kernel)[(cdiv(rows, r), cdiv(n, c))](
-            flat, as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+    launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, r), cdiv(n, c)),
+           flat, as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
     if not x.is_contiguous():
         x.copy_(out.view(x.shape))
 
 
-@triton_op("triport::add_mul_act_backward", mutates_args={})
-def _add_mul_act_backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float,
+_add_mul_act_ = triton_op("triport::add_mul_act_", _add_mul_act__body, mutates_args={"x"})
+
+
+def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float,
                           act: str) -> torch.Tensor:
     number = _checked("add_mul_act_backward", x, y, bias, act)
     check_same_shape("add_mul_act_backward", x=x, grad=grad)
@@ -178,10 +179,12 @@ def _add_mul_act_backward(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, 
     if x.numel():
         rows, n = x.numel() // x.shape[-1], x.shape[-1]
         r, c = row_tile(x, n)
-        with on_device(x):
-            wrap_triton(add_mul_act_backward_kernel)[(cdiv(rows, r), cdiv(n, c))](
-                as_rows(grad), as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+        launch(wrap_triton(add_mul_act_backward_kernel), (cdiv(rows, r), cdiv(n, c)),
+               as_rows(grad), as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
     return out
+
+
+_add_mul_act_backward = triton_op("triport::add_mul_act_backward", _add_mul_act_backward_body, mutates_args={})
 
 
 def _setup(ctx, inputs, output):
@@ -204,7 +207,9 @@ def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float =
 
     Raises `ArgumentError` for shapes that do not fit, an unknown act, other dtypes and mixed devices."""
     check_tensors("add_mul_act", x=x, y=y, bias=bias)
-    return torch.ops.triport.add_mul_act(x, y, bias, m, act)
+    if watched(x, y, bias):
+        return torch.ops.triport.add_mul_act(x, y, bias, m, act)
+    return direct(_add_mul_act_body, x, y, bias, m, act)
 
 
 def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
@@ -216,7 +221,10 @@ def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float 
     if any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape)):
         raise ArgumentError("triport.add_mul_act_: argument 'x' is expanded: several elements share memory, so it "
                             "cannot be written in place; use x.clone()")
-    torch.ops.triport.add_mul_act_(x, y, bias, m, act)
+    if watched(x, y, bias):
+        torch.ops.triport.add_mul_act_(x, y, bias, m, act)
+    else:
+        direct(_add_mul_act__body, x, y, bias, m, act)
     return x
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op, wrap_triton
+from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, next_power_of_2, on_device, tiles,
-                     traffic)
+from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2,
+                     tiles, traffic, watched, wrap_triton)
 
 
 def reference(x, bias):
@@ -46,8 +46,7 @@ def row_tile(x: torch.Tensor, n: int) -> tuple[int, int]:
     return rows * max(1, min(16, cols // (4 * width))), width
 
 
-@triton_op("triport::add_relu", mutates_args={})
-def _add_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def _add_relu_body(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     check("add_relu", FLOATS, x=x, bias=bias)
     check_bias("add_relu", x, bias)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -55,9 +54,12 @@ def _add_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         flat, bias = as_rows(x), bias.contiguous()
         m, n = flat.shape
         rows, cols = row_tile(x, n)
-        with on_device(x):
-            wrap_triton(add_relu_kernel)[(cdiv(m, rows), cdiv(n, cols))](flat, bias, out, m, n, ROWS=rows, COLS=cols)
+        launch(wrap_triton(add_relu_kernel), (cdiv(m, rows), cdiv(n, cols)),
+               flat, bias, out, m, n, ROWS=rows, COLS=cols)
     return out
+
+
+_add_relu = triton_op("triport::add_relu", _add_relu_body, mutates_args={})
 
 
 def _setup(ctx, inputs, output):
@@ -79,7 +81,9 @@ def add_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
     Raises `ArgumentError` for a bias that does not fit, other dtypes and mixed devices."""
     check_tensors("add_relu", x=x, bias=bias)
-    return torch.ops.triport.add_relu(x, bias)
+    if watched(x, bias):
+        return torch.ops.triport.add_relu(x, bias)
+    return direct(_add_relu_body, x, bias)
 
 
 OP = Op("add_relu", add_relu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))

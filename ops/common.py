@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 import torch
+from torch._library.triton import is_wrap_triton_enabled
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad, profiler
+from triton import knobs
+from triton.runtime.jit import JITFunction
 
+from ..backends import drivers, quick
 from ..backends.base import ArgumentError, Unsupported
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -205,6 +211,57 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 _switch = threading.RLock()
+_direct = threading.local()  # .on: this thread runs an op's body itself, under no dispatcher
+
+
+def watched(*tensors: torch.Tensor) -> bool:
+    """Must a call go through torch's dispatcher? Yes where something follows it: a tracer, autograd, a mode, the profiler,
+    a tensor subclass or a device other than the CPU. Otherwise the op's body may be run as it is, which saves some 50
+    microseconds a call."""
+    if torch.compiler.is_compiling():
+        return True
+    if (_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None
+            or _jit_tracing() is not None or forward_ad._current_level >= 0 or interpreted()):
+        return True
+    grad = torch.is_grad_enabled()
+    for t in tensors:
+        if type(t) not in _PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg():
+            return True
+    return False
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_functorch_level = torch._C._functorch.maybe_current_level
+_jit_tracing = torch._C._get_tracing_state
+
+
+def direct(body: Callable, *args):
+    """Run an op's body without the dispatcher (see `watched`)."""
+    before = getattr(_direct, "on", False)
+    _direct.on = True
+    try:
+        return body(*args)
+    finally:
+        _direct.on = before
+
+
+def wrap_triton(kernel):
+    """`torch.library.wrap_triton` where something traces, else the kernel itself. Under this name, because torch looks
+    for it in an op's source to find the op's kernels."""
+    if getattr(_direct, "on", False) or not is_wrap_triton_enabled():
+        return kernel
+    return torch.library.wrap_triton(kernel)
+
+
+def launch(kernel, grid: tuple, *args, **consts):
+    """Launch a (wrapped) kernel; the first argument's device says where."""
+    if isinstance(kernel, JITFunction) and args[0].is_cpu and not isinstance(args[0], FakeTensor):
+        quick.launch(kernel, grid, args, consts)
+        return
+    with on_device(args[0]):
+        kernel[grid](*args, **consts)
 
 
 @contextlib.contextmanager
@@ -213,13 +270,11 @@ def on_device(x: torch.Tensor):
 
     On a machine without a GPU that is always so; beside a GPU, CPU tensors switch it for the length of the launch."""
     if interpreted():
-        if isinstance(x, torch._subclasses.FakeTensor) or x.device.type == "meta":
+        if isinstance(x, FakeTensor) or x.device.type == "meta":
             raise Unsupported("TRITON_INTERPRET=1 runs triport's ops on real tensors only: it cannot trace them for "
                               "torch.compile, torch.export, FakeTensor or opcheck. Unset it for those")
         yield
         return
-    from ..backends import drivers
-
     if drivers.is_current(x.device.type):
         yield
         return
@@ -229,6 +284,4 @@ def on_device(x: torch.Tensor):
 
 def interpreted() -> bool:
     """Does TRITON_INTERPRET=1 run kernels in Python?"""
-    from triton import knobs
-    return bool(knobs.runtime.interpret)
-
+    return knobs.runtime.interpret

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from torch.library import triton_op, wrap_triton
+from torch.library import triton_op
 
-from .common import FLOATS, Case, Op, cdiv, check, check_same_shape, check_tensors, dense, on_device, tiles, traffic
+from .common import (FLOATS, Case, Op, cdiv, check, check_same_shape, check_tensors, dense, direct, launch, tiles,
+                     traffic, watched, wrap_triton)
 
 
 def reference(x):
@@ -69,20 +70,20 @@ def flops(x):
     return 8 * x.numel()
 
 
-@triton_op("triport::gelu", mutates_args={})
-def _gelu(x: torch.Tensor) -> torch.Tensor:
+def _gelu_body(x: torch.Tensor) -> torch.Tensor:
     check("gelu", FLOATS, x=x)
     x, out = dense(x)
     n = x.numel()
     if n:
         t = tiles(TILES, x)
-        with on_device(x):
-            wrap_triton(gelu_kernel)[(cdiv(n, t["BLOCK"]),)](x, out, n, **t)
+        launch(wrap_triton(gelu_kernel), (cdiv(n, t["BLOCK"]),), x, out, n, **t)
     return out
 
 
-@triton_op("triport::gelu_backward", mutates_args={})
-def _gelu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+_gelu = triton_op("triport::gelu", _gelu_body, mutates_args={})
+
+
+def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     check("gelu_backward", FLOATS, grad=grad, x=x)
     check_same_shape("gelu_backward", grad=grad, x=x)
     x, out = dense(x)
@@ -91,9 +92,11 @@ def _gelu_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     n = x.numel()
     if n:
         t = tiles(TILES, x)
-        with on_device(x):
-            wrap_triton(gelu_backward_kernel)[(cdiv(n, t["BLOCK"]),)](grad, x, out, n, **t)
+        launch(wrap_triton(gelu_backward_kernel), (cdiv(n, t["BLOCK"]),), grad, x, out, n, **t)
     return out
+
+
+_gelu_backward = triton_op("triport::gelu_backward", _gelu_backward_body, mutates_args={})
 
 
 _gelu.register_autograd(lambda ctx, grad: torch.ops.triport.gelu_backward(grad, ctx.saved_tensors[0]),
@@ -105,7 +108,9 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
 
     Raises `ArgumentError` for anything else."""
     check_tensors("gelu", x=x)
-    return torch.ops.triport.gelu(x)
+    if watched(x):
+        return torch.ops.triport.gelu(x)
+    return direct(_gelu_body, x)
 
 
 OP = Op("gelu", gelu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op, wrap_triton
+from torch.library import triton_op
 
-from .common import FLOATS, Case, Op, cdiv, check, check_product, check_tensors, next_power_of_2, on_device, traffic
+from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2,
+                     traffic, watched, wrap_triton)
 
 
 def reference(a, b):
@@ -88,8 +89,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     return t
 
 
-@triton_op("triport::matmul", mutates_args={})
-def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check("matmul", FLOATS, a=a, b=b)
     check_product("matmul", a, b)
     (m, k), n = a.shape, b.shape[1]
@@ -98,10 +98,12 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
     if m and n:
         t = tile_for(a, b)
-        with on_device(a):
-            wrap_triton(matmul_kernel)[(cdiv(m, t["BM"]) * cdiv(n, t["BN"]),)](
-                a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
+        launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
+               a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
     return c
+
+
+_matmul = triton_op("triport::matmul", _matmul_body, mutates_args={})
 
 
 def _setup(ctx, inputs, output):
@@ -123,7 +125,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     Raises `ArgumentError` for shapes that do not fit, other dtypes and mixed devices."""
     check_tensors("matmul", a=a, b=b)
-    return torch.ops.triport.matmul(a, b)
+    if watched(a, b):
+        return torch.ops.triport.matmul(a, b)
+    return direct(_matmul_body, a, b)
 
 
 OP = Op("matmul", matmul, torch.matmul, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))

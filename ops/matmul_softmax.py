@@ -10,9 +10,10 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op, wrap_triton
+from torch.library import triton_op
 
-from .common import FLOATS, Case, Op, cdiv, check, check_product, check_tensors, on_device, tiles, traffic
+from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, tiles, traffic,
+                     watched, wrap_triton)
 from .matmul import product_tile, tile_for, tile_of_program
 from ..backends.base import ArgumentError
 
@@ -87,8 +88,7 @@ def flops(a, b, dim=0):
     return 2 * a.shape[0] * a.shape[1] * b.shape[1] + 5 * a.shape[0] * b.shape[1]
 
 
-@triton_op("triport::matmul_softmax", mutates_args={})
-def _matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
+def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
     check("matmul_softmax", FLOATS, a=a, b=b)
     check_product("matmul_softmax", a, b)
     (m, k), n = a.shape, b.shape[1]
@@ -103,12 +103,14 @@ def _matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     stats = torch.empty((2, parts, n if axis == 0 else m), dtype=wide, device=a.device)
     second = tiles(TILES, a)
-    with on_device(a):
-        wrap_triton(product_stats_kernel)[(cdiv(m, t["BM"]) * cdiv(n, t["BN"]),)](
-            a, b, c, stats[0], stats[1], m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, **t)
-        wrap_triton(normalise_kernel)[(cdiv(n, second["BN"]), cdiv(m, second["BM"]))](
-            c, stats[0], stats[1], m, n, parts, AXIS=axis, **second)
+    launch(wrap_triton(product_stats_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
+           a, b, c, stats[0], stats[1], m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, **t)
+    launch(wrap_triton(normalise_kernel), (cdiv(n, second["BN"]), cdiv(m, second["BM"])),
+           c, stats[0], stats[1], m, n, parts, AXIS=axis, **second)
     return c
+
+
+_matmul_softmax = triton_op("triport::matmul_softmax", _matmul_softmax_body, mutates_args={})
 
 
 def _setup(ctx, inputs, output):
@@ -135,7 +137,9 @@ def matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int = 0) -> torch.Tens
     check_tensors("matmul_softmax", a=a, b=b)
     if dim not in (0, 1, -1, -2) or isinstance(dim, bool):
         raise ArgumentError(f"triport.matmul_softmax: argument 'dim' is {dim!r}; it takes 0 (columns) or -1 (rows)")
-    return torch.ops.triport.matmul_softmax(a, b, dim)
+    if watched(a, b):
+        return torch.ops.triport.matmul_softmax(a, b, dim)
+    return direct(_matmul_softmax_body, a, b, dim)
 
 
 # Rounding a product of size 15 to the dtype moves its exponential by that error times 15: torch eager has the same.

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op, wrap_triton
+from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, next_power_of_2,
-                     on_device, tiles, traffic)
+from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, launch,
+                     next_power_of_2, tiles, traffic, watched, wrap_triton)
 
 
 def reference(x, dim=-1):
@@ -135,8 +135,7 @@ def _split(x: torch.Tensor, dim: int) -> tuple[int, int, int]:
     return outer, shape[dim], inner
 
 
-@triton_op("triport::softmax", mutates_args={})
-def _softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
+def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     check("softmax", FLOATS, x=x)
     dim = check_dim("softmax", x, dim)
     x = x.contiguous()
@@ -145,19 +144,20 @@ def _softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
         return out
     outer, n, inner = _split(x, dim)
     t = tiles(TILES, x)
-    with on_device(x):
-        if inner > 1:
-            rows, cols = t["columns"]
-            wrap_triton(softmax_columns_kernel)[(cdiv(inner, cols), outer)](x, out, n, inner, ROWS=rows, COLS=cols)
-        elif n <= t["row"]:
-            wrap_triton(softmax_rows_kernel)[(outer,)](x, out, n, BLOCK=next_power_of_2(n))
-        else:
-            wrap_triton(softmax_long_rows_kernel)[(outer,)](x, out, n, BLOCK=t["piece"])
+    if inner > 1:
+        rows, cols = t["columns"]
+        launch(wrap_triton(softmax_columns_kernel), (cdiv(inner, cols), outer), x, out, n, inner, ROWS=rows, COLS=cols)
+    elif n <= t["row"]:
+        launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n))
+    else:
+        launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=t["piece"])
     return out
 
 
-@triton_op("triport::softmax_backward", mutates_args={})
-def _softmax_backward(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
+_softmax = triton_op("triport::softmax", _softmax_body, mutates_args={})
+
+
+def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
     check("softmax_backward", FLOATS, grad=grad, y=y)
     check_same_shape("softmax_backward", grad=grad, y=y)
     dim = check_dim("softmax_backward", y, dim)
@@ -169,9 +169,12 @@ def _softmax_backward(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Te
     rows, cols = tiles(TILES, y)["columns"]
     if inner == 1:
         rows, cols = min(next_power_of_2(n), 4096), 1
-    with on_device(y):
-        wrap_triton(softmax_backward_kernel)[(cdiv(inner, cols), outer)](grad, y, out, n, inner, ROWS=rows, COLS=cols)
+    launch(wrap_triton(softmax_backward_kernel), (cdiv(inner, cols), outer),
+           grad, y, out, n, inner, ROWS=rows, COLS=cols)
     return out
+
+
+_softmax_backward = triton_op("triport::softmax_backward", _softmax_backward_body, mutates_args={})
 
 
 def _setup(ctx, inputs, output):
@@ -191,7 +194,9 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     Raises `ArgumentError` for a wrong dtype, device or dim."""
     check_tensors("softmax", x=x)
     check_dim("softmax", x, dim)
-    return torch.ops.triport.softmax(x, dim)
+    if watched(x):
+        return torch.ops.triport.softmax(x, dim)
+    return direct(_softmax_body, x, dim)
 
 
 OP = Op("softmax", softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))

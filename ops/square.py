@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op, wrap_triton
+from torch.library import triton_op
 
-from .common import FLOATS, INTS, Case, Op, cdiv, check, check_tensors, dense, on_device, tiles, traffic
+from .common import (FLOATS, INTS, Case, Op, cdiv, check, check_tensors, dense, direct, launch, tiles, traffic, watched,
+                     wrap_triton)
 
 
 def reference(x):
@@ -37,16 +38,17 @@ def flops(x):
     return x.numel()
 
 
-@triton_op("triport::square", mutates_args={})
-def _square(x: torch.Tensor) -> torch.Tensor:
+def _square_body(x: torch.Tensor) -> torch.Tensor:
     check("square", FLOATS + INTS, x=x)
     x, out = dense(x)
     n = x.numel()
     if n:
         t = tiles(TILES, x)
-        with on_device(x):
-            wrap_triton(square_kernel)[(cdiv(n, t["BLOCK"]),)](x, out, n, **t)
+        launch(wrap_triton(square_kernel), (cdiv(n, t["BLOCK"]),), x, out, n, **t)
     return out
+
+
+_square = triton_op("triport::square", _square_body, mutates_args={})
 
 
 _square.register_autograd(lambda ctx, grad: grad * (2 * ctx.saved_tensors[0]),
@@ -58,7 +60,9 @@ def square(x: torch.Tensor) -> torch.Tensor:
 
     Raises `ArgumentError` for anything else."""
     check_tensors("square", x=x)
-    return torch.ops.triport.square(x)
+    if watched(x):
+        return torch.ops.triport.square(x)
+    return direct(_square_body, x)
 
 
 OP = Op("square", square, torch.square, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "int32", "int64"))

@@ -48,34 +48,27 @@ class CPUUtils:
                 "sm_clock_rate": 0, "mem_clock_rate": 0, "mem_bus_width": 0}
 
 
-class CPULauncher:
-    """Launches one compiled kernel; Triton builds it once per kernel and calls it once per launch."""
+def make_launcher(src, metadata):
+    """What Triton calls to launch one compiled kernel; built once per kernel."""
+    from . import runtime
 
-    def __init__(self, src, metadata):
-        from . import runtime
+    constants = getattr(src, "constants", {}) or {}
+    names = list(src.signature.keys())
+    fixed = {(c if isinstance(c, str) else names[c[0]]) for c in constants if isinstance(c, str) or len(c) == 1}
+    signature = [(str(n), "constexpr" if n in fixed else t) for n, t in src.signature.items()]
+    safe = []
 
-        signature = [(str(k), v) for k, v in src.signature.items()]
-        constants = getattr(src, "constants", {}) or {}
-        names = list(src.signature.keys())
-        fixed = {(c if isinstance(c, str) else names[c[0]]) for c in constants
-                 if isinstance(c, str) or len(c) == 1}
-        signature = [(n, "constexpr" if n in fixed else t) for n, t in signature]
-        self._src, self._metadata, self._safe = src, metadata, None
-        self.launch = runtime.make_launch(metadata.name, signature, metadata, self._overlapping)
-
-    def _overlapping(self, gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
+    def overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
         """The launch for arguments that overlap: a version compiled without taking them to be disjoint."""
-        if self._safe is None:
+        if not safe:
             import triton
 
-            options = {k: getattr(self._metadata, k) for k in ("enable_fp_fusion", "debug")}
-            self._safe = triton.compile(self._src, target=self._metadata.target,
-                                        options={**options, "assume_disjoint": False})
-        k = self._safe
+            safe.append(triton.compile(src, target=metadata.target, options={
+                "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug, "assume_disjoint": False}))
+        k = safe[0]
         k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
 
-    def __call__(self, *args):
-        self.launch(*args)
+    return runtime.make_launch(metadata.name, signature, metadata, overlapping)
 
 
 class CPUDriver(DriverBase):
@@ -83,7 +76,7 @@ class CPUDriver(DriverBase):
 
     def __init__(self):
         self.utils = CPUUtils()
-        self.launcher_cls = CPULauncher
+        self.launcher_cls = make_launcher
         super().__init__()
         from . import cache
         cache.install()

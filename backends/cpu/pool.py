@@ -300,6 +300,36 @@ after:
   br label %wait
 }}
 
+; Run one launch whose header and arguments are packed in one block of 8-byte slots: function, grid x, y, z, scratch bytes,
+; threads, GOMP_parallel (0: our own threads), omp_get_thread_num, then the kernel's arguments.
+define i32 @tp_call(ptr %p) {{
+  %fn = load ptr, ptr %p
+  %p1 = getelementptr i64, ptr %p, i64 1
+  %gx = load i32, ptr %p1
+  %p2 = getelementptr i64, ptr %p, i64 2
+  %gy = load i32, ptr %p2
+  %p3 = getelementptr i64, ptr %p, i64 3
+  %gz = load i32, ptr %p3
+  %p4 = getelementptr i64, ptr %p, i64 4
+  %scratch = load i64, ptr %p4
+  %p5 = getelementptr i64, ptr %p, i64 5
+  %threads = load i32, ptr %p5
+  %p6 = getelementptr i64, ptr %p, i64 6
+  %parallel = load ptr, ptr %p6
+  %p7 = getelementptr i64, ptr %p, i64 7
+  %number = load ptr, ptr %p7
+  %args = getelementptr i64, ptr %p, i64 8
+  %none = icmp eq ptr %parallel, null
+  br i1 %none, label %own, label %omp
+own:
+  %s1 = call i32 @tp_launch(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
+  ret i32 %s1
+omp:
+  %s2 = call i32 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads,
+                                ptr %parallel, ptr %number)
+  ret i32 %s2
+}}
+
 ; Run one launch on this module's own threads. Returns 0, or 1 when scratch could not be had.
 define i32 @tp_launch(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads) {{
   %job = alloca %job, align 64

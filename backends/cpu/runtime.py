@@ -73,30 +73,22 @@ def _openmp() -> tuple[int, int] | None:
 
 
 class Pool:
-    """The runtime's entry points in this process. `launch(address, packed, gx, gy, gz, scratch, threads)` runs a kernel's
-    programs and returns a status code of pool.py."""
+    """The runtime's entry point in this process. `call(packed)` runs a kernel's programs and returns a status code of
+    pool.py; `packed` starts with (function, grid x, y, z, scratch, threads, parallel, number), 8 bytes each."""
 
     def __init__(self):
         target = targets.native()
-        obj = machine.emit_object(pool_ir(target), target)
-        address = load_object(obj, ["tp_launch", "tp_launch_omp", "tp_forget"])
-        args = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int64,
-                ctypes.c_int32)
-        self.own = ctypes.CFUNCTYPE(ctypes.c_int32, *args)(address["tp_launch"])
+        address = load_object(machine.emit_object(pool_ir(target), target), ["tp_call", "tp_forget"])
+        self.call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)(address["tp_call"])
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
-        self.openmp = _openmp() if os.environ.get("TRITON_CPU_THREADS", "openmp") == "openmp" else None
-        self.launch = self.own
-        if self.openmp:
-            shared = ctypes.CFUNCTYPE(ctypes.c_int32, *args, ctypes.c_void_p, ctypes.c_void_p)(address["tp_launch_omp"])
-            parallel, number = self.openmp
-            self.launch = lambda fn, packed, gx, gy, gz, scratch, threads: shared(fn, packed, gx, gy, gz, scratch,
-                                                                                  threads, parallel, number)
+        #: (GOMP_parallel, omp_get_thread_num), or zeros for threads of our own
+        self.openmp = (os.environ.get("TRITON_CPU_THREADS", "openmp") == "openmp" and _openmp()) or (0, 0)
         os.register_at_fork(after_in_child=self.forked)
 
     def forked(self):
-        """In a forked child: OpenMP's threads are gone and it does not know, so our own start afresh."""
+        """In a forked child OpenMP's threads are gone and it does not know, so our own start afresh."""
         self._forget()
-        self.launch = self.own
+        self.openmp = (0, 0)
 
 
 @functools.lru_cache(maxsize=1)
@@ -153,11 +145,12 @@ def bf16_bits(x: float) -> int:
 def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlapping) -> object:
     """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
 
-    signature: (argument name, Triton type) of every argument, constexprs included. `overlapping(args)` runs the launch
-    that takes overlapping arguments, when pointers that were taken to be disjoint are not."""
-    threads = pool()
-    scratch = metadata.scratch_bytes
-    fmt, exprs, checks = "", [], []
+    signature: (argument name, Triton type) of every argument, constexprs included. `overlapping(...)` takes the same
+    launch when pointers that were taken to be disjoint are not."""
+    import torch
+    from torch.autograd import profiler
+
+    fmt, exprs = "", []
     index_of = []  # runtime arguments' positions among all
     for n, (arg, ty) in enumerate(signature):
         if ty == "constexpr":
@@ -175,27 +168,22 @@ def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlappi
             exprs.append(f"a[{n}]")
         else:
             raise CompileError(f"triton-cpu: kernel {name}: argument {arg!r} has type {ty}, which is not covered yet")
-    for i, j, same in metadata.disjoint:
-        checks.append((index_of[i], index_of[j], same))
-    import torch
-    from torch.autograd import profiler
-    env = {"pack": struct.Struct("<" + fmt).pack, "pointer": _pointer, "name": name, "pool": threads, "scratch": scratch,
-           "bf16_bits": bf16_bits, "threads": torch.get_num_threads, "tensors": (torch.Tensor, torch.nn.Parameter),
-           "overlap": _overlap, "overlapping": overlapping, "profiler": profiler, "traced": traced,
-           "no_memory": _no_memory}
-    alias = ""
-    if checks:
-        pairs = " or ".join(f"overlap(a[{i}], a[{j}], {same})" for i, j, same in checks)
-        alias = (f"    if {pairs}:\n        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n")
+    pairs = [f"overlap(a[{index_of[i]}], a[{index_of[j]}], {same})" for i, j, same in metadata.disjoint]
+    env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
+           "scratch": metadata.scratch_bytes, "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
+           "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
+           "profiler": profiler, "traced": traced, "no_memory": _no_memory}
+    alias = (f"    if {' or '.join(pairs)}:\n"
+             "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
     source = (
+        "call = pool.call\n"
         "def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):\n"
-        f"    packed = pack({', '.join(exprs)})\n" + alias +
+        f"    packed = pack(fn.address, gx, gy, gz, scratch, threads(), *pool.openmp, {', '.join(exprs)})\n" + alias +
         "    if enter is not None:\n        enter(lm)\n"
         "    if profiler._is_profiler_enabled:\n"
-        "        status = traced(name, fn, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: run(\n"
-        "            fn.address, packed, gx, gy, gz, scratch, threads()))\n"
+        "        status = traced(name, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: call(packed))\n"
         "    else:\n"
-        "        status = pool.launch(fn.address, packed, gx, gy, gz, scratch, threads())\n"
+        "        status = call(packed)\n"
         "    if status:\n        no_memory(name, scratch)\n"
         "    if leave is not None:\n        leave(lm)\n")
     exec(compile(source, f"<launch {name}>", "exec"), env)  # as Triton's own binder: decided once, run often
@@ -222,11 +210,10 @@ def _end(t) -> int:
     return s.data_ptr() + s.nbytes()
 
 
-def traced(name, fn, gx, gy, gz, tensors, call):
+def traced(name, gx, gy, gz, tensors, call):
     """A launch as an event of torch.profiler, with the keys that Inductor's own kernels use."""
     from torch._C._profiler import _RecordFunctionFast
-    with _RecordFunctionFast(name, tensors, {"kernel_backend": "triton-cpu", "grid": f"grid({gx}, {gy}, {gz})",
-                                             "kernel_file": getattr(fn, "name", name)}):
+    with _RecordFunctionFast(name, tensors, {"kernel_backend": "triton-cpu", "grid": f"grid({gx}, {gy}, {gz})"}):
         return call()
 
 
