@@ -31,12 +31,18 @@ def _key(args, consts):
     return (*out, *consts.items())
 
 
+def _hooked() -> bool:
+    """Has somebody hooked launches? (Triton keeps a chain of hooks, which may be empty.)"""
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return bool(getattr(enter, "calls", enter)) or bool(getattr(leave, "calls", leave))
+
+
 def launch(kernel, grid: tuple, args: tuple, consts: dict):
     """`kernel[grid](*args, **consts)` for CPU tensors; constexprs go by keyword and come last in the signature."""
     memo = kernel.__dict__.setdefault("_triport_launches", {})
     key = _key(args, consts)
     found = memo.get(key) if key is not None else None
-    if found is None or knobs.runtime.launch_enter_hook is not None or kernel.pre_run_hooks:
+    if found is None or kernel.pre_run_hooks or _hooked():
         if drivers.is_current("cpu"):
             compiled = kernel[grid](*args, **consts)
         else:

@@ -14,7 +14,7 @@ from torch.library import triton_op
 from ..backends.base import ArgumentError, suggest
 from .add_relu import row_tile
 from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, direct,
-                     launch, traffic, watched, wrap_triton)
+                     launch, roomy, traffic, watched, wrap_triton)
 from .gelu import gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
@@ -142,7 +142,7 @@ def _checked(op: str, x, y, bias, act: str) -> int:
 
 def _add_mul_act_body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> torch.Tensor:
     number = _checked("add_mul_act", x, y, bias, act)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = roomy(torch.empty(x.shape, dtype=x.dtype, device=x.device))
     if x.numel():
         rows, n = x.numel() // x.shape[-1], x.shape[-1]
         r, c = row_tile(x, n)
@@ -175,7 +175,7 @@ def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Ten
                           act: str) -> torch.Tensor:
     number = _checked("add_mul_act_backward", x, y, bias, act)
     check_same_shape("add_mul_act_backward", x=x, grad=grad)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = roomy(torch.empty(x.shape, dtype=x.dtype, device=x.device))
     if x.numel():
         rows, n = x.numel() // x.shape[-1], x.shape[-1]
         r, c = row_tile(x, n)

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch.library import triton_op
 
 from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2,
-                     tiles, traffic, watched, wrap_triton)
+                     tiles, roomy, traffic, watched, wrap_triton)
 
 
 def reference(x, bias):
@@ -49,7 +49,7 @@ def row_tile(x: torch.Tensor, n: int) -> tuple[int, int]:
 def _add_relu_body(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     check("add_relu", FLOATS, x=x, bias=bias)
     check_bias("add_relu", x, bias)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = roomy(torch.empty(x.shape, dtype=x.dtype, device=x.device))
     if x.numel():
         flat, bias = as_rows(x), bias.contiguous()
         m, n = flat.shape

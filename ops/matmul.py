@@ -12,7 +12,7 @@ import triton.language as tl
 from torch.library import triton_op
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2,
-                     traffic, watched, wrap_triton)
+                     roomy, traffic, watched, wrap_triton)
 
 
 def reference(a, b):
@@ -63,9 +63,11 @@ CASES = (Case(((128, 128), (128, 128))), Case(((256, 256), (256, 256))), Case(((
          Case(((1024, 1024), (1024, 1024))), Case(((512, 512), (512, 512)), transposed=(1,)),
          Case(((333, 257), (257, 511))))
 
-#: largest tile; small matrices take less
-TILES = {"cpu": {"BM": 128, "BN": 128, "BK": 128, "GROUP": 4},
-         "cuda": {"BM": 128, "BN": 128, "BK": 32, "GROUP": 8, "num_warps": 8}}
+#: tiles by preference, largest first: (BM, BN, BK). A large tile packs each operand less often; the first that leaves
+#: every thread a tile is taken, the last where none does
+TILES = {"cpu": ((256, 256, 128), (128, 256, 128), (128, 128, 128), (64, 128, 128), (64, 64, 128)),
+         "cuda": ((128, 128, 32),)}
+EXTRA = {"cpu": {"GROUP": 4}, "cuda": {"GROUP": 8, "num_warps": 8}}
 SMALLEST = {"cpu": 8, "cuda": 16}
 
 
@@ -78,15 +80,18 @@ def flops(a, b):
 
 
 def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
-    """The table's tile, cut down to the matrices at hand."""
-    device = a.device.type if a.device.type in TILES else "cpu" if a.device.type == "meta" else "cuda"
-    t, low = dict(TILES[device]), SMALLEST[device]
-    for key, size in (("BM", a.shape[0]), ("BN", b.shape[1]), ("BK", a.shape[1])):
-        t[key] = min(t[key], max(low, next_power_of_2(size)))
+    """The table's tile for the matrices at hand."""
+    device = "cuda" if a.device.type == "cuda" else "cpu"
+    m, n, k = a.shape[0], b.shape[1], a.shape[1]
+    workers = torch.get_num_threads() if device == "cpu" else 1
+    for bm, bn, bk in TILES[device]:
+        if cdiv(m, bm) * cdiv(n, bn) >= workers and bm <= 2 * m and bn <= 2 * n:
+            break
+    low = SMALLEST[device]
+    bm, bn, bk = (min(t, max(low, next_power_of_2(size))) for t, size in ((bm, m), (bn, n), (bk, k)))
     if a.dtype == torch.float64:
-        t["BK"] = min(t["BK"], 32)
-        t["BM"], t["BN"] = min(t["BM"], 64), min(t["BN"], 64)
-    return t
+        bm, bn, bk = min(bm, 64), min(bn, 64), min(bk, 32)
+    return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device]}
 
 
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -95,7 +100,7 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     (m, k), n = a.shape, b.shape[1]
     if k == 0:
         return torch.zeros((m, n), dtype=a.dtype, device=a.device)
-    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    c = roomy(torch.empty((m, n), dtype=a.dtype, device=a.device))
     if m and n:
         t = tile_for(a, b)
         launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, tiles, traffic,
+from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, roomy, tiles, traffic,
                      watched, wrap_triton)
 from .matmul import product_tile, tile_for, tile_of_program
 from ..backends.base import ArgumentError
@@ -95,7 +95,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     axis = dim % 2
     if k == 0:
         return torch.full((m, n), 1.0 / max(1, (m, n)[axis]), dtype=a.dtype, device=a.device)
-    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    c = roomy(torch.empty((m, n), dtype=a.dtype, device=a.device))
     if m == 0 or n == 0:
         return c
     t = tile_for(a, b)

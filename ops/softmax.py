@@ -12,7 +12,7 @@ import triton.language as tl
 from torch.library import triton_op
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, launch,
-                     next_power_of_2, tiles, traffic, watched, wrap_triton)
+                     next_power_of_2, roomy, tiles, traffic, watched, wrap_triton)
 
 
 def reference(x, dim=-1):
@@ -139,7 +139,7 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     check("softmax", FLOATS, x=x)
     dim = check_dim("softmax", x, dim)
     x = x.contiguous()
-    out = torch.empty_like(x)
+    out = roomy(torch.empty_like(x))
     if x.numel() == 0:
         return out
     outer, n, inner = _split(x, dim)
@@ -162,7 +162,7 @@ def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> tor
     check_same_shape("softmax_backward", grad=grad, y=y)
     dim = check_dim("softmax_backward", y, dim)
     y, grad = y.contiguous(), grad.contiguous()
-    out = torch.empty_like(y)
+    out = roomy(torch.empty_like(y))
     if y.numel() == 0:
         return out
     outer, n, inner = _split(y, dim)

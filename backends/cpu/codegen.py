@@ -196,20 +196,24 @@ class Kernel:
         if not votes:
             return len(shape) - 1
         last = max(votes)
-        votes[last] += 0.5
+        volume = 1
+        for n in shape:
+            volume *= n
+        votes[last] += 0.01
         for v, dims in visited:
+            # What is read once for a whole row or column matters as little as it is read.
+            weight = 1.0 / volume
+            for d in set(dims):
+                weight *= shape[d] if d >= 0 else 1
             buf = self.buffers.get(v)
             if buf is not None:
                 for axis, d in enumerate(dims):
                     if d in votes and buf.strides[axis] == 1:
-                        votes[d] += 1
-            elif v.type.elem == "ptr" and (v.op is None or v.op.name in ("tt.addptr", "tt.splat")):
-                users = any(u.name in ("tt.load", "tt.store") for u in v.uses)
-                if not users:
-                    continue
+                        votes[d] += weight
+            elif v.type.elem == "ptr" and any(u.name in ("tt.load", "tt.store") for u in v.uses):
                 for d, p in nest.affine(v, dims).coef.items():
                     if d in votes and p == {(): 1}:
-                        votes[d] += 1
+                        votes[d] += weight * len(v.uses)
         # A dimension too short for a vector is a last resort.
         width = self.target.lanes(32)
         return max(votes, key=lambda d: (min(shape[d], width), votes[d], d)) if \
