@@ -63,8 +63,8 @@ CASES = (Case(((128, 128), (128, 128))), Case(((256, 256), (256, 256))), Case(((
          Case(((1024, 1024), (1024, 1024))), Case(((512, 512), (512, 512)), transposed=(1,)),
          Case(((333, 257), (257, 511))))
 
-#: tiles by preference, largest first: (BM, BN, BK). A large tile packs each operand less often; the first that leaves
-#: every thread a tile is taken, the last where none does
+#: tiles by preference, largest first: (BM, BN, BK). A large tile packs each operand less often, a small one
+#: wastes less at the edges and leaves every thread some
 TILES = {"cpu": ((256, 256, 128), (128, 256, 128), (128, 128, 128), (64, 128, 128), (64, 64, 128)),
          "cuda": ((128, 128, 32),)}
 EXTRA = {"cpu": {"GROUP": 4}, "cuda": {"GROUP": 8, "num_warps": 8}}
@@ -84,9 +84,14 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     device = "cuda" if a.device.type == "cuda" else "cpu"
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     workers = torch.get_num_threads() if device == "cpu" else 1
+    best = None
     for bm, bn, bk in TILES[device]:
-        if cdiv(m, bm) * cdiv(n, bn) >= workers and bm <= 2 * m and bn <= 2 * n:
-            break
+        count = cdiv(m, bm) * cdiv(n, bn)
+        # Time, roughly: what the busiest thread multiplies (edges included), and what is packed for it.
+        cost = cdiv(count, workers) * bm * bn * (1 + 8 / bm + 8 / bn)
+        if best is None or cost < best[0]:
+            best = cost, bm, bn, bk
+    _, bm, bn, bk = best
     low = SMALLEST[device]
     bm, bn, bk = (min(t, max(low, next_power_of_2(size))) for t, size in ((bm, m), (bn, n), (bk, k)))
     if a.dtype == torch.float64:

@@ -18,7 +18,8 @@ class Target:
     """A CPU to compile for. The whole row is part of every cache key.
 
     name: what the user types; triple, cpu, features, abi: LLVM's; vector_bits: width of one vector register
-    (RVV: VLEN); registers: how many; dot: (rows, vectors) of the matrix micro-kernel; isa: the vector ISA's name for
+    (RVV: VLEN); registers: how many; dot: (rows, vectors) of the
+    matrix micro-kernel, vectors a power of 2; isa: the vector ISA's name for
     people; spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
 
     name: str
@@ -46,13 +47,13 @@ _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
 
 TARGETS = {t.name: t for t in (
     Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2), **_X86),
-    Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(4, 2), **_X86),
-    Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(8, 2),
+    Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), **_X86),
+    Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
            scalef=True, **_X86),
     Target("sapphirerapids", cpu="sapphirerapids", features="", isa="AVX-512", vector_bits=512, registers=32,
-           dot=(8, 2), scalef=True, **_X86),
-    Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(8, 2), **_ARM),
-    Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(8, 2),
+           dot=(6, 4), scalef=True, **_X86),
+    Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), **_ARM),
+    Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
            **_ARM),
     Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,
            dot=(4, 2), **_RISCV),
