@@ -121,6 +121,9 @@ def check_tensors(op: str, **tensors):
 def check(op: str, dtypes, **tensors: torch.Tensor):
     """The tensors' dtype is one of `dtypes`, they agree on it, and they are on one device that ops run on."""
     first_name, first = next(iter(tensors.items()))
+    if getattr(_direct, "on", False) and first.dtype in dtypes and all(
+            t.dtype is first.dtype for t in tensors.values()):
+        return  # `watched` has seen to the rest
     for name, t in tensors.items():
         if t.dtype not in dtypes:
             known = ", ".join(map(dtype_name, dtypes))
@@ -248,7 +251,8 @@ def watched(*tensors: torch.Tensor) -> bool:
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
-        if type(t) not in _PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg():
+        if (type(t) not in _PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg()
+                or t.layout is not torch.strided):
             return True
     return False
 

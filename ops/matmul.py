@@ -6,6 +6,8 @@ TF32). Neighbouring programs share rows of a and columns of b, so that caches se
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -65,7 +67,8 @@ CASES = (Case(((128, 128), (128, 128))), Case(((256, 256), (256, 256))), Case(((
 
 #: tiles by preference, largest first: (BM, BN, BK). A large tile packs each operand less often, a small one
 #: wastes less at the edges and leaves every thread some
-TILES = {"cpu": ((256, 256, 128), (128, 256, 128), (128, 128, 128), (64, 128, 128), (64, 64, 128)),
+TILES = {"cpu": ((512, 128, 256), (256, 256, 256), (128, 256, 256), (256, 128, 256), (128, 128, 256), (64, 128, 256),
+                 (64, 64, 256), (32, 64, 256), (16, 64, 256)),
          "cuda": ((128, 128, 32),)}
 EXTRA = {"cpu": {"GROUP": 4}, "cuda": {"GROUP": 8, "num_warps": 8}}
 SMALLEST = {"cpu": 8, "cuda": 16}
@@ -81,20 +84,23 @@ def flops(a, b):
 
 def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     """The table's tile for the matrices at hand."""
-    device = "cuda" if a.device.type == "cuda" else "cpu"
-    m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    workers = torch.get_num_threads() if device == "cpu" else 1
-    best = None
-    for bm, bn, bk in TILES[device]:
-        count = cdiv(m, bm) * cdiv(n, bn)
+    cpu = a.device.type != "cuda"
+    return _tile(cpu, torch.get_num_threads() if cpu else 1, a.shape[0], b.shape[1], a.shape[1],
+                 a.dtype == torch.float64)
+
+
+@functools.lru_cache(maxsize=1024)
+def _tile(cpu: bool, workers: int, m: int, n: int, k: int, double: bool) -> dict:
+    device = "cpu" if cpu else "cuda"
+
+    def cost(tile):
         # Time, roughly: what the busiest thread multiplies (edges included), and what is packed for it.
-        cost = cdiv(count, workers) * bm * bn * (1 + 8 / bm + 8 / bn)
-        if best is None or cost < best[0]:
-            best = cost, bm, bn, bk
-    _, bm, bn, bk = best
+        bm, bn, _ = tile
+        return cdiv(cdiv(m, bm) * cdiv(n, bn), workers) * bm * bn * (1 + 4 / bm + 8 / bn)
+
     low = SMALLEST[device]
-    bm, bn, bk = (min(t, max(low, next_power_of_2(size))) for t, size in ((bm, m), (bn, n), (bk, k)))
-    if a.dtype == torch.float64:
+    bm, bn, bk = (min(t, max(low, next_power_of_2(size))) for t, size in zip(min(TILES[device], key=cost), (m, n, k)))
+    if double:
         bm, bn, bk = min(bm, 64), min(bn, 64), min(bk, 32)
     return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device]}
 

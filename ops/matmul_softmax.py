@@ -1,6 +1,7 @@
 """matmul_softmax(a, b, dim) = softmax(a @ b, dim): the product and its softmax, fused.
 
-Two kernels. The first multiplies and, from its accumulators, writes exp(product - maximum of the tile) where the result
+Where a tile spans the whole dimension one kernel multiplies, takes the softmax of its accumulators and writes the result.
+Otherwise two: the first multiplies and, from its accumulators, writes exp(product - maximum of the tile) where the result
 will be, with that maximum and the sum for every tile and every row (dim -1) or column (dim 0). The second joins those
 statistics and scales in place. Each exponential is taken once, products are never rounded to the dtype, and beside the
 result only the statistics are held: 2 numbers for each 128 products or more.
@@ -13,9 +14,9 @@ import triton
 import triton.language as tl
 from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, roomy, tiles, traffic,
+from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, roomy, tiles, traffic,
                      watched, wrap_triton)
-from .matmul import product_tile, tile_for, tile_of_program
+from .matmul import SMALLEST, product_tile, tile_for, tile_of_program
 from ..backends.base import ArgumentError
 
 
@@ -25,8 +26,10 @@ def reference(a, b, dim=0):
 
 @triton.jit
 def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn,
-                       AXIS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
-    """c = exp(a @ b - top), top the tile's maximum along AXIS; stats = (all tops, all sums of c), a part for each tile."""
+                       AXIS: tl.constexpr, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+                       GROUP: tl.constexpr):
+    """c = exp(a @ b - top), top the tile's maximum along AXIS; stats = (all tops, all sums of c), a part for each tile.
+    WHOLE: a tile spans AXIS, so c is divided by its sum and that is all."""
     ACC: tl.constexpr = tl.float64 if a_ptr.dtype.element_ty == tl.float64 else tl.float32
     tile_m, tile_n = tile_of_program(tl.program_id(0), m, n, BM, BN, GROUP)
     rows = tile_m * BM + tl.arange(0, BM)
@@ -35,10 +38,16 @@ def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, strid
     inside = (rows[:, None] < m) & (cols[None, :] < n)
     x = tl.where(inside, acc, -float("inf"))
     top = tl.max(x, axis=AXIS)
+    c_ptrs = c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
+    if WHOLE:
+        e = tl.exp(x - tl.expand_dims(top, AXIS))
+        y = e * tl.expand_dims(1.0 / tl.sum(e, axis=AXIS), AXIS)
+        tl.store(c_ptrs, y.to(c_ptr.dtype.element_ty), mask=inside)
+        return
     base = tl.where(top == -float("inf"), 0.0, top)  # a tile of -inf alone adds nothing
     e = tl.exp(x - tl.expand_dims(base, AXIS))
     total = tl.sum(e, axis=AXIS)
-    tl.store(c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :], e.to(c_ptr.dtype.element_ty), mask=inside)
+    tl.store(c_ptrs, e.to(c_ptr.dtype.element_ty), mask=inside)
     part = tile_m if AXIS == 0 else tile_n
     parts = tl.num_programs(0) // tl.cdiv(n, BN) if AXIS == 0 else tl.num_programs(0) // tl.cdiv(m, BM)
     lane = cols if AXIS == 0 else rows
@@ -81,6 +90,8 @@ CASES = tuple(Case(((s, s), (s, s)), {"dim": d}, scale=0.3) for s in (128, 256, 
     Case(((333, 257), (257, 511)), {"dim": 0}, scale=0.3),)
 #: largest tile of the scaling kernel, (rows, columns) by axis: inside one part, long where memory is contiguous
 TILES = {"cpu": ((64, 1024), (64, 1024)), "cuda": ((16, 256), (16, 256))}
+#: longest dimension that one tile spans, and what the tile may have across it, by preference
+SPAN = {"cpu": (512, (256, 128, 64, 32, 16)), "cuda": (128, (128, 64, 32))}
 
 
 def nbytes(a, b, dim=0):
@@ -89,6 +100,24 @@ def nbytes(a, b, dim=0):
 
 def flops(a, b, dim=0):
     return 2 * a.shape[0] * a.shape[1] * b.shape[1] + 5 * a.shape[0] * b.shape[1]
+
+
+def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
+    """(tile of the first kernel, whether it spans the softmax's dimension)."""
+    (m, k), n = a.shape, b.shape[1]
+    longest, widths = tiles(SPAN, a)
+    length, across = (m, n) if axis == 0 else (n, m)
+    t = dict(tile_for(a, b))
+    if length > longest or a.dtype == torch.float64:
+        return t, False
+    workers = torch.get_num_threads() if a.device.type != "cuda" else 1
+    low = SMALLEST["cuda" if a.device.type == "cuda" else "cpu"]
+    span = max(low, next_power_of_2(length))
+    width = next((w for w in widths if cdiv(across, w) >= workers and w * span <= 1 << 18), widths[-1])
+    width = min(width, max(low, next_power_of_2(across)))
+    t["BM"], t["BN"] = (span, width) if axis == 0 else (width, span)
+    t["BK"] = min(t["BK"], max(low, (1 << 17) // t["BN"]))
+    return t, True
 
 
 def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
@@ -101,16 +130,17 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     c = roomy(torch.empty((m, n), dtype=a.dtype, device=a.device))
     if m == 0 or n == 0:
         return c
-    t = tile_for(a, b)
+    t, whole = _tile_for(a, b, axis)
+    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     step, parts, lanes = (t["BM"], cdiv(m, t["BM"]), n) if axis == 0 else (t["BN"], cdiv(n, t["BN"]), m)
-    stats = torch.empty(2 * parts * lanes, dtype=torch.float64 if a.dtype == torch.float64 else torch.float32,
-                        device=a.device)
-    bm, bn = tiles(TILES, a)[axis]
-    bm, bn = (min(bm, step), bn) if axis == 0 else (bm, min(bn, step))
+    stats = c if whole else torch.empty(2 * parts * lanes, dtype=wide, device=a.device)
     launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
-           a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, **t)
-    launch(wrap_triton(scale_kernel), (cdiv(n, bn), cdiv(m, bm)), c, stats, m, n, parts, AXIS=axis, STEP=step, BM=bm,
-           BN=bn)
+           a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
+    if not whole:
+        bm, bn = tiles(TILES, a)[axis]
+        bm, bn = (min(bm, step), bn) if axis == 0 else (bm, min(bn, step))
+        launch(wrap_triton(scale_kernel), (cdiv(n, bn), cdiv(m, bm)), c, stats, m, n, parts, AXIS=axis, STEP=step, BM=bm,
+               BN=bn)
     return c
 
 

@@ -347,18 +347,20 @@ class Kernel:
         self.materialise_into(out, v)
         return out
 
-    def materialise_into(self, buf: Buffer, v: Value, convert=None, vdim: int | None = None):
-        """Write a tensor's elements into `buf`, through `convert(b, lanes)` if given."""
+    def materialise_into(self, buf: Buffer, v: Value, convert=None, vdim: int | None = None, inner: int | None = None,
+                         unroll: int = 1):
+        """Write a tensor's elements into `buf`, through `convert(b, lanes)` if given. `inner` names the innermost loop's
+        dimension where that is not the vector dimension; `unroll` chunks of that one go together."""
         saved_keeps, saved_bufs = self.keeps, self._keep_bufs
         self._keep_bufs = {}
         dims = tuple(range(len(v.type.shape)))
-        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim)
+        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim, inner=inner)
 
         def body(u):
             x = nest.at(v, dims)
             nest.store_buffer(buf, dims, convert(self.b, x) if convert else x)
 
-        nest.run(nest.default_order, body)
+        nest.run(nest.default_order, body, unroll)
         self.keeps, self._keep_bufs = saved_keeps, saved_bufs
 
     def _note_owner(self, v: Value):
