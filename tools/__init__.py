@@ -1,0 +1,1 @@
+"""The command line: `triport bench`, `triport devices`."""

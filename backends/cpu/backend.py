@@ -1,0 +1,71 @@
+"""`triton-cpu`: the op's Triton kernels through our own compiler, on CPU tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from ..base import Backend
+
+
+class TritonCPU(Backend):
+    name = "triton-cpu"
+    compiles = True
+
+    def unavailable(self) -> str | None:
+        import triton
+
+        from .driver import other_claimants
+        if "cpu" not in triton.backends.backends:
+            return ("triton does not list the plugin: it is found through the entry point of an installed triport; run "
+                    "`pip install -e .` (TRITON_BACKENDS_IN_TREE=1 hides it too)")
+        others = other_claimants()
+        if others:
+            return f"another installed package compiles for target cpu ({', '.join(others)}); uninstall it"
+        from . import targets
+        try:
+            targets.native()
+        except Exception as e:
+            return str(e)
+        return None
+
+    def target(self) -> str:
+        from ..host import cpu_name
+        from . import targets
+        row = targets.native()
+        return f"{cpu_name()}; compiled for {row.cpu}, {row.vector_bits}-bit vectors"
+
+    def versions(self) -> dict[str, str]:
+        import triton
+
+        from . import machine
+        return {"triton": triton.__version__, **machine.versions()}
+
+    def bind(self, op):
+        return op.call
+
+    @contextlib.contextmanager
+    def fresh_caches(self, directory):
+        from triton import knobs
+
+        before = knobs.cache.dir
+        knobs.cache.dir = str(directory)
+        try:
+            yield
+        finally:
+            knobs.cache.dir = before
+
+    def forget(self, op):
+        """Drop an op's compiled kernels from memory, so that the next call meets the disk cache."""
+        from .. import quick
+
+        for kernel in kernels_of(op):
+            kernel.device_caches.pop("cpu", None)
+            quick.forget(kernel)
+
+
+def kernels_of(op) -> list:
+    """The Triton kernels that an op's file defines or imports."""
+    from triton.runtime.jit import JITFunction
+
+    return [v for v in vars(sys.modules[op.call.__module__]).values() if isinstance(v, JITFunction)]

@@ -1,0 +1,24 @@
+"""What this machine's CPU is called and which vector ISA it has."""
+
+from __future__ import annotations
+
+import functools
+
+#: py-cpuinfo's flag -> the vector ISA's name, widest first
+_ISA = (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"), ("sse4_2", "SSE4.2"), ("asimd", "NEON"),
+        ("sve", "SVE"), ("v", "RVV"))
+
+
+@functools.lru_cache(maxsize=1)
+def cpu_info() -> dict:
+    """py-cpuinfo's facts (it takes a second to gather them, so once)."""
+    import cpuinfo
+    return cpuinfo.get_cpu_info()
+
+
+def cpu_name() -> str:
+    """The CPU's model and vector ISA, like "Intel(R) Xeon(R) Processor, AVX-512"."""
+    info = cpu_info()
+    flags = set(info.get("flags", ()))
+    isa = next((name for flag, name in _ISA if flag in flags), "scalar")
+    return f"{info.get('brand_raw') or info.get('arch_string_raw', 'unknown CPU')}, {isa}"

@@ -1,0 +1,20 @@
+"""`torch`: PyTorch's own kernels, called one by one. The reference column."""
+
+from __future__ import annotations
+
+from .base import Backend
+
+
+class TorchEager(Backend):
+    name = "torch"
+
+    def target(self) -> str:
+        from .host import cpu_name
+        return cpu_name()
+
+    def versions(self) -> dict[str, str]:
+        import torch
+        return {"torch": torch.__version__}
+
+    def bind(self, op):
+        return op.eager

@@ -1,0 +1,51 @@
+"""Is a result right? The error measure is scale-free, and NaN, infinities and zeros cannot hide in it."""
+
+from __future__ import annotations
+
+import torch
+
+#: written around outputs; a stray store shows
+GUARD = 1234.5
+
+
+def error(got: torch.Tensor, want: torch.Tensor) -> float:
+    """||got - want|| / ||want|| in float64 over the elements where `want` is finite. Infinite when shapes differ, when NaN
+    or an infinity stands in one but not (alike) in the other."""
+    got, want = got.detach().cpu().double(), want.detach().cpu().double()
+    if got.shape != want.shape:
+        return float("inf")
+    if got.numel() == 0:
+        return 0.0
+    if not torch.equal(torch.isnan(got), torch.isnan(want)):
+        return float("inf")
+    infinite = torch.isinf(want)
+    if not torch.equal(got[infinite], want[infinite]):
+        return float("inf")
+    finite = torch.isfinite(want)
+    if not torch.isfinite(got[finite]).all():
+        return float("inf")
+    diff, size = (got[finite] - want[finite]).norm().item(), want[finite].norm().item()
+    return diff / size if size else (0.0 if diff == 0.0 else float("inf"))
+
+
+def verdict(op, got: torch.Tensor, args, kwargs) -> tuple[bool, float]:
+    """(right?, error) of an op's result for its arguments, against its float64 reference."""
+    e = error(got, op.expected(*args, **kwargs))
+    tensor = next(a for a in args if isinstance(a, torch.Tensor))
+    return e <= op.allowed(tensor.dtype), e
+
+
+def guarded(shape, dtype, device="cpu", pad: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    """(view of `shape`, the flat tensor around it): `pad` guard words lie before and after the view."""
+    n = 1
+    for s in shape:
+        n *= s
+    whole = torch.full((n + 2 * pad,), GUARD, dtype=torch.float64).to(dtype).to(device)
+    return whole[pad:pad + n].view(shape), whole
+
+
+def guards_hold(whole: torch.Tensor, pad: int = 64) -> bool:
+    """Are the guard words of `guarded` as they were?"""
+    want = torch.full((pad,), GUARD, dtype=torch.float64).to(whole.dtype)
+    ends = whole.cpu()
+    return torch.equal(ends[:pad], want) and torch.equal(ends[-pad:], want)

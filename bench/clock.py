@@ -1,0 +1,62 @@
+"""The only clock: wall and process-CPU time of candidates, interleaved in rounds.
+
+Candidates take turns, so that whatever else the machine does meets all of them alike; each turn repeats the call until it
+is long enough to time. The figures are of turns: one sample is a turn's time over its repeats.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Callable
+
+
+@dataclass
+class Samples:
+    """Seconds per call, one number for each round."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    repeats: int = 1
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """avg, min, std, max, p20, p50, p80 of samples, in their unit."""
+    ordered = sorted(values)
+
+    def rank(q):
+        return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
+
+    return {"avg": statistics.fmean(ordered), "min": ordered[0], "std": statistics.pstdev(ordered), "max": ordered[-1],
+            "p20": rank(0.2), "p50": statistics.median(ordered), "p80": rank(0.8), "n": len(ordered)}
+
+
+def once(fn: Callable, synchronize: Callable = lambda: None) -> tuple[float, float]:
+    """(wall, CPU) seconds of one call."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    fn()
+    synchronize()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def interleave(candidates: dict[str, tuple[Callable, Callable]], rounds: int = 10, seconds: float = 0.01,
+               tick: Callable = lambda: None) -> dict[str, Samples]:
+    """Time candidates {name: (function, synchronize)} in `rounds` rounds of turns of about `seconds` each, after two
+    warm-up calls. `tick` is called after every round."""
+    out = {}
+    for name, (fn, sync) in candidates.items():
+        fn()
+        wall, _ = once(fn, sync)
+        out[name] = Samples(repeats=max(1, min(10000, round(seconds / max(wall, 1e-7)))))
+    for _ in range(rounds):
+        for name, (fn, sync) in candidates.items():
+            s = out[name]
+            cpu, wall = time.process_time(), time.perf_counter()
+            for _ in range(s.repeats):
+                fn()
+            sync()
+            s.wall.append((time.perf_counter() - wall) / s.repeats)
+            s.cpu.append((time.process_time() - cpu) / s.repeats)
+        tick()
+    return out

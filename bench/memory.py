@@ -1,0 +1,25 @@
+"""Peak memory of one call: the most bytes of tensors alive at once beyond the inputs."""
+
+from __future__ import annotations
+
+import torch
+
+
+def peak(fn, device: str = "cpu") -> int:
+    """Bytes. On the CPU from the profiler's allocation events; a compiler's own scratch is not among them."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        fn()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
+        keep = fn()
+    live = top = 0
+    for e in prof.profiler.kineto_results.events():
+        if e.name() == "[memory]":
+            live += e.nbytes()
+            top = max(top, live)
+    del keep
+    return top

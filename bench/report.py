@@ -1,0 +1,79 @@
+"""Results for people: a table, or spine-triton's two lines a case."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+
+def time_text(s: float) -> str:
+    """Seconds at a glance: 12.3 us, 4.56 ms, 1.2 s."""
+    if s < 1e-3:
+        return f"{s * 1e6:.1f} us"
+    return f"{s * 1e3:.2f} ms" if s < 1 else f"{s:.2f} s"
+
+
+def table(rows: list[dict]) -> Table:
+    """One line for each op x case x dtype x backend."""
+    t = Table(show_edge=False, pad_edge=False, header_style="bold")
+    for name, right in (("op", 0), ("case", 0), ("dtype", 0), ("backend", 0), ("wall p50", 1), ("p20..p80", 1),
+                        ("cpu p50", 1), ("GB/s", 1), ("TFLOP/s", 1), ("roof", 1), ("vs torch", 1), ("cold", 1),
+                        ("disk", 1), ("memory", 1), ("error", 1)):
+        t.add_column(name, justify="right" if right else "left", no_wrap=True)
+    last = None
+    for r in rows:
+        key = (r["op"], r["case"], r["dtype"])
+        if last is not None and key != last:
+            t.add_section()
+        head = ("", "", "") if key == last else key
+        last = key
+        if r["status"] == "failed":
+            t.add_row(*head, r["backend"], "[red]failed[/red]", "", "", "", "", "", "", "", "", "", r["reason"][:40])
+            continue
+        if r["status"] == "wrong":
+            t.add_row(*head, r["backend"], "[red]WRONG[/red]", *[""] * 9, f"[red]{r['error']:.1e}[/red]")
+            continue
+        wall, cpu, first = r["wall_s"], r["cpu_s"], r["first_call_s"]
+        speed = r.get("speedup")
+        colour = "" if speed is None else "green" if speed >= 1.05 else "red" if speed < 0.95 else ""
+        speed_text = f"{speed:.2f}x" if speed is not None else ""
+        t.add_row(*head, r["backend"], time_text(wall["p50"]), f"{time_text(wall['p20'])}..{time_text(wall['p80'])}",
+                  time_text(cpu["p50"]), f"{r['gb_per_s']:.1f}" if "gb_per_s" in r else "",
+                  f"{r['tflop_per_s']:.3f}" if "tflop_per_s" in r else "",
+                  f"{100 * r['roofline']:.0f}%" if "roofline" in r else "",
+                  f"[{colour}]{speed_text}[/{colour}]" if colour else speed_text,
+                  time_text(first["cold"]) if "cold" in first else time_text(first["here"]),
+                  time_text(first["disk"]) if "disk" in first else "",
+                  f"{r['peak_bytes'] / 1e6:.1f} MB", f"{r['error']:.0e}")
+    return t
+
+
+def show(data: dict, console: Console):
+    """The machine's line, the table, and what went wrong."""
+    m = data["machine"]
+    limits = m["roofline"]["cpu"]
+    console.print(f"{m['cpu']}; {m['cores']} cores, {m['threads']} threads; torch {m['torch']}, triton {m['triton']}, "
+                  f"LLVM {m['LLVM']}")
+    console.print(f"measured here: copy {limits['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['flop_per_s'] / 1e12:.3f} "
+                  "TFLOP/s (fp32)")
+    console.print(table(data["rows"]))
+    for r in data["rows"]:
+        if r["status"] == "failed":
+            console.print(f"[red]{r['op']} {r['case']} {r['dtype']} {r['backend']}: {r['reason']}[/red]", highlight=False)
+        elif r["status"] == "wrong":
+            console.print(f"[red]{r['op']} {r['case']} {r['dtype']} {r['backend']}: error {r['error']:.2e}, allowed "
+                          f"{r['allowed']:.1e}[/red]", highlight=False)
+
+
+def spine(data: dict) -> str:
+    """spine-triton's format: a title and two lines, `Wall: Avg=...` and `CPU: Avg=...`, for each row. In seconds."""
+    out = []
+    for r in data["rows"]:
+        if r["status"] != "ok":
+            continue
+        n = r["wall_s"]["n"] * r["repeats"]
+        out.append(f"bench_{r['op']}({r['case']}, '{r['backend']}') {{}}, {n} times, all results in seconds")
+        for label, key in (("Wall", "wall_s"), ("CPU", "cpu_s")):
+            s = r[key]
+            out.append(f"{label}: Avg={s['avg']:.6f}, min={s['min']:.6f}, std={s['std']:.6f}, max={s['max']:.6f}")
+    return "\n".join(out)

@@ -1,0 +1,70 @@
+"""A benchmark run as JSON: what machine, what versions, one row for each op x case x dtype x backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SCHEMA = 1
+
+
+def machine() -> dict:
+    """This machine and the versions that decide the figures."""
+    import torch
+    import triton
+
+    from ..backends.cpu import machine as llvm
+    from ..backends.cpu.compiler import version
+    from ..backends.host import cpu_name
+    return {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+            "system": platform.platform(), "python": platform.python_version(), "triport": version(),
+            "torch": torch.__version__, "triton": triton.__version__, **llvm.versions(),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S"), "command": " ".join(sys.argv[1:])}
+
+
+class Results:
+    """Rows as they come; written whole after each, so that an interrupted run leaves a valid file."""
+
+    def __init__(self, path: Path | None = None):
+        self.path, self.rows, self.meta = path, [], {}
+        self.complete = False
+
+    def add(self, row: dict):
+        self.rows.append(row)
+        self.save()
+
+    def finish(self):
+        self.complete = True
+        self.save()
+
+    def save(self):
+        if self.path is None:
+            return
+        text = json.dumps({"schema": SCHEMA, "complete": self.complete, "machine": self.meta, "rows": self.rows}, indent=1)
+        # Written beside and renamed: a reader never meets half a file.
+        fd, tmp = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name, suffix=".tmp")
+        try:
+            with os.fdopen(fd, "w") as f:
+                f.write(text)
+            os.chmod(tmp, 0o644)
+            os.replace(tmp, self.path)
+        except BaseException:
+            Path(tmp).unlink(missing_ok=True)
+            raise
+
+
+def load(path: Path) -> dict:
+    """A results file. Raises `Error` where it is not one."""
+    from ..backends.base import Error
+    try:
+        data = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as e:
+        raise Error(f"{path} is not a results file of `triport bench --json`: {e}") from None
+    if data.get("schema") != SCHEMA or "rows" not in data:
+        raise Error(f"{path} has schema {data.get('schema')}; this version reads {SCHEMA}")
+    return data

@@ -1,0 +1,94 @@
+"""`triport bench`: check and time ops on the backends of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def add(parser):
+    parser.add_argument("--op", action="append", default=[], metavar="NAME|FILE.py:NAME",
+                        help="an op, built in or a triport.ops.Op in a file of yours; repeatable (default: all)")
+    parser.add_argument("--backend", action="append", default=[], metavar="NAME",
+                        help="a backend; repeatable (default: all that can run here)")
+    parser.add_argument("--case", action="append", default=[], metavar="TEXT",
+                        help="cases whose name contains TEXT; repeatable (default: each op's own)")
+    parser.add_argument("--dtype", action="append", default=[], metavar="NAME",
+                        help="fp32, fp16, bf16, fp64, int32, int64; repeatable (default: fp32)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
+    parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
+    parser.add_argument("--no-cold", action="store_true", help="do not measure cold and disk-cache first calls")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row")
+    parser.add_argument("--format", choices=("table", "spine"), default="table", help="table, or spine-triton's two lines")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
+    parser.add_argument("--list", action="store_true", help="list ops, cases, dtypes and backends, and stop")
+
+
+def run(args) -> int:
+    from ..backends import BACKENDS, available, get
+    from ..backends.base import Error, suggest
+    from ..ops import registry
+    from ..ops.common import DTYPES
+
+    for value, low, name in ((args.threads, 1, "--threads"), (args.reps, 1, "--reps")):
+        if value is not None and value < low:
+            raise Error(f"{name} {value}: it takes a number from {low} up")
+    for d in args.dtype:
+        if d not in DTYPES:
+            raise Error(suggest("dtype", d, DTYPES))
+    ops = [registry.get(n) for n in args.op or registry.NAMES]
+    if args.list:
+        for op in ops:
+            print(f"{op.name}: {', '.join(op.dtypes)}")
+            for case in op.cases:
+                print(f"  {case.name}")
+        print("backends: " + ", ".join(BACKENDS))
+        return 0
+    import torch
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    backends = []
+    for name in args.backend:
+        reason = get(name).unavailable()
+        if reason:
+            raise Error(f"backend {name} cannot run here: {reason}")
+        backends.append(name)
+    backends = backends or [b.name for b in available()]
+    if args.json and not args.json.parent.is_dir():
+        raise Error(f"--json {args.json}: there is no folder {args.json.parent}")
+    return _measure(args, ops, backends)
+
+
+def _measure(args, ops, backends) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from ..bench import report, runner
+    from ..bench.results import Results
+
+    plan = runner.Plan(ops, backends, args.dtype or ["fp32"], args.case, rounds=args.reps, cold=not args.no_cold,
+                       seed=args.seed)
+    plan.items()  # a selection that is empty says so before anything is measured
+    results = Results(args.json)
+    remarks = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    stopped = False
+    with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as progress:
+        task = progress.add_task("measuring the machine", total=None)
+        try:
+            wrong = runner.run(plan, results, lambda n, total, text: progress.update(
+                task, completed=n, total=total, description=text))
+        except KeyboardInterrupt:
+            stopped, wrong = True, sum(r["status"] != "ok" for r in results.rows)
+    data = {"machine": results.meta, "rows": results.rows}
+    if args.format == "spine":
+        print(report.spine(data))
+    elif results.rows:
+        report.show(data, Console(width=None if sys.stdout.isatty() else 200))
+    if stopped:
+        results.save()
+        print(f"interrupted after {len(results.rows)} rows" + (f"; {args.json} holds them" if args.json else ""),
+              file=sys.stderr)
+        return 130
+    return 1 if wrong else 0

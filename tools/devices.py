@@ -1,0 +1,53 @@
+"""`triport devices`: every backend, what it would run on, and a proof that it works or the reason why it does not."""
+
+from __future__ import annotations
+
+import json
+
+
+def add(parser):
+    parser.add_argument("--json", action="store_true", help="one JSON object for each backend")
+
+
+def prove(backend) -> dict:
+    """Run a small op through a backend and compare it with its reference."""
+    from ..bench import check
+    from ..ops import registry
+
+    op = registry.get("softmax")
+    case = op.cases[0]
+    import torch
+    args = case.make(torch.float32, backend.device)
+    try:
+        right, e = check.verdict(op, backend.bind(op)(*args, **case.kwargs), args, case.kwargs)
+    except Exception as problem:
+        return {"status": "failed", "reason": f"{type(problem).__name__}: {problem}"}
+    return {"status": "ok" if right else "wrong", "proof": f"{op.name} {case.name} fp32: error {e:.1e}"}
+
+
+def facts(name: str) -> dict:
+    """A backend's line: name, status, target, versions, proof or reason."""
+    from ..backends import get
+
+    backend = get(name)
+    reason = backend.unavailable()
+    if reason:
+        return {"backend": name, "status": "unavailable", "target": "", "versions": {}, "reason": reason}
+    return {"backend": name, "target": backend.target(), "versions": backend.versions(), **prove(backend)}
+
+
+def run(args) -> int:
+    from ..backends import BACKENDS
+
+    rows = [facts(name) for name in BACKENDS]
+    if args.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        for r in rows:
+            print(f"{r['backend']}: {r['status']}")
+            if r["target"]:
+                print(f"    target    {r['target']}")
+            if r["versions"]:
+                print("    versions  " + ", ".join(f"{k} {v}" for k, v in r["versions"].items()))
+            print(f"    {'proof' if 'proof' in r else 'reason':9} {r.get('proof') or r.get('reason')}")
+    return 1 if any(r["status"] in ("wrong", "failed") for r in rows) else 0
