@@ -7,9 +7,8 @@ remembered under what decided it: dtypes, alignment, integers and constexprs.
 from __future__ import annotations
 
 import torch
-from triton import knobs
 
-from . import drivers
+from . import drivers, replay
 
 _LIMIT = 4096  # remembered launches of one kernel: shapes may come without end
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -31,18 +30,12 @@ def _key(args, consts):
     return (*out, *consts.items())
 
 
-def _hooked() -> bool:
-    """Has somebody hooked launches? (Triton keeps a chain of hooks, which may be empty.)"""
-    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    return bool(getattr(enter, "calls", enter)) or bool(getattr(leave, "calls", leave))
-
-
 def launch(kernel, grid: tuple, args: tuple, consts: dict):
     """`kernel[grid](*args, **consts)` for CPU tensors; constexprs go by keyword and come last in the signature."""
     memo = kernel.__dict__.setdefault("_triport_launches", {})
     key = _key(args, consts)
     found = memo.get(key) if key is not None else None
-    if found is None or kernel.pre_run_hooks or _hooked():
+    if found is None or kernel.pre_run_hooks or replay.hooked():
         if drivers.is_current("cpu"):
             compiled = kernel[grid](*args, **consts)
         else:
@@ -52,8 +45,12 @@ def launch(kernel, grid: tuple, args: tuple, consts: dict):
             if len(memo) >= _LIMIT:
                 memo.clear()
             memo[key] = (compiled.run, compiled.function)
+            replay.note_launch(compiled.run, compiled.function, grid, args)
+        else:
+            replay.note_odd()
         return
     run, function = found
+    replay.note_launch(run, function, grid, args)
     run(grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1, 0, function, None, None, None, None,
         *args)
 

@@ -206,25 +206,25 @@ def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float =
     act: "relu", "sigmoid", "gelu", "silu" or "tanh". Returns a contiguous tensor of the shape of x.
 
     Raises `ArgumentError` for shapes that do not fit, an unknown act, other dtypes and mixed devices."""
-    check_tensors("add_mul_act", x=x, y=y, bias=bias)
     if watched(x, y, bias):
+        check_tensors("add_mul_act", x=x, y=y, bias=bias)
         return torch.ops.triport.add_mul_act(x, y, bias, m, act)
-    return direct(_add_mul_act_body, x, y, bias, m, act)
+    return direct(_add_mul_act_body, (x, y, bias), m, act)
 
 
 def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
     """As `add_mul_act`, written over x, which it returns. x may not require grad. Raises also where elements of x share
     memory (an expanded tensor)."""
-    check_tensors("add_mul_act_", x=x, y=y, bias=bias)
     if x.requires_grad and torch.is_grad_enabled():
         raise ArgumentError("triport.add_mul_act_: argument 'x' requires grad; use add_mul_act, or torch.no_grad()")
     if any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape)):
         raise ArgumentError("triport.add_mul_act_: argument 'x' is expanded: several elements share memory, so it "
                             "cannot be written in place; use x.clone()")
     if watched(x, y, bias):
+        check_tensors("add_mul_act_", x=x, y=y, bias=bias)
         torch.ops.triport.add_mul_act_(x, y, bias, m, act)
     else:
-        direct(_add_mul_act__body, x, y, bias, m, act)
+        direct(_add_mul_act__body, (x, y, bias), m, act)
     return x
 
 

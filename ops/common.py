@@ -18,7 +18,7 @@ from torch.autograd import forward_ad, profiler
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from ..backends import drivers, quick
+from ..backends import drivers, quick, replay
 from ..backends.base import ArgumentError, Unsupported
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -216,6 +216,7 @@ def roomy(out: torch.Tensor) -> torch.Tensor:
     return out
 
 
+roomy.from_bytes = HUGE
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -264,12 +265,12 @@ _functorch_level = torch._C._functorch.maybe_current_level
 _jit_tracing = torch._C._get_tracing_state
 
 
-def direct(body: Callable, *args):
-    """Run an op's body without the dispatcher (see `watched`)."""
+def direct(body: Callable, tensors: tuple, *params):
+    """Run an op's body without the dispatcher (see `watched`); `tensors` are its first arguments, `params` the rest."""
     before = getattr(_direct, "on", False)
     _direct.on = True
     try:
-        return body(*args)
+        return replay.run(body, tensors, params, roomy)
     finally:
         _direct.on = before
 

@@ -18,6 +18,7 @@ from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors
                      watched, wrap_triton)
 from .matmul import SMALLEST, product_tile, tile_for, tile_of_program
 from ..backends.base import ArgumentError
+from ..backends.replay import temporary
 
 
 def reference(a, b, dim=0):
@@ -133,7 +134,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     t, whole = _tile_for(a, b, axis)
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     step, parts, lanes = (t["BM"], cdiv(m, t["BM"]), n) if axis == 0 else (t["BN"], cdiv(n, t["BN"]), m)
-    stats = c if whole else torch.empty(2 * parts * lanes, dtype=wide, device=a.device)
+    stats = c if whole else temporary(torch.empty(2 * parts * lanes, dtype=wide, device=a.device))
     launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
            a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
     if not whole:
@@ -168,12 +169,12 @@ def matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int = 0) -> torch.Tens
     or -1 (each row does). Returns M x N, contiguous, of that dtype.
 
     Raises `ArgumentError` for shapes that do not fit, other dtypes, dims and mixed devices."""
-    check_tensors("matmul_softmax", a=a, b=b)
     if dim not in (0, 1, -1, -2) or isinstance(dim, bool):
         raise ArgumentError(f"triport.matmul_softmax: argument 'dim' is {dim!r}; it takes 0 (columns) or -1 (rows)")
     if watched(a, b):
+        check_tensors("matmul_softmax", a=a, b=b)
         return torch.ops.triport.matmul_softmax(a, b, dim)
-    return direct(_matmul_softmax_body, a, b, dim)
+    return direct(_matmul_softmax_body, (a, b), dim)
 
 
 # A product of size 15 that is off by 1 ulp moves its exponential by 15 ulp.

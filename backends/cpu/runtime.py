@@ -151,11 +151,11 @@ def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlappi
     from torch.autograd import profiler
 
     fmt, exprs = "", []
-    index_of = []  # runtime arguments' positions among all
+    slots = []  # (position among all arguments, type) of the arguments that a launch packs
     for n, (arg, ty) in enumerate(signature):
         if ty == "constexpr":
             continue
-        index_of.append(n)
+        slots.append((n, ty))
         if ty.startswith("*"):
             fmt += "Q"
             exprs.append(f"(a[{n}].data_ptr() if type(a[{n}]) in tensors and a[{n}].is_cpu else "
@@ -168,11 +168,11 @@ def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlappi
             exprs.append(f"a[{n}]")
         else:
             raise CompileError(f"triton-cpu: kernel {name}: argument {arg!r} has type {ty}, which is not covered yet")
-    pairs = [f"overlap(a[{index_of[i]}], a[{index_of[j]}], {same})" for i, j, same in metadata.disjoint]
+    pairs = [f"overlap(a[{slots[i][0]}], a[{slots[j][0]}], {same})" for i, j, same in metadata.disjoint]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
            "scratch": metadata.scratch_bytes, "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
-           "profiler": profiler, "traced": traced, "no_memory": _no_memory}
+           "profiler": profiler, "traced": traced, "no_memory": no_memory}
     alias = (f"    if {' or '.join(pairs)}:\n"
              "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
     source = (
@@ -187,7 +187,9 @@ def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlappi
         "    if status:\n        no_memory(name, scratch)\n"
         "    if leave is not None:\n        leave(lm)\n")
     exec(compile(source, f"<launch {name}>", "exec"), env)  # as Triton's own binder: decided once, run often
-    return env["launch"]
+    launch = env["launch"]
+    launch.slots, launch.format, launch.scratch = slots, fmt, metadata.scratch_bytes
+    return launch
 
 
 def _overlap(x, y, same: bool) -> bool:
@@ -217,7 +219,8 @@ def traced(name, gx, gy, gz, tensors, call):
         return call()
 
 
-def _no_memory(name, scratch):
+def no_memory(name, scratch):
+    """Raise for a launch that found no memory for its scratch."""
     raise Error(f"triton-cpu: kernel {name}: no memory for {scratch} bytes of scratch per thread; use smaller blocks "
                 "or fewer threads (torch.set_num_threads)")
 

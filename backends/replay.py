@@ -1,0 +1,122 @@
+"""Replaying an op on CPU tensors: after its body ran once for some shapes, what it launched is enough.
+
+The first call of an op's body for given dtypes, shapes, strides and alignments is recorded: which kernels it launched, on
+which grids, with which scalars, and which of its tensors were inputs, the output or declared temporaries. Where that is all
+there was, later calls allocate and launch, and skip checks, tile choice and binding: 5 microseconds of Python instead of 12,
+which count double while a kernel's data has the caches.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import torch
+from triton import knobs
+
+from .cpu import runtime
+
+_LIMIT = 1024
+_plans: dict = {}
+recording = threading.local()  # .launches, .temps: what the body that runs now does; absent when nothing records
+
+
+def hooked() -> bool:
+    """Has somebody hooked launches? (Triton keeps a chain of hooks, which may be empty.)"""
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return bool(getattr(enter, "calls", enter)) or bool(getattr(leave, "calls", leave))
+
+
+def note_launch(run, function, grid, args):
+    """A launch happened (called by `quick.launch`)."""
+    launches = getattr(recording, "launches", None)
+    if launches is not None:
+        launches.append((run, function, grid, args))
+
+
+def note_odd():
+    """Something happened that cannot be replayed."""
+    if getattr(recording, "launches", None) is not None:
+        recording.launches.append(None)
+
+
+def temporary(t: torch.Tensor) -> torch.Tensor:
+    """Declare `t` a temporary that kernels write before they read it."""
+    temps = getattr(recording, "temps", None)
+    if temps is not None:
+        temps.append(t)
+    return t
+
+
+def run(body, tensors: tuple, params: tuple, advise):
+    """`body(*tensors, *params)`, replayed where it was recorded. Plain CPU tensors only. `advise(out)` prepares a large
+    output's memory."""
+    key = (body, params, torch.get_num_threads(),
+           *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors])
+    plan = _plans.get(key)
+    if plan is not None and not hooked():
+        return plan(*tensors)
+    recording.launches, recording.temps = [], []
+    try:
+        out = body(*tensors, *params)
+        launches, temps = recording.launches, recording.temps
+    finally:
+        recording.launches = recording.temps = None
+    plan = _compile(launches, temps, tensors, out, advise)
+    if plan is not None:
+        if len(_plans) >= _LIMIT:
+            _plans.clear()
+        _plans[key] = plan
+    return out
+
+
+def forget():
+    """Drop all plans."""
+    _plans.clear()
+
+
+def _compile(launches, temps, tensors, out, advise):
+    """A function of the input tensors that allocates and launches, or None where the record does not say everything."""
+    pointers = [t.data_ptr() for t in tensors]
+    if (not launches or None in launches or not isinstance(out, torch.Tensor) or len(set(pointers)) != len(pointers)
+            or out.data_ptr() in pointers or not out.numel()):
+        return None
+    names = {out.data_ptr(): "out"}
+    names |= {t.data_ptr(): f"m{k}" for k, t in enumerate(temps)}
+    names |= {p: f"t{k}" for k, p in enumerate(pointers)}
+    pool = runtime.pool()
+    env = {"pool": pool, "call": pool.call, "threads": torch.get_num_threads, "empty": torch.empty_strided,
+           "fail": runtime.no_memory}
+    lines = [f"def plan({', '.join(f't{k}' for k in range(len(tensors)))}):"]
+
+    def allocate(name, t):
+        env[f"{name}_a"] = (t.shape, t.stride())
+        env[f"{name}_d"] = t.dtype
+        lines.append(f"    {name} = empty(*{name}_a, dtype={name}_d)")
+
+    allocate("out", out)
+    if out.nbytes >= advise.from_bytes:
+        env["advise"] = advise
+        lines.append("    advise(out)")
+    for k, t in enumerate(temps):
+        allocate(f"m{k}", t)
+    for k, (run_fn, function, grid, args) in enumerate(launches):
+        values = []
+        for n, ty in run_fn.slots:
+            a = args[n]
+            if isinstance(a, torch.Tensor):
+                name = names.get(a.data_ptr())
+                if name is None:
+                    return None
+                values.append(f"{name}.data_ptr()")
+            else:
+                env[f"v{k}_{n}"] = runtime.bf16_bits(a) if ty == "bf16" else a
+                values.append(f"v{k}_{n}")
+        env[f"pack{k}"] = struct.Struct("<8Q" + run_fn.format).pack
+        gx, gy, gz = (*grid, 1, 1)[:3]
+        lines.append(f"    if call(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, threads(), "
+                     f"*pool.openmp, {', '.join(values)})):")
+        lines.append(f"        fail({function.name!r}, {run_fn.scratch})")
+    lines.append("    return out")
+    exec(compile("\n".join(lines), "<plan>", "exec"), env)
+    return env["plan"]
