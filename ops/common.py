@@ -198,15 +198,15 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-#: outputs of at least this many bytes ask for huge pages
-HUGE = 4 << 20
+#: outputs of at least this many bytes ask for huge pages: glibc keeps smaller blocks, once used, in its heap
+HUGE = 32 << 20
 _PAGE = 2 << 20
 
 
 def roomy(out: torch.Tensor) -> torch.Tensor:
     """`out`, a fresh output, on huge pages where it is large and on the CPU.
 
-    The C library maps every large block anew, so each call meets untouched memory: 4 KiB at a time the page faults of a
+    The C library maps every such block anew, so each call meets untouched memory: 4 KiB at a time the page faults of a
     33 MB result take 4 ms, three times as long as the work (measured; MADV_HUGEPAGE, see Linux's transhuge.rst)."""
     if type(out) is torch.Tensor and out.is_cpu and out.nbytes >= HUGE:
         start = (out.data_ptr() + _PAGE - 1) & -_PAGE

@@ -28,7 +28,7 @@ def softmax_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + row + cols, mask=mask, other=-float("inf"))
     wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
     e = tl.exp(wide - tl.max(wide, axis=0))
-    tl.store(out_ptr + row + cols, (e / tl.sum(e, axis=0)).to(x.dtype), mask=mask)
+    tl.store(out_ptr + row + cols, (e * (1.0 / tl.sum(e, axis=0))).to(x.dtype), mask=mask)
 
 
 @triton.jit
@@ -55,9 +55,11 @@ def softmax_long_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     for start in range(BLOCK, n, BLOCK):
         x = tl.load(x_ptr + row + start + cols, mask=start + cols < n, other=-float("inf"))
         m, s = online_step(m, s, x.to(wide.dtype), 0)
+    scale = 1.0 / s
     for start in range(0, n, BLOCK):
         x = tl.load(x_ptr + row + start + cols, mask=start + cols < n)
-        tl.store(out_ptr + row + start + cols, (tl.exp(x.to(wide.dtype) - m) / s).to(x.dtype), mask=start + cols < n)
+        y = tl.exp(x.to(wide.dtype) - m) * scale
+        tl.store(out_ptr + row + start + cols, y.to(x.dtype), mask=start + cols < n)
 
 
 @triton.jit
@@ -77,11 +79,12 @@ def softmax_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: t
         at = base_off + start.to(tl.int64) * inner
         x = tl.load(x_ptr + at + offs, mask=(rows[:, None] < n - start) & inside, other=-float("inf"))
         m, s = online_step(m, s, x.to(wide.dtype), 0)
+    scale = 1.0 / s
     for start in range(0, n, ROWS):
         at = base_off + start.to(tl.int64) * inner
         mask = (rows[:, None] < n - start) & inside
         x = tl.load(x_ptr + at + offs, mask=mask)
-        y = tl.exp(x.to(wide.dtype) - m[None, :]) / s[None, :]
+        y = tl.exp(x.to(wide.dtype) - m[None, :]) * scale[None, :]
         tl.store(out_ptr + at + offs, y.to(x.dtype), mask=mask)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .. import ir
 from ..ir import Val, const
-from ..nest import REGISTER
+from ..nest import REGISTER, Buffer
 
 _NAN = {"f16": ("bits", 0x7E00), "bf16": 0x7FC0, "f32": ("bits", 0x7FC00000), "f64": ("bits", 0x7FF8000000000000)}
 
@@ -74,7 +74,7 @@ def inline(k, block, args: list[Val]) -> list[Val]:
     return [get(o) for o in block.ops[-1].operands]
 
 
-def across_lanes(k, block, accs: list[Val]) -> list[Val]:
+def across_lanes(k, join, accs: list[Val]) -> list[Val]:
     """Combine the lanes of each accumulator into one scalar, halving."""
     n = accs[0].lanes
     while n > 1:
@@ -84,12 +84,49 @@ def across_lanes(k, block, accs: list[Val]) -> list[Val]:
         else:
             low = [k.b.shuffle(a, None, list(range(half))) for a in accs]
             high = [k.b.shuffle(a, None, list(range(half, n))) for a in accs]
-        accs = inline(k, block, low + high)
+        accs = join(low, high)
         n = half
     return accs
 
 
+#: maxnum and minnum with one comparison and no care for NaN -> (the comparison, the value that nothing passes)
+_QUICK = {"arith.maxnumf": ("ogt", _inf(-1)), "arith.minnumf": ("olt", _inf(1))}
+
+
 def reduce(k, op):
+    """Emit a reduction. A maximum (or minimum) of cheap f32 or f64 elements is first taken by plain comparisons, which skip
+    NaN; where that finds no number it is done again, exactly: all elements may have been NaN."""
+    quick = _QUICK.get(op.regions[0].block.ops[0].name)
+    exact = identity_of(op)
+    slots = [k.alloc(r.type.shape, r.type.elem) if r.type.is_tensor else k.b.alloca(REGISTER[r.type.elem], "result")
+             for r in op.results]
+    if quick and exact is not None and op.result.type.elem in ("f32", "f64") and k.facts.cost(op.operands[0]) <= 4:
+        b = k.b
+        pred, value = quick
+        limit = const(REGISTER[op.result.type.elem], value(op.result.type.elem))
+        missed = b.alloca("i1", "missed")
+        b.store(const("i1", False), missed, 1)
+        _reduce(k, op, slots, limit, lambda acc, x: b.select(b.fcmp(pred, x, acc), x, acc), missed)
+        again, done = k.fn.new_block("again"), k.fn.new_block("found")
+        b.cond_br(b.load("i1", missed, 1), again, done)
+        b.enter(again)
+        _reduce(k, op, slots, exact)
+        b.br(done)
+        k.fn.blocks.remove(done)
+        k.fn.blocks.append(done)
+        b.enter(done)
+    else:
+        _reduce(k, op, slots, exact)
+    for r, slot in zip(op.results, slots):
+        if isinstance(slot, Buffer):
+            k.buffers[r] = slot
+        else:
+            k.env[r] = k.b.load(REGISTER[r.type.elem], slot, 8)
+
+
+def _reduce(k, op, results, start, combine=None, missed=None):
+    """Reduce into `results`: buffers and stack slots. `combine(acc, x)` stands in for the region; `missed` is set where a
+    result is still `start`."""
     axis = op.attrs["axis"]
     shape = op.operands[0].type.shape
     block = op.regions[0].block
@@ -98,7 +135,6 @@ def reduce(k, op):
     nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, inner=axis)
     keeps = k.keeps
     elems = [v.type.elem for v in op.operands]
-    start = identity_of(op)
     over_lanes = nest.vdim == axis
     count = len(op.operands)
     unroll = 4 if start is not None else 1
@@ -106,7 +142,8 @@ def reduce(k, op):
     slots = [[b.alloca(ir.vec(REGISTER[e], lanes), "acc") for e in elems] for _ in range(unroll)]
     started = b.alloca("i1", "started") if start is None else None
     out_dims = tuple(d for d in dims if d != axis)
-    results = [k.alloc(r.type.shape, r.type.elem) if r.type.is_tensor else None for r in op.results]
+    join = (lambda accs, vals: [combine(accs[0], vals[0])]) if combine else (
+        lambda accs, vals: inline(k, block, accs + vals))
 
     def before(chunks):
         for u in range(chunks):
@@ -121,43 +158,41 @@ def reduce(k, op):
         tys = [ir.vec(REGISTER[e], lanes) for e in elems]
         if start is not None:
             acc = b.load(tys[0], slots[u][0], 8)
-            b.store(inline(k, block, [acc, vals[0]])[0], slots[u][0], 8)
+            b.store(join([acc], vals)[0], slots[u][0], 8)
             return
         accs = [b.load(t, s, 8) for t, s in zip(tys, slots[0])]
         go = b.load("i1", started, 1)
         # Before the first chunk the slots hold nothing: freeze keeps what is not chosen from spreading.
         accs = [b.select(go, a, v) for a, v in zip(accs, vals)]
-        new = inline(k, block, accs + vals)
+        new = join(accs, vals)
         for s, v, w in zip(slots[0], new, vals):
             b.store(b.select(go, v, w), s, 8)
         b.store(const("i1", True), started, 1)
-
-    done: list[Val] = []
 
     def after(chunks):
         tys = [ir.vec(REGISTER[e], lanes) for e in elems]
         if over_lanes or start is None:
             accs = [b.load(t, s, 8) for t, s in zip(tys, slots[0])]
             for u in range(1, chunks if over_lanes else 1):
-                accs = inline(k, block, accs + [b.load(t, s, 8) for t, s in zip(tys, slots[u])])
-            finals = [across_lanes(k, block, accs) if over_lanes else accs]
+                accs = join(accs, [b.load(t, s, 8) for t, s in zip(tys, slots[u])])
+            finals = [across_lanes(k, join, accs) if over_lanes else accs]
         else:
             finals = [[b.load(tys[0], slots[u][0], 8)] for u in range(chunks)]
         for u, final in enumerate(finals):
             nest.u = u
             for n in range(count):
-                if results[n] is None:
-                    done.append(final[n])
-                else:
+                if isinstance(results[n], Buffer):
                     nest.store_buffer(results[n], out_dims, final[n])
+                else:
+                    b.store(final[n], results[n], 8)
+            if missed is not None:
+                none = b.fcmp("oeq", final[0], start)
+                if none.lanes > 1:
+                    none = b.call(f"llvm.vector.reduce.or.{ir.mangle(none.ty)}", "i1", [none])
+                b.store(b.or_(b.load("i1", missed, 1), none), missed, 1)
         nest.u = 0
 
     nest.run(nest.default_order, body, unroll, before, after)
-    for n, r in enumerate(op.results):
-        if results[n] is None:
-            k.env[r] = done[n]
-        else:
-            k.buffers[r] = results[n]
 
 
 ROOTS = {"tt.reduce": reduce}
