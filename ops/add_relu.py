@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2,
+from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, known, launch, next_power_of_2,
                      tiles, roomy, traffic, watched, wrap_triton)
 
 
@@ -42,6 +42,8 @@ def flops(x, bias):
 def row_tile(x: torch.Tensor, n: int) -> tuple[int, int]:
     """(rows, columns) of a tile for rows of length n."""
     rows, cols = tiles(TILES, x)
+    if not known(n):
+        return rows, cols
     width = min(cols, next_power_of_2(n))
     return rows * max(1, min(16, cols // (4 * width))), width
 

@@ -142,9 +142,9 @@ def check(op: str, dtypes, **tensors: torch.Tensor):
 
 def check_dim(op: str, x: torch.Tensor, dim: int) -> int:
     """`dim` as a non-negative dimension of `x`."""
-    if not isinstance(dim, int) or isinstance(dim, bool):
+    if not isinstance(dim, (int, torch.SymInt)) or isinstance(dim, bool):
         raise ArgumentError(f"triport.{op}: argument 'dim' is {dim!r}; it takes an int")
-    rank = max(x.dim(), 1)
+    rank, dim = max(x.dim(), 1), int(dim)
     if not -rank <= dim < rank:
         raise ArgumentError(f"triport.{op}: argument 'dim' is {dim}; for a tensor of shape {_shape(x)} it takes "
                             f"{-rank} to {rank - 1}")
@@ -192,6 +192,11 @@ def tiles(table: dict, x: torch.Tensor) -> dict:
 
 def next_power_of_2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
+
+
+def known(*sizes) -> bool:
+    """Are sizes plain numbers? While torch traces with dynamic shapes they are symbols, on which no tile should depend."""
+    return all(type(s) is int for s in sizes)
 
 
 def cdiv(a: int, b: int) -> int:

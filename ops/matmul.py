@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2,
+from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
                      roomy, traffic, watched, wrap_triton)
 
 
@@ -85,6 +85,8 @@ def flops(a, b):
 def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     """The table's tile for the matrices at hand."""
     cpu = a.device.type != "cuda"
+    if not known(*a.shape, *b.shape):
+        return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
     return _tile(cpu, torch.get_num_threads() if cpu else 1, a.shape[0], b.shape[1], a.shape[1],
                  a.dtype == torch.float64)
 

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, roomy, tiles, traffic,
-                     watched, wrap_triton)
+from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch,
+                     next_power_of_2, roomy, tiles, traffic, watched, wrap_triton)
 from .matmul import SMALLEST, product_tile, tile_for, tile_of_program
 from ..backends.base import ArgumentError
 from ..backends.replay import temporary
@@ -109,7 +109,7 @@ def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     longest, widths = tiles(SPAN, a)
     length, across = (m, n) if axis == 0 else (n, m)
     t = dict(tile_for(a, b))
-    if length > longest or a.dtype == torch.float64:
+    if not known(length, across) or length > longest or a.dtype == torch.float64:
         return t, False
     workers = torch.get_num_threads() if a.device.type != "cuda" else 1
     low = SMALLEST["cuda" if a.device.type == "cuda" else "cpu"]
@@ -125,7 +125,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     check("matmul_softmax", FLOATS, a=a, b=b)
     check_product("matmul_softmax", a, b)
     (m, k), n = a.shape, b.shape[1]
-    axis = dim % 2
+    axis = int(dim) % 2
     if k == 0:
         return torch.full((m, n), 1.0 / max(1, (m, n)[axis]), dtype=a.dtype, device=a.device)
     c = roomy(torch.empty((m, n), dtype=a.dtype, device=a.device))
@@ -134,7 +134,8 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     t, whole = _tile_for(a, b, axis)
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     step, parts, lanes = (t["BM"], cdiv(m, t["BM"]), n) if axis == 0 else (t["BN"], cdiv(n, t["BN"]), m)
-    stats = c if whole else temporary(torch.empty(2 * parts * lanes, dtype=wide, device=a.device))
+    # One tile spans all: nothing is kept between kernels. (Not c itself: a tracer would take it for two results.)
+    stats = temporary(torch.empty(1 if whole else 2 * parts * lanes, dtype=wide, device=a.device))
     launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
            a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
     if not whole:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, launch,
+from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
                      next_power_of_2, roomy, tiles, traffic, watched, wrap_triton)
 
 
@@ -147,10 +147,10 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
         return out
     outer, n, inner = _split(x, dim)
     t = tiles(TILES, x)
-    if inner > 1:
+    if not known(inner) or inner > 1:
         rows, cols = t["columns"]
         launch(wrap_triton(softmax_columns_kernel), (cdiv(inner, cols), outer), x, out, n, inner, ROWS=rows, COLS=cols)
-    elif n <= t["row"]:
+    elif known(n) and n <= t["row"]:
         launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n))
     else:
         launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=t["piece"])
@@ -170,8 +170,8 @@ def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> tor
         return out
     outer, n, inner = _split(y, dim)
     rows, cols = tiles(TILES, y)["columns"]
-    if inner == 1:
-        rows, cols = min(next_power_of_2(n), 4096), 1
+    if known(inner) and inner == 1:
+        rows, cols = min(next_power_of_2(n), 4096) if known(n) else 4096, 1
     launch(wrap_triton(softmax_backward_kernel), (cdiv(inner, cols), outer),
            grad, y, out, n, inner, ROWS=rows, COLS=cols)
     return out
@@ -195,9 +195,10 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     shape and dtype of x; sums are kept in fp32 (fp64 for fp64).
 
     Raises `ArgumentError` for a wrong dtype, device or dim."""
+    if not isinstance(x, torch.Tensor):
+        check_tensors("softmax", x=x)
     check_dim("softmax", x, dim)
     if watched(x):
-        check_tensors("softmax", x=x)
         return torch.ops.triport.softmax(x, dim)
     return direct(_softmax_body, (x,), dim)
 

@@ -213,9 +213,11 @@ def _end(t) -> int:
 
 
 def traced(name, gx, gy, gz, tensors, call):
-    """A launch as an event of torch.profiler, with the keys that Inductor's own kernels use."""
+    """A launch as an event of torch.profiler: "kernel[triton-cpu] grid(x, y, z)". The profiler drops an event's keys unless
+    it records shapes, so the name says it all; the keys are those of Inductor's own kernels."""
     from torch._C._profiler import _RecordFunctionFast
-    with _RecordFunctionFast(name, tensors, {"kernel_backend": "triton-cpu", "grid": f"grid({gx}, {gy}, {gz})"}):
+    grid = f"grid({gx}, {gy}, {gz})"
+    with _RecordFunctionFast(f"{name}[triton-cpu] {grid}", tensors, {"kernel_backend": "triton-cpu", "grid": grid}):
         return call()
 
 

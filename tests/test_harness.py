@@ -1,0 +1,64 @@
+"""The harness itself: for every op a kernel of zeros, one of NaN and one with an off-by-one mask must fail, and stray
+stores must show."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triport.bench import check
+from triport.ops import registry
+
+
+@triton.jit
+def copy_kernel(x_ptr, out_ptr, n, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n), mask=offs < n + SHIFT)
+
+
+def result(name, dtype=torch.float32):
+    op = registry.get(name)
+    case = op.cases[0]
+    args = case.make(dtype, "cpu", 5)
+    return op, case, args, op.call(*args, **case.kwargs)
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_right_result_passes(name):
+    op, case, args, good = result(name)
+    assert check.verdict(op, good, args, case.kwargs)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_zeros_fail(name, dtype):
+    op, case, args, good = result(name, dtype)
+    assert not check.verdict(op, torch.zeros_like(good), args, case.kwargs)[0]
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_nan_fails(name):
+    op, case, args, good = result(name)
+    assert not check.verdict(op, torch.full_like(good, float("nan")), args, case.kwargs)[0]
+    one = good.clone()
+    one.view(-1)[7] = float("nan")
+    assert not check.verdict(op, one, args, case.kwargs)[0]
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_off_by_one_mask_fails(name):
+    """One element too few leaves a guard word in the result, one too many overwrites a guard word behind it."""
+    op, case, args, good = result(name)
+    n = good.numel()
+    for shift in (0, -1, 1):
+        view, whole = check.guarded(good.shape, good.dtype)
+        copy_kernel[(triton.cdiv(n, 1024) + 1,)](good, whole[64:], n, SHIFT=shift, BLOCK=1024)
+        right = check.verdict(op, view, args, case.kwargs)[0] and check.guards_hold(whole)
+        assert right == (shift == 0), f"shift {shift}"
+
+
+def test_infinities_and_shapes():
+    inf = torch.tensor([1.0, float("inf")])
+    assert check.error(inf, inf) == 0
+    assert check.error(-inf, inf) == float("inf")
+    assert check.error(torch.ones(2), torch.ones(3)) == float("inf")
+    assert check.error(torch.ones(2), torch.zeros(2)) == float("inf")

@@ -1,0 +1,383 @@
+"""Ops: every op x backend x case x dtype against float64, then shapes, strides, gradients, compilers and bad arguments."""
+
+import pytest
+import torch
+from conftest import SEED, unavailable
+from hypothesis import given, settings, strategies as st
+from triport import ops
+from triport.backends import BACKENDS, get
+from triport.backends.base import ArgumentError
+from triport.bench import check
+from triport.ops import registry
+from triport.ops.common import DTYPES
+
+RECORDS = {name: registry.get(name) for name in registry.NAMES}
+ALL = [(n, d, c) for n, op in RECORDS.items() for d in op.dtypes for c in op.cases]
+
+
+def assert_right(op, got, args, kwargs):
+    right, e = check.verdict(op, got, args, kwargs)
+    assert right, f"{op.name}: error {e:.2e}, allowed {op.allowed(args[0].dtype):.1e}"
+
+
+def make(name, seed, *shapes, dtype=torch.float32, scale=1.0):
+    g = torch.Generator().manual_seed(seed)
+    return [(torch.randn(s, generator=g) * scale).to(dtype) for s in shapes]
+
+
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "torch-compile"])
+@pytest.mark.parametrize("name,dtype,case", ALL, ids=[f"{n}({c.name},{d})" for n, d, c in ALL])
+def test_case(name, dtype, case, backend, seed):
+    if (reason := unavailable(backend)):
+        pytest.skip(reason)
+    op, b = RECORDS[name], get(backend)
+    args = case.make(DTYPES[dtype], b.device, seed)
+    out = b.bind(op)(*args, **case.kwargs)
+    if backend == "torch" and dtype in ("fp16", "bf16"):
+        # Eager rounds between its steps: a yardstick for people, not for this bound.
+        assert check.error(out, op.expected(*args, **case.kwargs)) < 0.05
+        return
+    assert_right(op, out, args, case.kwargs)
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_torch_compile_column(name, seed):
+    if (reason := unavailable("torch-compile")):
+        pytest.skip(reason)
+    op = RECORDS[name]
+    case = op.cases[0]
+    args = case.make(torch.float32, "cpu", seed)
+    assert_right(op, get("torch-compile").bind(op)(*args, **case.kwargs), args, case.kwargs)
+
+
+# --- shapes and strides ---------------------------------------------------------------------------------------------------
+
+DIM = st.integers(1, 70)
+LAYOUT = st.sampled_from(["plain", "transposed", "sliced", "expanded", "offset"])
+
+
+def laid_out(shape, layout, seed, dtype):
+    """A tensor of `shape` in a memory layout."""
+    g = torch.Generator().manual_seed(seed)
+    if layout == "transposed" and len(shape) > 1:
+        return torch.randn(tuple(reversed(shape)), generator=g).to(dtype).permute(*reversed(range(len(shape))))
+    if layout == "sliced":
+        return torch.randn((*shape[:-1], 2 * shape[-1] + 1), generator=g).to(dtype)[..., 1::2]
+    if layout == "expanded" and len(shape) > 1:
+        return torch.randn((1, *shape[1:]), generator=g).to(dtype).expand(shape)
+    if layout == "offset":
+        n = 3 + int(torch.tensor(shape).prod())
+        return torch.randn(n, generator=g).to(dtype)[3:].view(shape)
+    return torch.randn(shape, generator=g).to(dtype)
+
+
+@settings(max_examples=40, deadline=None)
+@given(shape=st.lists(DIM, min_size=1, max_size=3), layout=LAYOUT, dtype=st.sampled_from(["fp32", "fp16", "bf16", "fp64"]),
+       name=st.sampled_from(["square", "gelu", "softmax"]), dim=st.integers(-1, 2), n=st.integers(0, 1 << 30))
+def test_elementwise_and_softmax_any_layout(shape, layout, dtype, name, dim, n):
+    op = RECORDS[name]
+    x = laid_out(tuple(shape), layout, n ^ SEED, DTYPES[dtype])
+    kwargs = {"dim": dim if dim < len(shape) else -1} if name == "softmax" else {}
+    before = x.clone()
+    assert_right(op, op.call(x, **kwargs), [x], kwargs)
+    assert torch.equal(x, before)
+
+
+@settings(max_examples=30, deadline=None)
+@given(m=DIM, n=DIM, k=st.integers(1, 150), la=LAYOUT, lb=LAYOUT, dtype=st.sampled_from(["fp32", "fp16", "bf16", "fp64"]),
+       dim=st.sampled_from([None, 0, -1]), seed=st.integers(0, 1 << 30))
+def test_products_any_layout(m, n, k, la, lb, dtype, dim, seed):
+    a = laid_out((m, k), la, seed ^ SEED, DTYPES[dtype])
+    b = laid_out((k, n), lb, (seed + 1) ^ SEED, DTYPES[dtype])
+    if dim is None:
+        assert_right(RECORDS["matmul"], ops.matmul(a, b), [a, b], {})
+    else:
+        a = a * 0.3
+        assert_right(RECORDS["matmul_softmax"], ops.matmul_softmax(a, b, dim), [a, b], {"dim": dim})
+
+
+@settings(max_examples=30, deadline=None)
+@given(shape=st.lists(DIM, min_size=1, max_size=3), lx=LAYOUT, ly=LAYOUT,
+       act=st.sampled_from(["relu", "sigmoid", "gelu", "silu", "tanh"]), dtype=st.sampled_from(["fp32", "fp16", "bf16", "fp64"]),
+       m=st.floats(-3, 3), seed=st.integers(0, 1 << 30))
+def test_rows_with_bias_any_layout(shape, lx, ly, act, dtype, m, seed):
+    d = DTYPES[dtype]
+    x, y = laid_out(tuple(shape), lx, seed ^ SEED, d), laid_out(tuple(shape), ly, (seed + 1) ^ SEED, d)
+    bias = laid_out((shape[-1],), "sliced", (seed + 2) ^ SEED, d)
+    assert_right(RECORDS["add_relu"], ops.add_relu(x, bias), [x, bias], {})
+    m = float(torch.tensor(m))  # as the kernel gets it
+    got = ops.add_mul_act(x, y, bias, m, act)
+    # A sum that cancels keeps the rounding of its terms.
+    want = RECORDS["add_mul_act"].expected(x, y, bias, m=m, act=act)
+    bound = RECORDS["add_mul_act"].allowed(d) * (want.norm() + 1e-2 * (x.double().norm() + 3 * y.double().norm()))
+    assert (got.double() - want).norm() <= bound + 1e-30
+    z = x.clone(memory_format=torch.contiguous_format)
+    assert ops.add_mul_act_(z, y, bias, m, act) is z
+    assert torch.equal(z, got)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (3, 0, 2)])
+def test_zero_size(shape):
+    x = torch.empty(shape)
+    for got in (ops.square(x), ops.gelu(x), ops.softmax(x, 0), ops.softmax(x, -1),
+                ops.add_relu(x, torch.empty(shape[-1])), ops.add_mul_act(x, x, torch.empty(shape[-1]))):
+        assert got.shape == x.shape
+
+
+@pytest.mark.parametrize("m,k,n", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
+def test_zero_size_products(m, k, n):
+    a, b = torch.ones(m, k), torch.ones(k, n)
+    assert torch.equal(ops.matmul(a, b), a @ b)
+    for dim in (0, -1):
+        got, want = ops.matmul_softmax(a, b, dim), torch.softmax(a @ b, dim)
+        assert got.shape == want.shape and torch.allclose(got, want)
+
+
+def test_scalar_tensor():
+    x = torch.tensor(3.0)
+    assert ops.square(x) == 9 and ops.softmax(x, 0) == 1 and ops.softmax(x, -1).shape == ()
+
+
+@pytest.mark.parametrize("n", [1, 16384, 16385, 100003])
+def test_softmax_long_rows(n, seed):
+    x, = make("softmax", seed, (3, n), scale=3.0)
+    assert_right(RECORDS["softmax"], ops.softmax(x), [x], {})
+
+
+def test_softmax_tall_columns(seed):
+    x, = make("softmax", seed, (5000, 3), scale=3.0)
+    assert_right(RECORDS["softmax"], ops.softmax(x, 0), [x], {"dim": 0})
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("m,n,k", [(700, 40, 30), (40, 1500, 30), (1100, 1030, 20)])
+def test_matmul_softmax_in_parts(m, n, k, dim, seed):
+    """More than one tile along the softmax: statistics are joined."""
+    a, b = make("ms", seed, (m, k), (k, n), scale=0.7)
+    assert_right(RECORDS["matmul_softmax"], ops.matmul_softmax(a, b, dim), [a, b], {"dim": dim})
+
+
+# --- special values ---------------------------------------------------------------------------------------------------------
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_softmax_special_rows(dim):
+    rows = torch.tensor([[1.0, 2.0, 3.0], [NAN, 1.0, 2.0], [INF, 1.0, 2.0], [-INF, 1.0, 2.0], [-INF, -INF, -INF],
+                         [3e38, -3e38, 0.0], [1e-40, 0.0, -1e-40]])
+    x = rows if dim == 1 else rows.T.contiguous()
+    torch.testing.assert_close(ops.softmax(x, dim), torch.softmax(x, dim), equal_nan=True)
+    wide = x.repeat(1, 7000) if dim == 1 else x.repeat(700, 1)  # the long kernels
+    torch.testing.assert_close(ops.softmax(wide, dim), torch.softmax(wide, dim), equal_nan=True)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("n", [5, 1100])
+def test_matmul_softmax_special_values(dim, n):
+    a = torch.randn(n, 4) * 0.1
+    b = torch.randn(4, n) * 0.1
+    a[0, 0], b[1, 2], a[2, 3] = INF, NAN, -INF
+    torch.testing.assert_close(ops.matmul_softmax(a, b, dim), torch.softmax(a @ b, dim), equal_nan=True, rtol=1e-5,
+                               atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "fp64"])
+def test_gelu_up_to_the_largest_number(dtype):
+    d = DTYPES[dtype]
+    top = torch.finfo(d).max
+    x = torch.tensor([0.0, -0.0, 1.0, 11.0, 100.0, -11.0, -100.0, top, -top, top / 2, INF, -INF, NAN], dtype=torch.float64)
+    got = ops.gelu(x.to(d))
+    want = torch.tensor([0.0, -0.0, *torch.nn.functional.gelu(x[2:7], approximate="tanh"), top, 0.0, top / 2, INF])
+    want[-2] = x.to(d)[-4].double()
+    torch.testing.assert_close(got[:11].double(), want.double(), rtol=1e-2 if dtype in ("fp16", "bf16") else 2e-6, atol=1e-6)
+    assert torch.isnan(got[12])
+
+
+@pytest.mark.parametrize("act", ["relu", "sigmoid", "gelu", "silu", "tanh"])
+def test_activations_at_extremes(act):
+    x = torch.tensor([[0.0, -0.0, 1e-30, -1e-30, 50.0, -50.0, 1e4, -1e4, 3e38, -3e38, NAN, 0.01, -0.34, 0.36]])
+    zero = torch.zeros_like(x)
+    got = ops.add_mul_act(x, zero, torch.zeros(x.shape[1]), 0.5, act)
+    want = RECORDS["add_mul_act"].expected(x, zero, torch.zeros(x.shape[1]), act=act)
+    torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=1e-37, equal_nan=True)
+
+
+def test_relu_keeps_nan():
+    x = torch.tensor([[NAN, -1.0, 2.0, INF, -INF]])
+    torch.testing.assert_close(ops.add_relu(x, torch.zeros(5)), torch.relu(x), equal_nan=True)
+
+
+def test_square_wraps_integers():
+    x = torch.tensor([2**31 - 1, -(2**31), 46341, -3], dtype=torch.int32)
+    assert torch.equal(ops.square(x), x * x)
+
+
+# --- gradients, tracers, compilers ------------------------------------------------------------------------------------------
+
+GRAD = {
+    "square": lambda s: (ops.square, torch.square, [(33, 17)], {}),
+    "gelu": lambda s: (ops.gelu, RECORDS["gelu"].eager, [(33, 17)], {}),
+    "softmax": lambda s: (ops.softmax, torch.softmax, [(33, 17)], {"dim": -1}),
+    "softmax0": lambda s: (ops.softmax, torch.softmax, [(33, 17)], {"dim": 0}),
+    "matmul": lambda s: (ops.matmul, torch.matmul, [(33, 17), (17, 29)], {}),
+    "matmul_softmax": lambda s: (ops.matmul_softmax, RECORDS["matmul_softmax"].eager, [(33, 17), (17, 29)], {"dim": 0}),
+    "add_relu": lambda s: (ops.add_relu, RECORDS["add_relu"].eager, [(4, 33, 17), (17,)], {}),
+    **{f"add_mul_act-{a}": lambda s, a=a: (ops.add_mul_act, RECORDS["add_mul_act"].eager, [(33, 17), (33, 17), (17,)],
+                                           {"m": 0.7, "act": a}) for a in ("relu", "sigmoid", "gelu", "silu", "tanh")},
+}
+
+
+@pytest.mark.parametrize("name", GRAD)
+def test_gradient(name, seed):
+    fn, eager, shapes, kwargs = GRAD[name](seed)
+    tensors = [t.requires_grad_() for t in make(name, seed, *shapes)]
+    twins = [t.detach().double().requires_grad_() for t in tensors]
+    got, want = fn(*tensors, **kwargs), eager(*twins, **kwargs)
+    g = torch.randn(got.shape, generator=torch.Generator().manual_seed(seed))
+    got.backward(g)
+    want.backward(g.double())
+    for t, w in zip(tensors, twins):
+        assert check.error(t.grad, w.grad) < 1e-5, name
+
+
+CHECKS = {
+    "square": lambda: (torch.ops.triport.square, (torch.randn(5, 7, requires_grad=True),)),
+    "gelu": lambda: (torch.ops.triport.gelu, (torch.randn(5, 7, requires_grad=True),)),
+    "softmax": lambda: (torch.ops.triport.softmax, (torch.randn(5, 7, requires_grad=True), 1)),
+    "matmul": lambda: (torch.ops.triport.matmul, (torch.randn(5, 7, requires_grad=True), torch.randn(7, 3))),
+    "matmul_softmax": lambda: (torch.ops.triport.matmul_softmax, (torch.randn(5, 7, requires_grad=True),
+                                                                  torch.randn(7, 3), 0)),
+    "add_relu": lambda: (torch.ops.triport.add_relu, (torch.randn(5, 7, requires_grad=True), torch.randn(7))),
+    "add_mul_act": lambda: (torch.ops.triport.add_mul_act, (torch.randn(5, 7, requires_grad=True), torch.randn(5, 7),
+                                                            torch.randn(7), 0.5, "silu")),
+    "add_mul_act_": lambda: (torch.ops.triport.add_mul_act_, (torch.randn(5, 7), torch.randn(5, 7), torch.randn(7), 0.5,
+                                                              "relu")),
+    "gelu_backward": lambda: (torch.ops.triport.gelu_backward, (torch.randn(5, 7), torch.randn(5, 7))),
+    "softmax_backward": lambda: (torch.ops.triport.softmax_backward, (torch.randn(5, 7), torch.rand(5, 7), 0)),
+    "add_mul_act_backward": lambda: (torch.ops.triport.add_mul_act_backward, (
+        torch.randn(5, 7), torch.randn(5, 7), torch.randn(5, 7), torch.randn(7), 0.5, "gelu")),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_opcheck(name):
+    op, args = CHECKS[name]()
+    torch.library.opcheck(op, args)
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_torch_compile_fullgraph(name, seed):
+    if (reason := unavailable("torch-compile")):
+        pytest.skip(reason)
+    op = RECORDS[name]
+    case = op.cases[0]
+    args = case.make(torch.float32, "cpu", seed)
+    torch._dynamo.reset()
+    fn = torch.compile(lambda *a: op.call(*a, **case.kwargs) + 1.0, fullgraph=True)
+    assert_right(op, fn(*args) - 1.0, args, case.kwargs) if name not in ("softmax", "matmul_softmax") else \
+        torch.testing.assert_close(fn(*args) - 1.0, op.call(*args, **case.kwargs), atol=1e-6, rtol=1e-4)
+
+
+def test_vmap_and_export(seed):
+    x, = make("x", seed, (3, 4, 5))
+    assert torch.allclose(torch.vmap(ops.square)(x), x * x)
+
+    class M(torch.nn.Module):
+        def forward(self, x):
+            return ops.gelu(x)
+
+    program = torch.export.export(M(), (x,))
+    assert torch.allclose(program.module()(x), ops.gelu(x))
+
+
+def test_direct_and_dispatched_agree(seed):
+    x, y, bias = make("x", seed, (40, 30), (40, 30), (30,))
+    a, b = make("ab", seed, (30, 20), (20, 10))
+    t = torch.ops.triport
+    for got, want in ((ops.square(x), t.square(x)), (ops.gelu(x), t.gelu(x)), (ops.softmax(x, 0), t.softmax(x, 0)),
+                      (ops.matmul(a, b), t.matmul(a, b)), (ops.matmul_softmax(a, b, 0), t.matmul_softmax(a, b, 0)),
+                      (ops.add_relu(x, bias), t.add_relu(x, bias)),
+                      (ops.add_mul_act(x, y, bias), t.add_mul_act(x, y, bias, 0.5, "relu"))):
+        assert torch.equal(got, want)
+
+
+def test_replayed_calls_use_their_own_arguments(seed):
+    """Same shapes again: what was remembered of the first call must not leak into later ones."""
+    for k in range(4):
+        x, y, bias = make("x", seed + k, (40, 30), (40, 30), (30,))
+        a, b = make("ab", seed + k, (600, 20), (20, 1200), scale=0.5)
+        assert_right(RECORDS["add_mul_act"], ops.add_mul_act(x, y, bias, 0.5 + k, "silu"), [x, y, bias],
+                     {"m": 0.5 + k, "act": "silu"})
+        assert_right(RECORDS["matmul_softmax"], ops.matmul_softmax(a, b, -1), [a, b], {"dim": -1})
+        assert_right(RECORDS["matmul"], ops.matmul(x.T, x), [x.T, x], {})
+        square = x[:30, :30].contiguous()
+        assert_right(RECORDS["matmul"], ops.matmul(square, square), [square, square], {})
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_profiler_shows_op_kernel_backend_and_grid(shapes, seed, tmp_path):
+    import json
+    x, = make("x", seed, (100, 100))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=shapes) as prof:
+        ops.gelu(x)
+    prof.export_chrome_trace(str(tmp_path / "t.json"))
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    op, = [e for e in events if e.get("name") == "triport::gelu"]
+    kernel, = [e for e in events if e.get("name") == "gelu_kernel[triton-cpu] grid(2, 1, 1)"]
+    assert op["ts"] <= kernel["ts"] and kernel["ts"] + kernel["dur"] <= op["ts"] + op["dur"] + 1
+    if shapes:
+        assert kernel["args"]["kernel_backend"] == "triton-cpu" and kernel["args"]["grid"] == "grid(2, 1, 1)"
+
+
+# --- wrong arguments ----------------------------------------------------------------------------------------------------------
+
+X, B = torch.ones(3, 4), torch.ones(4)
+BAD = [
+    (lambda: ops.square([1.0]), "argument 'x' is list"),
+    (lambda: ops.square(torch.ones(3, dtype=torch.bool)), "dtype bool; it takes fp32"),
+    (lambda: ops.square(torch.ones(3, dtype=torch.complex64)), "complex64"),
+    (lambda: ops.square(torch.eye(3).to_sparse()), "layout"),
+    (lambda: ops.gelu(torch.ones(3, dtype=torch.int32)), "argument 'x' has dtype int32"),
+    (lambda: ops.softmax(X, 2), "'dim' is 2; for a tensor of shape 3x4 it takes -2 to 1"),
+    (lambda: ops.softmax(X, 0.5), "'dim' is 0.5"),
+    (lambda: ops.softmax("x"), "argument 'x' is str"),
+    (lambda: ops.matmul(X, X), "'a' is 3x4 and 'b' is 3x4"),
+    (lambda: ops.matmul(X, torch.ones(4)), "argument 'b' has shape 4; it takes a matrix"),
+    (lambda: ops.matmul(X, torch.ones(4, 2, dtype=torch.float16)), "argument 'b' has dtype fp16 but 'a' has fp32"),
+    (lambda: ops.matmul(X, torch.ones(4, 2, device="meta")), "argument 'b' is on meta but 'a' is on cpu"),
+    (lambda: ops.matmul_softmax(X, torch.ones(4, 2), 2), "'dim' is 2; it takes 0"),
+    (lambda: ops.matmul_softmax(X, X), "same K"),
+    (lambda: ops.add_relu(X, torch.ones(3)), "argument 'bias' has shape 3; for x of shape 3x4 it takes one row of 4"),
+    (lambda: ops.add_relu(torch.tensor(1.0), B), "'x' is a scalar"),
+    (lambda: ops.add_mul_act(X, torch.ones(4, 3), B), "argument 'y' has shape 4x3 but 'x' has 3x4"),
+    (lambda: ops.add_mul_act(X, X, B, act="swish"), "unknown act 'swish'"),
+    (lambda: ops.add_mul_act_(X.clone().requires_grad_(), X, B), "requires grad"),
+    (lambda: ops.add_mul_act_(torch.ones(1, 4).expand(3, 4), X, B), "expanded"),
+]
+
+
+@pytest.mark.parametrize("call,text", BAD, ids=[t for _, t in BAD])
+def test_bad_argument(call, text):
+    with pytest.raises(ArgumentError) as e:
+        call()
+    assert text in str(e.value) and str(e.value).startswith("triport.")
+
+
+def test_unlike_devices_named(seed):
+    x = torch.ones(3, 4)
+    with pytest.raises(ArgumentError, match="meta"):
+        torch.ops.triport.add_relu(x, torch.ones(4, device="meta"))
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_torch_compile_dynamic_shapes(name, seed):
+    """Traced with symbolic sizes, run at sizes that were not there at the trace."""
+    op = RECORDS[name]
+    torch._dynamo.reset()
+    fn = torch.compile(op.call, fullgraph=True, dynamic=True, backend="aot_eager")
+    for rows, cols in ((33, 17), (65, 40), (130, 257)):
+        args = make(name, seed, *{"matmul": [(rows, cols), (cols, rows + 3)], "matmul_softmax": [(rows, cols), (cols, rows)],
+                                  "add_relu": [(rows, cols), (cols,)],
+                                  "add_mul_act": [(rows, cols), (rows, cols), (cols,)]}.get(name, [(rows, cols)]), scale=0.5)
+        assert_right(op, fn(*args), args, {})
