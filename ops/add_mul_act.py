@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from torch.library import triton_op
 
 from ..backends.base import ArgumentError, suggest
 from .add_relu import row_tile
 from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, direct,
-                     launch, roomy, traffic, watched, wrap_triton)
+                     launch, register, roomy, traffic, watched, wrap_triton)
 from .gelu import gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
@@ -151,7 +150,7 @@ def _add_mul_act_body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
     return out
 
 
-_add_mul_act = triton_op("triport::add_mul_act", _add_mul_act_body, mutates_args={})
+_add_mul_act = register("add_mul_act", _add_mul_act_body)
 
 
 def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
@@ -168,7 +167,7 @@ def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: 
         x.copy_(out.view(x.shape))
 
 
-_add_mul_act_ = triton_op("triport::add_mul_act_", _add_mul_act__body, mutates_args={"x"})
+_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, {"x"})
 
 
 def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float,
@@ -184,7 +183,7 @@ def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Ten
     return out
 
 
-_add_mul_act_backward = triton_op("triport::add_mul_act_backward", _add_mul_act_backward_body, mutates_args={})
+_add_mul_act_backward = register("add_mul_act_backward", _add_mul_act_backward_body)
 
 
 def _setup(ctx, inputs, output):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op
 
 from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, known, launch, next_power_of_2,
-                     tiles, roomy, traffic, watched, wrap_triton)
+                     register, roomy, tiles, traffic, watched, wrap_triton)
 
 
 def reference(x, bias):
@@ -61,7 +60,7 @@ def _add_relu_body(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_add_relu = triton_op("triport::add_relu", _add_relu_body, mutates_args={})
+_add_relu = register("add_relu", _add_relu_body)
 
 
 def _setup(ctx, inputs, output):

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Callable
 
 import torch
-from torch._library.triton import is_wrap_triton_enabled
+import triton
+import triton.language as tl
+from torch._library.triton import is_wrap_triton_enabled, triton_ops_to_kernels
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad, profiler
+from torch.library import triton_op
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
@@ -180,6 +185,35 @@ def check_same_shape(op: str, **tensors: torch.Tensor):
         if t.shape != first.shape:
             raise ArgumentError(f"triport.{op}: argument {name!r} has shape {_shape(t)} but {first_name!r} has "
                                 f"{_shape(first)}; they must agree")
+
+
+# --- registering ---------------------------------------------------------------------------------------------------------
+
+
+def _sources() -> str:
+    """A digest of the ops' and compiler's sources."""
+    h = hashlib.sha256()
+    for folder in (Path(__file__).parent, Path(__file__).parent.parent / "backends"):
+        for path in sorted(folder.rglob("*.py")):
+            h.update(path.read_bytes())
+    return h.hexdigest()
+
+
+SOURCES = tl.constexpr(_sources())
+
+
+@triton.jit
+def stamp_kernel():
+    """Never launched. torch's compile caches know an op by its kernels' sources, not by its body: this kernel belongs to every
+    op, so that a changed body meets no graph that was compiled from the old one."""
+    sources: tl.constexpr = SOURCES  # noqa: F841
+
+
+def register(name: str, body: Callable, mutates_args=()):
+    """`body` as the op `torch.ops.triport.<name>`."""
+    op = triton_op(f"triport::{name}", body, mutates_args=mutates_args)
+    triton_ops_to_kernels.get(f"triport::{name}", []).append(stamp_kernel)
+    return op
 
 
 # --- launching --------------------------------------------------------------------------------------------------------------

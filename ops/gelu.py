@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from torch.library import triton_op
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_same_shape, check_tensors, dense, direct, launch, tiles,
+from .common import (FLOATS, Case, Op, cdiv, check, check_same_shape, check_tensors, dense, direct, launch, register, tiles,
                      traffic, watched, wrap_triton)
 
 
@@ -80,7 +79,7 @@ def _gelu_body(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu = triton_op("triport::gelu", _gelu_body, mutates_args={})
+_gelu = register("gelu", _gelu_body)
 
 
 def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -96,9 +95,7 @@ def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu_backward = triton_op("triport::gelu_backward", _gelu_backward_body, mutates_args={})
-
-
+_gelu_backward = register("gelu_backward", _gelu_backward_body)
 _gelu.register_autograd(lambda ctx, grad: torch.ops.triport.gelu_backward(grad, ctx.saved_tensors[0]),
                         setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
 

@@ -11,10 +11,9 @@ import functools
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
-                     roomy, traffic, watched, wrap_triton)
+                     register, roomy, traffic, watched, wrap_triton)
 
 
 def reference(a, b):
@@ -121,7 +120,7 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-_matmul = triton_op("triport::matmul", _matmul_body, mutates_args={})
+_matmul = register("matmul", _matmul_body)
 
 
 def _setup(ctx, inputs, output):

@@ -12,10 +12,9 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch,
-                     next_power_of_2, roomy, tiles, traffic, watched, wrap_triton)
+                     next_power_of_2, register, roomy, tiles, traffic, watched, wrap_triton)
 from .matmul import SMALLEST, product_tile, tile_for, tile_of_program
 from ..backends.base import ArgumentError
 from ..backends.replay import temporary
@@ -146,7 +145,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     return c
 
 
-_matmul_softmax = triton_op("triport::matmul_softmax", _matmul_softmax_body, mutates_args={})
+_matmul_softmax = register("matmul_softmax", _matmul_softmax_body)
 
 
 def _setup(ctx, inputs, output):

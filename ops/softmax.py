@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
-                     next_power_of_2, roomy, tiles, traffic, watched, wrap_triton)
+                     next_power_of_2, register, roomy, tiles, traffic, watched, wrap_triton)
 
 
 def reference(x, dim=-1):
@@ -157,7 +156,7 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     return out
 
 
-_softmax = triton_op("triport::softmax", _softmax_body, mutates_args={})
+_softmax = register("softmax", _softmax_body)
 
 
 def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
@@ -177,7 +176,7 @@ def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> tor
     return out
 
 
-_softmax_backward = triton_op("triport::softmax_backward", _softmax_backward_body, mutates_args={})
+_softmax_backward = register("softmax_backward", _softmax_backward_body)
 
 
 def _setup(ctx, inputs, output):

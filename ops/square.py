@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch.library import triton_op
 
-from .common import (FLOATS, INTS, Case, Op, cdiv, check, check_tensors, dense, direct, launch, tiles, traffic, watched,
+from .common import (FLOATS, INTS, Case, Op, cdiv, check, check_tensors, dense, direct, launch, register, tiles, traffic, watched,
                      wrap_triton)
 
 
@@ -48,9 +47,7 @@ def _square_body(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_square = triton_op("triport::square", _square_body, mutates_args={})
-
-
+_square = register("square", _square_body)
 _square.register_autograd(lambda ctx, grad: grad * (2 * ctx.saved_tensors[0]),
                           setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
 
