@@ -87,7 +87,7 @@ def argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask):
     wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
     y = tl.load(y_ptr + offs, mask=mask).to(wide.dtype)
     bias = tl.load(bias_ptr + cols, mask=cols < n).to(wide.dtype)
-    return wide + scale.to(wide.dtype) * y + bias[None, :]
+    return wide + scale * y + bias[None, :]
 
 
 @triton.jit

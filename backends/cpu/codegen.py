@@ -53,6 +53,7 @@ class Kernel:
         self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
         self.owned: list[list[Value]] = []  # values materialised inside each open region that belong outside it
         self.scratch = 0
+        self.current_op: Op | None = None
         self._debug: dict = {}
         sp = self._debug_info()
         self.fn = ir.Function(self.module, name, "void", SIGNATURE, dbg=sp)
@@ -470,6 +471,7 @@ class Kernel:
 
     def run_op(self, op: Op):
         b = self.b
+        self.current_op = op
         b.dbg = self.debug_loc(op)
         if self.is_lazy(op):
             if op.name == "tt.load":
@@ -588,7 +590,12 @@ def _same_offsets(p: Value, q: Value) -> bool:
 
 
 def lower_module(module: Module, target: Target, **options) -> Lowered:
-    """Compile a TTIR module's kernel to LLVM IR for `target`."""
-    return Kernel(module, target, module.kernel.name, **options).lower()
-
-
+    """Compile a TTIR module's kernel to LLVM IR for `target`. Raises `CompileError`, and nothing else."""
+    kernel = Kernel(module, target, module.kernel.name, **options)
+    try:
+        return kernel.lower()
+    except CompileError:
+        raise
+    except Exception as e:
+        raise kernel.error(kernel.current_op, f"this is a bug in triport ({type(e).__name__}: {e}); please report it with "
+                           "the kernel") from e

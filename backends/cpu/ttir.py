@@ -781,4 +781,7 @@ _STRUCTURED = {
 
 def parse(text: str) -> Module:
     """Read a TTIR module. Raises `CompileError` on text it does not understand."""
-    return _Reader(text).module()
+    try:
+        return _Reader(text).module()
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as e:
+        raise CompileError(f"TTIR text: cannot be read ({type(e).__name__}: {e})") from e

@@ -135,8 +135,6 @@ def bitcast(b, op, v):
 
 ELEMENTWISE = {
     "arith.extsi": int_cast("sext"), "arith.extui": int_cast("zext"), "arith.trunci": int_cast("trunc"),
-    "arith.index_cast": lambda b, op, v: b.cast("sext" if ir.bits_of(v.elem) < ir.bits_of(_reg(op.result.type.elem))
-                                                else "trunc", v, _reg(op.result.type.elem)),
     "arith.extf": fp_cast, "arith.truncf": fp_cast, "tt.fp_to_fp": fp_cast,
     "arith.sitofp": from_int(True), "arith.uitofp": from_int(False),
     "arith.fptosi": to_int(True), "arith.fptoui": to_int(False),

@@ -1,0 +1,186 @@
+"""The command line: exit codes, messages, files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from triport.bench import clock, report, results
+from triport.tools.__main__ import main
+
+USER_OP = '''
+import torch, triton, triton.language as tl
+from triport.ops import Case, Op
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) * FACTOR, mask=offs < n)
+
+def double(x):
+    out = torch.empty_like(x)
+    scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), FACTOR=2, BLOCK=1024)
+    return out
+
+def triple(x):
+    return double(x) * 1.5 + 1e-3
+
+double_op = Op("double", double, lambda x: x * 2, (Case(((1000,),)),))
+wrong_op = Op("wrong", triple, lambda x: x * 3, (Case(((1000,),)),))
+broken_op = Op("broken", lambda x: 1 / 0, lambda x: x * 3, (Case(((1000,),)),))
+'''
+
+
+@pytest.fixture
+def user_file(tmp_path):
+    path = tmp_path / "my_ops.py"
+    path.write_text(USER_OP)
+    return path
+
+
+QUICK = ["--reps", "2", "--backend", "torch", "--backend", "triton-cpu", "--case", "128x128"]
+
+
+def test_bench_writes_rows(tmp_path, capsys):
+    path = tmp_path / "r.json"
+    assert main(["bench", "--op", "softmax", "--op", "add_relu", *QUICK, "--json", str(path)]) == 0
+    data = results.load(path)
+    assert data["complete"] and {(r["op"], r["backend"]) for r in data["rows"]} == {
+        (o, b) for o in ("softmax", "add_relu") for b in ("torch", "triton-cpu")}
+    for r in data["rows"]:
+        assert r["status"] == "ok" and r["error"] <= r["allowed"]
+        for kind in ("wall_s", "cpu_s"):
+            s = r[kind]
+            assert 0 <= s["min"] <= s["p20"] <= s["p50"] <= s["p80"] <= s["max"] and s["n"] == 2 and s["std"] >= 0
+        assert r["gb_per_s"] > 0 and r["roofline"] > 0 and r["speedup"] > 0 and r["peak_bytes"] >= 128 * 128 * 4
+        if r["backend"] == "triton-cpu":
+            assert 0 < r["first_call_s"]["disk"] < r["first_call_s"]["cold"]
+    limits = data["machine"]["roofline"]["cpu"]
+    assert limits["bytes_per_s"] > 1e8 and limits["flop_per_s"] > 1e9
+    text = capsys.readouterr().out
+    assert "softmax" in text and "triton-cpu" in text
+
+
+def test_spine_format(capsys):
+    assert main(["bench", "--op", "square", *QUICK, "--format", "spine"]) == 0
+    lines = capsys.readouterr().out.strip().split("\n")
+    assert len(lines) == 6
+    assert lines[0].startswith("bench_square(128x128, 'torch') {}, ") and lines[0].endswith("all results in seconds")
+    assert lines[1].startswith("Wall: Avg=0.") and ", min=0." in lines[1] and ", std=0." in lines[1] and ", max=0." in lines[1]
+    assert lines[2].startswith("CPU: Avg=0.")
+
+
+def test_users_own_op(user_file, tmp_path):
+    path = tmp_path / "r.json"
+    assert main(["bench", "--op", f"{user_file}:double_op", "--backend", "triton-cpu", "--reps", "2", "--json",
+                 str(path)]) == 0
+    assert results.load(path)["rows"][0]["op"] == "double"
+
+
+@pytest.mark.parametrize("name,status", [("wrong_op", "wrong"), ("broken_op", "failed")])
+def test_wrong_result_is_exit_1(user_file, tmp_path, capsys, name, status):
+    path = tmp_path / "r.json"
+    assert main(["bench", "--op", f"{user_file}:{name}", "--backend", "torch", "--backend", "triton-cpu", "--reps", "2",
+                 "--json", str(path)]) == 1
+    ours = [r for r in results.load(path)["rows"] if r["backend"] == "triton-cpu"]
+    assert ours[0]["status"] == status and "wall_s" not in ours[0], "what is wrong is not timed"
+    assert ("WRONG" if status == "wrong" else "ZeroDivisionError") in capsys.readouterr().out
+
+
+def test_list(capsys):
+    assert main(["bench", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert "matmul_softmax: fp32, fp16, bf16" in out and "512x512,512x512,dim=-1" in out and "triton-gpu" in out
+
+
+BAD = [
+    (["bench", "--op", "softmx"], "unknown op 'softmx'; did you mean 'softmax'?"),
+    (["bench", "--op", "nowhere.py:x"], "there is no file nowhere.py"),
+    (["bench", "--backend", "cudaa"], "unknown backend 'cudaa'"),
+    (["bench", "--dtype", "fp33"], "unknown dtype 'fp33'"),
+    (["bench", "--op", "gelu", "--dtype", "int32"], "the chosen ops take"),
+    (["bench", "--op", "gelu", "--case", "7x7"], "unknown case '7x7'"),
+    (["bench", "--threads", "0"], "--threads 0: it takes a number from 1 up"),
+    (["bench", "--reps", "0"], "--reps 0"),
+    (["bench", "--op", "gelu", "--json", "/nowhere/at/all.json"], "there is no folder"),
+]
+
+
+@pytest.mark.parametrize("argv,text", BAD, ids=[" ".join(b[0]) for b in BAD])
+def test_usage_is_exit_2(argv, text, capsys):
+    assert main(argv) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_unavailable_backend_says_why(capsys):
+    from triport.backends import get
+    if get("triton-gpu").unavailable() is None:
+        pytest.skip("there is a GPU here")
+    assert main(["bench", "--backend", "triton-gpu"]) == 2
+    assert "backend triton-gpu cannot run here" in capsys.readouterr().err
+
+
+def test_unknown_command_is_exit_2(capsys):
+    with pytest.raises(SystemExit) as e:
+        main(["benhc"])
+    assert e.value.code == 2
+
+
+def test_user_file_without_the_name(user_file, capsys):
+    assert main(["bench", "--op", f"{user_file}:nothing"]) == 2
+    assert "it has double_op, wrong_op, broken_op" in capsys.readouterr().err
+
+
+def test_devices(capsys):
+    assert main(["devices", "--json"]) == 0
+    rows = {r["backend"]: r for r in json.loads(capsys.readouterr().out)}
+    assert rows["triton-cpu"]["status"] == "ok" and "error" in rows["triton-cpu"]["proof"]
+    assert rows["torch"]["status"] == "ok" and "triton" in rows["triton-cpu"]["versions"]
+    gpu = rows["triton-gpu"]
+    assert gpu["status"] == "ok" or ("install" in gpu["reason"] or "nvidia-smi" in gpu["reason"])
+    assert main(["devices"]) == 0
+    assert "proof" in capsys.readouterr().out
+
+
+def test_ctrl_c_leaves_a_valid_file(tmp_path):
+    path = tmp_path / "r.json"
+    p = subprocess.Popen([sys.executable, "-m", "triport.tools", "bench", "--backend", "torch", "--backend", "triton-cpu",
+                          "--json", str(path), "--no-cold"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                         cwd=Path(__file__).resolve().parent.parent, env=os.environ)
+    for _ in range(600):
+        if path.exists() and len(json.loads(path.read_text())["rows"]) >= 4:
+            break
+        time.sleep(0.1)
+    p.send_signal(signal.SIGINT)
+    _, err = p.communicate(timeout=60)
+    data = results.load(path)
+    assert p.returncode == 130 and len(data["rows"]) >= 4 and not data["complete"]
+    assert "interrupted after" in err
+
+
+def test_broken_results_file(tmp_path):
+    from triport.backends.base import Error
+    for text in ("", "{", "[]", '{"schema": 99, "rows": []}'):
+        (tmp_path / "r.json").write_text(text)
+        with pytest.raises((Error, AttributeError)):
+            results.load(tmp_path / "r.json")
+
+
+def test_summary_of_samples():
+    s = clock.summary([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert s == {"avg": 3.0, "min": 1.0, "std": pytest.approx(2**0.5), "max": 5.0, "p20": 2.0, "p50": 3.0, "p80": 4.0, "n": 5}
+
+
+def test_interleaving_takes_turns():
+    order = []
+    fns = {k: ((lambda k=k: order.append(k)), lambda: None) for k in "ab"}
+    samples = clock.interleave(fns, rounds=3, seconds=0)
+    assert "".join(order) == "aabb" + "ab" * 3 and all(len(s.wall) == 3 for s in samples.values())
+
+
+def test_times_in_words():
+    assert [report.time_text(t) for t in (1.23e-5, 4.56e-3, 1.2)] == ["12.3 us", "4.56 ms", "1.20 s"]

@@ -1,0 +1,257 @@
+"""The runtime: cache, processes, threads, forks, launch hooks, scratch."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triport import ops
+from triport.backends import drivers
+from triport.backends.cpu import runtime
+
+KERNEL = """
+import sys, torch, triton, triton.language as tl
+@triton.jit
+def add_one(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) + 1, mask=offs < n)
+x = torch.arange(1000.); out = torch.empty_like(x)
+add_one[(8,)](x, out, 1000, BLOCK=128)
+assert torch.equal(out, x + 1)
+print("right")
+"""
+
+
+def start(script: Path, cache, **env):
+    return subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "TRITON_CACHE_DIR": str(cache), **env}, cwd=script.parent)
+
+
+def finish(p):
+    out, err = p.communicate(timeout=120)
+    assert p.returncode == 0 and "right" in out, err[-2000:]
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(KERNEL)
+    return path
+
+
+def test_two_processes_compile_at_once(script, tmp_path):
+    both = [start(script, tmp_path / "cache") for _ in range(2)]
+    for p in both:
+        finish(p)
+
+
+def test_damaged_cache_is_compiled_again(script, tmp_path):
+    """Every file of an entry in turn: emptied, cut in half, altered, removed."""
+    cache = tmp_path / "cache"
+    finish(start(script, cache))
+    files = sorted(p for p in cache.rglob("*") if p.is_file() and "add_one" in p.name)
+    assert any(p.suffix == ".obj" for p in files) and any(p.name.startswith("__grp__") for p in files)
+    for kind in ("empty", "half", "alter", "remove"):
+        for path in files:
+            if path.suffix in (".source", ".ttir", ".llir", ".asm") and kind in ("half", "alter"):
+                continue  # text to look at: what runs is the object
+            data = path.read_bytes()
+            if kind == "remove":
+                path.unlink()
+            else:
+                path.write_bytes({"empty": b"", "half": data[:len(data) // 2],
+                                  "alter": data[:40] + bytes([data[40] ^ 255]) + data[41:]}[kind])
+            finish(start(script, cache))
+
+
+@triton.jit
+def sum_rows(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * n + cols, mask=cols < n, other=0.0)
+    e = tl.exp(x)
+    total = tl.sum(e, axis=0)
+    tl.store(out_ptr + tl.program_id(0), tl.sum(e / total, axis=0))
+
+
+def launch_many(errors):
+    x = torch.randn(200, 300)
+    for _ in range(30):
+        out = torch.empty(200)
+        sum_rows[(200,)](x, out, 300, BLOCK=512)
+        if not torch.allclose(out, torch.ones(200)):
+            errors.append(out)
+
+
+def test_launches_from_several_threads():
+    launch_many([])
+    errors = []
+    threads = [threading.Thread(target=launch_many, args=(errors,)) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_follows_torchs_thread_count(count):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(count)
+        errors = []
+        launch_many(errors)
+        assert not errors
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_own_threads(tmp_path):
+    """Without OpenMP: the pool of our own, from several Python threads and after idling."""
+    path = tmp_path / "own.py"
+    path.write_text(textwrap.dedent("""
+        import sys, threading, time, torch
+        sys.path.insert(0, %r)
+        import conftest, test_runtime as t
+        from triport.backends.cpu import runtime
+        assert runtime.pool().openmp == (0, 0)
+        torch.set_num_threads(4)
+        errors = []
+        for _ in range(3):
+            threads = [threading.Thread(target=t.launch_many, args=(errors,)) for _ in range(3)]
+            [x.start() for x in threads]; [x.join() for x in threads]
+            time.sleep(0.05)
+        busy = time.process_time(); time.sleep(0.5); busy = time.process_time() - busy
+        assert not errors and busy < 0.1, busy
+        print("right")
+    """) % str(Path(__file__).parent))
+    finish(start(path, tmp_path / "cache", TRITON_CPU_THREADS="own"))
+
+
+def test_fork():
+    """A forked child launches on threads of its own."""
+    errors = []
+    launch_many(errors)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.set_num_threads(2)
+            launch_many(errors)
+            os._exit(1 if errors else 0)
+        except BaseException:
+            os._exit(2)
+    for _ in range(600):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            break
+        threading.Event().wait(0.1)
+    else:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        pytest.fail("the child hangs")
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_launch_hooks_are_called():
+    seen = []
+    enter = lambda lazy: seen.append(("enter", lazy.get()["name"]))  # noqa: E731
+    leave = lambda lazy: seen.append(("exit", lazy.get()["name"]))  # noqa: E731
+    x = torch.randn(2, 8)
+    ops.softmax(x)
+    triton.knobs.runtime.launch_enter_hook.add(enter)
+    triton.knobs.runtime.launch_exit_hook.add(leave)
+    try:
+        ops.softmax(x)
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(enter)
+        triton.knobs.runtime.launch_exit_hook.remove(leave)
+    assert seen == [("enter", "softmax_rows_kernel"), ("exit", "softmax_rows_kernel")]
+
+
+def test_stages_and_metadata():
+    x = torch.randn(4, 64)
+    k = sum_rows.warmup(x, torch.empty(4), 64, BLOCK=64, grid=(1,))
+    assert {"ttir", "llir", "asm", "obj"} <= set(k.asm)
+    assert "sum_rows" in k.asm["asm"] and ".loc" in k.asm["asm"] and k.asm["obj"][:4] == b"\x7fELF"
+    assert k.metadata.scratch_bytes > 0 and k.metadata.name == "sum_rows"
+
+
+def test_plugin_is_active_here_and_keyed_by_its_own_device():
+    driver = triton.runtime.driver.active
+    assert driver.get_current_device() == "cpu" and driver.get_current_target().backend == "cpu"
+    assert drivers.is_current("cpu") and not drivers.is_current("cuda")
+
+
+def test_do_bench_works():
+    x = torch.randn(64)
+    ms = triton.testing.do_bench(lambda: ops.square(x), warmup=1, rep=5)
+    assert 0 < ms < 1000
+
+
+def test_autotune_works():
+    @triton.autotune(configs=[triton.Config({"BLOCK": b}) for b in (64, 256)], key=["n"])
+    @triton.jit
+    def tuned(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+        offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) * 2, mask=offs < n)
+
+    x, out = torch.randn(1000), torch.empty(1000)
+    tuned[lambda meta: (triton.cdiv(1000, meta["BLOCK"]),)](x, out, 1000)
+    assert torch.equal(out, x * 2)
+
+
+def test_scratch_that_cannot_be_had():
+    packed_status = runtime.no_memory
+    with pytest.raises(Exception, match="no memory for 5 bytes of scratch"):
+        packed_status("k", 5)
+
+
+def test_interpreter_runs_the_ops(tmp_path):
+    """TRITON_INTERPRET=1: kernels run as Python, and what cannot work says so."""
+    path = tmp_path / "interpret.py"
+    path.write_text(textwrap.dedent("""
+        import torch
+        from triport import ops
+        from triport.bench import check
+        from triport.ops import registry
+        for name in registry.NAMES:
+            op = registry.get(name)
+            args = [torch.randn(s)[..., :5].contiguous() if len(s) == 1 else torch.randn(5, 5) for s in op.cases[0].shapes]
+            right, e = check.verdict(op, op.call(*args, **op.cases[0].kwargs), args, op.cases[0].kwargs)
+            assert right, (name, e)
+        try:
+            torch.compile(ops.square, fullgraph=True, backend="aot_eager")(torch.ones(4))
+        except Exception as e:
+            assert "TRITON_INTERPRET=1 runs triport's ops on real tensors only" in str(e), e
+        else:
+            raise AssertionError("traced")
+        print("right")
+    """))
+    finish(start(path, tmp_path / "cache", TRITON_INTERPRET="1"))
+
+
+def test_importing_triton_does_not_import_the_compiler():
+    code = ("import triton, sys; print([m for m in sys.modules if m.startswith('triport') or m == 'llvmlite'])")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = set(eval(out))
+    assert "llvmlite" not in loaded and not any("codegen" in m or "ops" in m for m in loaded)
+
+
+def test_import_time():
+    """`import triport.ops` adds less than 0.2 s to torch and triton."""
+    code = ("import torch, triton, torch.library, time; t = time.perf_counter(); import triport.ops; "
+            "print(time.perf_counter() - t)")
+    best = min(float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+               for _ in range(3))
+    assert best < 0.2, best
+
+
+def test_json_of_metadata_is_plain():
+    k = sum_rows.warmup(torch.randn(4, 64), torch.empty(4), 64, BLOCK=64, grid=(1,))
+    assert json.dumps(k.metadata._asdict(), default=vars)
