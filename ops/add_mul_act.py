@@ -150,7 +150,7 @@ def _add_mul_act_body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
     return out
 
 
-_add_mul_act = register("add_mul_act", _add_mul_act_body)
+_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel)
 
 
 def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
@@ -167,7 +167,7 @@ def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: 
         x.copy_(out.view(x.shape))
 
 
-_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, {"x"})
+_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, add_mul_act_kernel, mutates_args={"x"})
 
 
 def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float,
@@ -183,7 +183,7 @@ def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Ten
     return out
 
 
-_add_mul_act_backward = register("add_mul_act_backward", _add_mul_act_backward_body)
+_add_mul_act_backward = register("add_mul_act_backward", _add_mul_act_backward_body, add_mul_act_backward_kernel)
 
 
 def _setup(ctx, inputs, output):

@@ -60,7 +60,7 @@ def _add_relu_body(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_add_relu = register("add_relu", _add_relu_body)
+_add_relu = register("add_relu", _add_relu_body, add_relu_kernel)
 
 
 def _setup(ctx, inputs, output):

@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable
+from unittest import mock
 
 import torch
 import triton
@@ -209,10 +210,14 @@ def stamp_kernel():
     sources: tl.constexpr = SOURCES  # noqa: F841
 
 
-def register(name: str, body: Callable, mutates_args=()):
-    """`body` as the op `torch.ops.triport.<name>`."""
-    op = triton_op(f"triport::{name}", body, mutates_args=mutates_args)
-    triton_ops_to_kernels.get(f"triport::{name}", []).append(stamp_kernel)
+def register(name: str, body: Callable, *kernels, mutates_args=()):
+    """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`."""
+    full = f"triport::{name}"
+    # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
+    # here instead; where a version has no such search there is nothing to leave out.
+    with mock.patch.object(torch._library.triton, "get_inner_triton_kernels", lambda fn: [], create=True):
+        op = triton_op(full, body, mutates_args=mutates_args)
+    triton_ops_to_kernels[full] = [*kernels, stamp_kernel]
     return op
 
 
@@ -315,8 +320,7 @@ def direct(body: Callable, tensors: tuple, *params):
 
 
 def wrap_triton(kernel):
-    """`torch.library.wrap_triton` where something traces, else the kernel itself. Under this name, because torch looks
-    for it in an op's source to find the op's kernels."""
+    """`torch.library.wrap_triton` where something traces, else the kernel itself."""
     if getattr(_direct, "on", False) or not is_wrap_triton_enabled():
         return kernel
     return torch.library.wrap_triton(kernel)

@@ -79,7 +79,7 @@ def _gelu_body(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu = register("gelu", _gelu_body)
+_gelu = register("gelu", _gelu_body, gelu_kernel)
 
 
 def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -95,7 +95,7 @@ def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu_backward = register("gelu_backward", _gelu_backward_body)
+_gelu_backward = register("gelu_backward", _gelu_backward_body, gelu_backward_kernel)
 _gelu.register_autograd(lambda ctx, grad: torch.ops.triport.gelu_backward(grad, ctx.saved_tensors[0]),
                         setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
 

@@ -156,7 +156,7 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     return out
 
 
-_softmax = register("softmax", _softmax_body)
+_softmax = register("softmax", _softmax_body, softmax_columns_kernel, softmax_rows_kernel, softmax_long_rows_kernel)
 
 
 def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
@@ -176,7 +176,7 @@ def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> tor
     return out
 
 
-_softmax_backward = register("softmax_backward", _softmax_backward_body)
+_softmax_backward = register("softmax_backward", _softmax_backward_body, softmax_backward_kernel)
 
 
 def _setup(ctx, inputs, output):

@@ -47,7 +47,7 @@ def _square_body(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_square = register("square", _square_body)
+_square = register("square", _square_body, square_kernel)
 _square.register_autograd(lambda ctx, grad: grad * (2 * ctx.saved_tensors[0]),
                           setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
 

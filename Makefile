@@ -1,0 +1,30 @@
+# make bench   set up, then check and time every op on every backend of this machine
+# make test    set up, then run the tests
+# make clean   remove what these made
+#
+# PYTHON=python3.12 picks the interpreter; PIP_ARGS="..." goes to pip, for example
+# PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for the small CPU build of torch.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: bench test clean
+
+bench: $(VENV)/ready
+	$(BIN)/triport bench $(ARGS)
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest $(ARGS)
+
+# Made once, and again when what it depends on changes.
+$(VENV)/ready: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt setuptools
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt --no-build-isolation -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info
