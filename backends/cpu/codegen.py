@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..base import CompileError
-from . import ir, lower
+from . import ir, lower, rows
 from .analysis import KEEP_ABOVE, Facts, root_pointer, same_expression, walk
 from .ir import Builder, Val, i64
 from .nest import Buffer, Induction, Nest, memory_type, row_major
@@ -49,6 +49,8 @@ class Kernel:
         self.keeps: list[Value] = []
         self.pending_loads: list[Op] = []
         self.executed: set[Op] = set()
+        self.fused: set[Op] = set()  # carried out already, as part of a group
+        self.buffers_after: dict[Value, Buffer] = {}
         self.disjoint: dict[tuple[int, int], bool] = {}
         self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
         self.owned: list[list[Value]] = []  # values materialised inside each open region that belong outside it
@@ -303,6 +305,12 @@ class Kernel:
         mapped = self.mapped_dims(op, dims)
         return mapped is not None and self._known_false(nest, op.operands[0], mapped)
 
+    def write_keeps_to(self, nest: Nest, keeps, buffers, op: Op):
+        """Store what a row's pass keeps, at its current indices, in `buffers`."""
+        for v in keeps:
+            if all(nest.facts.values()) or not self._never_read_here(nest, v, op):
+                nest.store_buffer(buffers[v], nest.identity, nest.at(v, nest.identity))
+
     def _kept_buffer(self, nest: Nest, v: Value) -> Buffer:
         shape = v.type.shape
         strides, n = [0] * len(shape), 1
@@ -393,10 +401,14 @@ class Kernel:
                 self.materialise(v)
                 continue
             else:
-                fine = own and _same_offsets(load.operands[0], ptr)
+                fine = own and self.same_offsets(load.operands[0], ptr)
                 self.disjoint[source, target] = self.disjoint.get((source, target), True) and fine
             still.append(load)
         self.pending_loads = still
+
+    def same_offsets(self, p: Value, q: Value) -> bool:
+        """Do two pointer tensors use the same offsets, whatever their bases?"""
+        return _same_offsets(p, q)
 
     def _reads_identically(self, op: Op, load: Op) -> bool:
         """Does `op` read the load's element k only for its own element k?"""
@@ -476,6 +488,14 @@ class Kernel:
         if self.is_lazy(op):
             if op.name == "tt.load":
                 self.pending_loads.append(op)
+            return
+        if op in self.fused:
+            return
+        group = rows.find(self, op) if op.name == "tt.reduce" else None
+        if group:
+            rows.emit(self, *group)
+            self.buffers |= self.buffers_after
+            self.buffers_after = {}
             return
         root = lower.ROOTS.get(op.name)
         if root is not None:

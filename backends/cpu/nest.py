@@ -427,6 +427,26 @@ class Nest:
         unroll = max(1, min(unroll, self.shape[self.vdim] // self.lanes)) if self.shape else 1
         self._loops(0, body, unroll, before_inner, after_inner)
 
+    def run_rows(self, row):
+        """Emit one loop over dimension 0 round `row()`, which calls `inner` for every pass over dimension 1."""
+        self.order = [0, 1]
+        self.depth_of = {0: 1, 1: 2}
+        self.sections, self.memos = [self.b.open_section()], [{}]
+        for lo, hi, step, facts, _ in self._ranges(0, 1):
+            saved = self.facts
+            self.facts = {**saved, **facts}
+            self._loop(lo, hi, step, 0, row)
+            self.facts = saved
+
+    def new_section(self):
+        """From here on what belongs to the row, but not to its elements, is emitted here."""
+        self.sections[1] = self.b.open_section()
+
+    def inner(self, body, unroll: int = 1, before_inner=None, after_inner=None):
+        """One pass over dimension 1, within `run_rows`."""
+        unroll = max(1, min(unroll, self.shape[1] // self.lanes))
+        self._loops(1, body, unroll, before_inner, after_inner)
+
     def _loops(self, depth: int, body, unroll, before_inner, after_inner):
         if depth == len(self.order):
             chunks = self._chunks

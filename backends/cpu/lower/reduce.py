@@ -93,20 +93,29 @@ def across_lanes(k, join, accs: list[Val]) -> list[Val]:
 _QUICK = {"arith.maxnumf": ("ogt", _inf(-1)), "arith.minnumf": ("olt", _inf(1))}
 
 
+def quick_form(k, op):
+    """(start value, combine) of a maximum or minimum that may be tried by plain comparisons first, else None."""
+    quick = _QUICK.get(op.regions[0].block.ops[0].name)
+    e = op.operands[0].type.elem
+    if not quick or identity_of(op) is None or e not in ("f32", "f64") or k.facts.cost(op.operands[0]) > 4:
+        return None
+    pred, value = quick
+    return const(REGISTER[e], value(e)), lambda acc, x: k.b.select(k.b.fcmp(pred, x, acc), x, acc)
+
+
 def reduce(k, op):
     """Emit a reduction. A maximum (or minimum) of cheap f32 or f64 elements is first taken by plain comparisons, which skip
     NaN; where that finds no number it is done again, exactly: all elements may have been NaN."""
-    quick = _QUICK.get(op.regions[0].block.ops[0].name)
+    quick = quick_form(k, op)
     exact = identity_of(op)
     slots = [k.alloc(r.type.shape, r.type.elem) if r.type.is_tensor else k.b.alloca(REGISTER[r.type.elem], "result")
              for r in op.results]
-    if quick and exact is not None and op.result.type.elem in ("f32", "f64") and k.facts.cost(op.operands[0]) <= 4:
+    if quick:
         b = k.b
-        pred, value = quick
-        limit = const(REGISTER[op.result.type.elem], value(op.result.type.elem))
+        limit, combine = quick
         missed = b.alloca("i1", "missed")
         b.store(const("i1", False), missed, 1)
-        _reduce(k, op, slots, limit, lambda acc, x: b.select(b.fcmp(pred, x, acc), x, acc), missed)
+        _reduce(k, op, slots, limit, combine, missed)
         again, done = k.fn.new_block("again"), k.fn.new_block("found")
         b.cond_br(b.load("i1", missed, 1), again, done)
         b.enter(again)
