@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+
 import torch
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without what the profiler writes to stderr from C++ at every start (torch 2.13 "USDT" lines, at any log level)."""
+    sys.stderr.flush()
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)
 
 
 def peak(fn, device: str = "cpu") -> int:
@@ -14,7 +32,7 @@ def peak(fn, device: str = "cpu") -> int:
         fn()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
+    with _quiet(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
         keep = fn()
     live = top = 0
     for e in prof.profiler.kineto_results.events():

@@ -31,7 +31,7 @@ def _fma_kernel():
     target = targets.native()
     lanes = target.lanes(32)
     chains = min(12, target.registers - 4)
-    turns = 200000
+    turns = 2000000  # some 5 ms: waking the threads must not show
     module = ir.Module("fma_peak", target.triple)
     fn = ir.Function(module, "fma_peak", "void", SIGNATURE)
     b = ir.Builder(fn)
@@ -73,7 +73,7 @@ def fma_peak(threads: int | None = None) -> float:
     pool = runtime.pool()
     packed = struct.pack("<8Qf4x", address, threads, 1, 1, scratch, threads, *pool.openmp, 0.999)
     pool.call(packed)
-    best = min(clock.once(lambda: pool.call(packed))[0] for _ in range(5))
+    best = min(clock.once(lambda: pool.call(packed))[0] for _ in range(9))
     return flop * threads / best
 
 

@@ -113,7 +113,7 @@ def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     workers = torch.get_num_threads() if a.device.type != "cuda" else 1
     low = SMALLEST["cuda" if a.device.type == "cuda" else "cpu"]
     span = max(low, next_power_of_2(length))
-    width = next((w for w in widths if cdiv(across, w) >= workers and w * span <= 1 << 18), widths[-1])
+    width = next((w for w in widths if cdiv(across, w) >= workers and w * span <= 1 << 17), widths[-1])
     width = min(width, max(low, next_power_of_2(across)))
     t["BM"], t["BN"] = (span, width) if axis == 0 else (width, span)
     t["BK"] = min(t["BK"], max(low, (1 << 17) // t["BN"]))

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triport.backends.base import CompileError
-from triport.backends.cpu import codegen, lower, machine, targets, ttir
+from triport.backends.cpu import codegen, lower, machine, targets, ttir_reader
 from triport.bench import check
 
 TORCH = {"i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
@@ -585,7 +585,7 @@ def test_a_kernel_argument_elsewhere_is_refused():
                                   "\x00\xff", "module { tt.func public @k(%a: tensor<4x) { tt.return } }"])
 def test_reader_refuses_broken_text(text):
     with pytest.raises(CompileError):
-        ttir.parse(text)
+        ttir_reader.parse(text)
 
 
 def test_reader_survives_mutation(seed):
@@ -604,7 +604,7 @@ def test_reader_survives_mutation(seed):
             else:
                 chars[at] = rng.choice(list("{}()<>%:=,#\" x1"))
         try:
-            codegen.lower_module(ttir.parse("".join(chars)), targets.get("x86-64-v3"))
+            codegen.lower_module(ttir_reader.parse("".join(chars)), targets.get("x86-64-v3"))
         except CompileError:
             pass
 
@@ -624,7 +624,7 @@ VECTOR = {"SSE4.2": r"mulps\s+%xmm", "AVX2": r"vmulps\s+.*%ymm", "AVX-512": r"vm
 def test_every_target_makes_vector_code(name):
     row = targets.get(name)
     text = elementwise("%r = arith.mulf %v0, %v1 : tensor<1024xf32>", ["f32", "f32"], "f32", 1024)
-    lowered = codegen.lower_module(ttir.parse(text), row)
+    lowered = codegen.lower_module(ttir_reader.parse(text), row)
     _, asm, obj = machine.compile_ir(lowered.text, row)
     assert re.search(VECTOR[row.isa], asm), asm
     assert obj[:4] == b"\x7fELF"
@@ -661,3 +661,70 @@ def test_gpu_options_change_nothing():
     a = vector_add[(1,)](x, x, torch.empty(64), 64, BLOCK=64)
     b = vector_add[(1,)](x, x, torch.empty(64), 64, BLOCK=64, num_warps=8, num_stages=3)
     assert a.hash == b.hash
+
+
+@triton.jit
+def rows_kernel(x_ptr, w_ptr, out_ptr, stats_ptr, M, N, KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    r, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
+    mask = (r[:, None] < M) & (c[None, :] < N)
+    ptrs = r[:, None] * N + c[None, :]
+    x = tl.load(x_ptr + ptrs, mask=mask, other=-float("inf") if KIND == "softmax" else 0.0).to(tl.float32)
+    if KIND == "softmax":
+        top = tl.max(x, 1)
+        e = tl.exp(x - top[:, None])
+        total = tl.sum(e, 1)
+        y = e / total[:, None]
+    elif KIND == "norm":
+        top = tl.sum(x, 1) / N
+        d = tl.where(mask, x - top[:, None], 0.0)
+        total = tl.sum(d * d, 1) / N
+        y = d * (1 / tl.sqrt(total + 1e-5))[:, None] * tl.load(w_ptr + c, mask=c < N, other=0.0)[None, :]
+    else:  # results that meet each other's rows: what must not be fused, or not that way
+        top = tl.sum(x, 1)
+        total = tl.sum(x * tl.sum(top), 1)
+        y = x + tl.max(total, 0) - tl.sum(tl.where(r == 0, top, 0.0), 0)
+    tl.store(out_ptr + ptrs, y.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(stats_ptr + r, top, mask=r < M)
+    tl.store(stats_ptr + M + r, total, mask=r < M)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "norm", "crossed"])
+@pytest.mark.parametrize("m,n", [(1, 1), (16, 64), (37, 100), (64, 3), (5, 257)])
+@pytest.mark.parametrize("dtype,bound", [(torch.float32, 3e-6), (torch.bfloat16, 8e-3)])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_row_passes(kind, m, n, dtype, bound, in_place):
+    x, w = (torch.randn(m, n) + 0.5).to(dtype), torch.randn(n)
+    view, whole = check.guarded((m, n), dtype)
+    view.copy_(x)
+    stats = torch.empty(2 * m)
+    bm = triton.next_power_of_2(m) if kind == "crossed" else 16
+    rows_kernel[(triton.cdiv(m, bm),)](view if in_place else x, w, view, stats, m, n, KIND=kind, BM=bm,
+                                       BN=triton.next_power_of_2(n))
+    d = x.double()
+    if kind == "softmax":
+        want, top, total = torch.softmax(d, 1), d.amax(1), torch.exp(d - d.amax(1, keepdim=True)).sum(1)
+    elif kind == "norm":
+        top, total = d.mean(1), d.var(1, unbiased=False)
+        want = (d - top[:, None]) / torch.sqrt(total + 1e-5)[:, None] * w.double()
+    else:
+        top = d.sum(1)
+        total = (d * top.sum()).sum(1)
+        padded = torch.cat([total, torch.zeros(bm - m, dtype=torch.float64)])
+        want = d + padded.max() - top[0]
+    scale = 1 + (total.abs().max() if kind == "crossed" else 0)
+    assert (view.double() - want).norm() <= bound * (want.norm() + scale) + 1e-6
+    assert (stats[:m].double() - top).norm() <= 1e-5 * (top.norm() + scale + n)
+    assert (stats[m:].double() - total).norm() <= 1e-5 * (total.norm() + scale + n)
+    assert check.guards_hold(whole)
+
+
+def test_row_maximum_of_nan():
+    x = torch.randn(20, 40)
+    x[3], x[5, 7], x[8, :39] = float("nan"), float("nan"), float("nan")
+    x[9] = -float("inf")
+    out, stats = torch.empty_like(x), torch.empty(40)
+    rows_kernel[(2,)](x, x, out, stats, 20, 40, KIND="softmax", BM=16, BN=64)
+    torch.testing.assert_close(out, torch.softmax(x, 1), equal_nan=True)
+    known = torch.isfinite(x).any(1)
+    want = torch.where(torch.isnan(x), -float("inf"), x).amax(1)
+    assert torch.equal(stats[:20][known], want[known])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 
 #: command -> (module, one line)
@@ -18,7 +17,6 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # torch.profiler's own chatter; read when torch is imported
     parser = argparse.ArgumentParser(prog="triport", description="One op on every backend: run it, check it, time it.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     runs = {}

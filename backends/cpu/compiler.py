@@ -149,9 +149,9 @@ def make_ttir(mod, metadata):
 
 def make_llir(src, metadata, options) -> str:
     """TTIR -> optimised LLVM IR."""
-    from . import codegen, machine, targets, ttir
+    from . import codegen, machine, targets, ttir_reader
 
-    module = ttir.parse(str(src))
+    module = ttir_reader.parse(str(src))
     target = targets.get(options.arch)
     lowered = codegen.lower_module(module, target, fp_fusion=options.enable_fp_fusion,
                                    assume_disjoint=options.assume_disjoint)
