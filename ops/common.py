@@ -38,7 +38,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return next((n for n, d in DTYPES.items() if d == dtype), str(dtype).removeprefix("torch."))
 
 
-# --- records -------------------------------------------------------------------------------------------------------------
+# --- records ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def traffic(*tensors: torch.Tensor) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-# --- argument checks --------------------------------------------------------------------------------------------------------
+# --- argument checks -------------------------------------------------------------------------------------------------
 
 
 def _shape(t: torch.Tensor) -> str:
@@ -188,7 +188,7 @@ def check_same_shape(op: str, **tensors: torch.Tensor):
                                 f"{_shape(first)}; they must agree")
 
 
-# --- registering ---------------------------------------------------------------------------------------------------------
+# --- registering -----------------------------------------------------------------------------------------------------
 
 
 def _sources() -> str:
@@ -221,7 +221,7 @@ def register(name: str, body: Callable, *kernels, mutates_args=()):
     return op
 
 
-# --- launching --------------------------------------------------------------------------------------------------------------
+# --- launching -------------------------------------------------------------------------------------------------------
 
 
 def tiles(table: dict, x: torch.Tensor) -> dict:

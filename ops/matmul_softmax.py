@@ -104,7 +104,7 @@ def flops(a, b, dim=0):
 
 def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     """(tile of the first kernel, whether it spans the softmax's dimension)."""
-    (m, k), n = a.shape, b.shape[1]
+    m, n = a.shape[0], b.shape[1]
     longest, widths = tiles(SPAN, a)
     length, across = (m, n) if axis == 0 else (n, m)
     t = dict(tile_for(a, b))

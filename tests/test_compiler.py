@@ -209,14 +209,14 @@ def test_bf16_rounding_is_exact(tmp_path):
     bits = np.random.default_rng(7).integers(0, 1 << 32, 4096, dtype=np.uint32)
     bits[:6] = [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7FC00000, 0x7F800001, 0x00008000]
     x = torch.from_numpy(bits.view(np.float32).copy())
-    k = compile_text(elementwise(f"%r = arith.truncf %v0 : tensor<4096xf32> to tensor<4096xbf16>", ["f32"], "bf16", 4096),
+    k = compile_text(elementwise("%r = arith.truncf %v0 : tensor<4096xf32> to tensor<4096xbf16>", ["f32"], "bf16", 4096),
                      tmp_path)
     out = torch.zeros(4096, dtype=torch.bfloat16)
     k[(1, 1, 1)](x, out)
     torch.testing.assert_close(out, x.bfloat16(), rtol=0, atol=0, equal_nan=True)
 
 
-# --- kernels ----------------------------------------------------------------------------------------------------------------
+# --- kernels ---------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -557,7 +557,7 @@ def test_causal_attention(n):
     assert check.error(out, want) < 2e-6
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -614,7 +614,7 @@ def test_unknown_target():
         targets.get("spacemit-x61")
 
 
-# --- targets ----------------------------------------------------------------------------------------------------------------
+# --- targets ---------------------------------------------------------------------------------------------------------
 
 VECTOR = {"SSE4.2": r"mulps\s+%xmm", "AVX2": r"vmulps\s+.*%ymm", "AVX-512": r"vmulps\s+.*%zmm", "NEON": r"fmul\s+v\d+\.4s",
           "RVV": r"vfmul\.vv", "scalar": r"fmul\.s"}

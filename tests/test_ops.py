@@ -50,7 +50,7 @@ def test_torch_compile_column(name, seed):
     assert_right(op, get("torch-compile").bind(op)(*args, **case.kwargs), args, case.kwargs)
 
 
-# --- shapes and strides ---------------------------------------------------------------------------------------------------
+# --- shapes and strides ----------------------------------------------------------------------------------------------
 
 DIM = st.integers(1, 70)
 LAYOUT = st.sampled_from(["plain", "transposed", "sliced", "expanded", "offset"])
@@ -157,7 +157,7 @@ def test_matmul_softmax_in_parts(m, n, k, dim, seed):
     assert_right(RECORDS["matmul_softmax"], ops.matmul_softmax(a, b, dim), [a, b], {"dim": dim})
 
 
-# --- special values ---------------------------------------------------------------------------------------------------------
+# --- special values --------------------------------------------------------------------------------------------------
 
 NAN, INF = float("nan"), float("inf")
 
@@ -213,7 +213,7 @@ def test_square_wraps_integers():
     assert torch.equal(ops.square(x), x * x)
 
 
-# --- gradients, tracers, compilers ------------------------------------------------------------------------------------------
+# --- gradients, tracers, compilers -----------------------------------------------------------------------------------
 
 GRAD = {
     "square": lambda s: (ops.square, torch.square, [(33, 17)], {}),
@@ -330,7 +330,7 @@ def test_profiler_shows_op_kernel_backend_and_grid(shapes, seed, tmp_path):
         assert kernel["args"]["kernel_backend"] == "triton-cpu" and kernel["args"]["grid"] == "grid(2, 1, 1)"
 
 
-# --- wrong arguments ----------------------------------------------------------------------------------------------------------
+# --- wrong arguments -------------------------------------------------------------------------------------------------
 
 X, B = torch.ones(3, 4), torch.ones(4)
 BAD = [

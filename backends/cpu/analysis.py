@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from .ttir import Op, Value
 
-# --- polynomials in scalars --------------------------------------------------------------------------------------------
+# --- polynomials in scalars ------------------------------------------------------------------------------------------
 
 Poly = dict  # monomial (tuple of scalar Values or Vals, sorted by id) -> integer coefficient
 
@@ -83,7 +83,7 @@ class Affine:
         return not self.coef and not self.opaque and self.ptr is None
 
 
-# --- the facts of one kernel ---------------------------------------------------------------------------------------------
+# --- the facts of one kernel -----------------------------------------------------------------------------------------
 
 #: rough cost, in simple vector operations, of operations that are not simple
 COSTS = {"math.exp": 12, "math.exp2": 10, "math.log": 14, "math.log2": 14, "math.sin": 20, "math.cos": 20,

@@ -115,7 +115,7 @@ class Kernel:
             return lambda nest, op, dims: nest.at(op.operands[0], self.mapped_dims(op, dims))
         rule = lower.ELEMENTWISE.get(op.name)
         if rule is None:
-            raise self.error(op, f"no lowering rule yet; add one to backends/cpu/lower/")
+            raise self.error(op, "no lowering rule yet; add one to backends/cpu/lower/")
         return lambda nest, op, dims: rule(self.b, op, *[nest.at(o, dims) for o in op.operands])
 
     def children(self, v: Value, dims):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from . import ir
 from .analysis import Affine, Poly, poly, poly_add, poly_const, poly_mul, poly_of
 from .ir import Val, const, i64
-from .ttir import Op, Value
+from .ttir import Value
 
 #: LLVM types that hold TTIR element types in registers; bf16 and fp8 are bit patterns, converted explicitly
 REGISTER = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f16": "half", "bf16": "i16",

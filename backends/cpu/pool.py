@@ -442,4 +442,5 @@ def pool_ir(target: Target) -> str:
         name = target.spin.split("@")[1].split("(")[0]
         params = "i32" if "i32" in target.spin else ""
         declared = f"declare void @{name}({params})"
-    return _IR.format(triple=target.triple, slots=SLOTS, threads=MAX_THREADS, futex=target.futex, spin=spin, spin_decl=declared, spin_count=SPIN)
+    return _IR.format(triple=target.triple, slots=SLOTS, threads=MAX_THREADS, futex=target.futex,
+                      spin=spin, spin_decl=declared, spin_count=SPIN)

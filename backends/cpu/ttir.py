@@ -62,7 +62,7 @@ def parse_type(text: str) -> Type:
     return Type(_FP8.get(text, text.lstrip("!")))
 
 
-# --- values, operations, regions --------------------------------------------------------------------------------------
+# --- values, operations, regions -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """tt.dot: operands packed into scratch, accumulators in registers, one micro-kernel whose shape is the target row's.
 
-B goes in panels as wide as the micro-kernel, so its inner loop reads it in order. A's elements are broadcast one at a time,
-so where A is a load of whole rows in the computing type it is read where it lies; else it goes row by row with a stride
-that avoids cache-set conflicts. fp16 and bf16 widen to f32 while they are packed. The accumulator block lives in scratch
+B goes in panels as wide as the micro-kernel, so its inner loop reads it in order. A's elements are broadcast one at a
+time, so where A is a load of whole rows in the computing type it is read where it lies; else it goes row by row with a
+stride that avoids cache-set conflicts. fp16 and bf16 widen to f32 while they are packed. The accumulator block lives in scratch
 and is updated in place across the loop over K.
 """
 
@@ -149,7 +149,7 @@ def _all_below(nest, mask, dims):
         _, _, coef, worst = nest.atoms[0]
         for d, p in coef.items():
             c = poly_const(p)
-            if c is None:
+            if c not in (1, -1):  # a larger step might wrap in 32 bits, on purpose
                 return None
             worst = poly_add(worst, poly(max(c, 0) * (nest.shape[d] - 1)))
         return [worst]
