@@ -1,4 +1,4 @@
-"""Results for people: a table, or spine-triton's two lines a case."""
+"""Results for people: a table, Markdown, or spine-triton's two lines a case."""
 
 from __future__ import annotations
 
@@ -63,6 +63,29 @@ def show(data: dict, console: Console):
         elif r["status"] == "wrong":
             console.print(f"[red]{r['op']} {r['case']} {r['dtype']} {r['backend']}: error {r['error']:.2e}, allowed "
                           f"{r['allowed']:.1e}[/red]", highlight=False)
+
+
+def markdown(data: dict) -> str:
+    """The table as Markdown, with the machine and the command that made it."""
+    m, limits = data["machine"], data["machine"]["roofline"]["cpu"]
+    out = [f"`triport {m['command']}` on {m['time'][:10]}: {m['cpu']}, {m['threads']} threads; Python {m['python']}, torch "
+           f"{m['torch']}, triton {m['triton']}, llvmlite {m['llvmlite']} (LLVM {m['LLVM']}); measured in the run: copy "
+           f"{limits['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['flop_per_s'] / 1e12:.3f} TFLOP/s.", "",
+           "| op | case | dtype | backend | wall p50 | p20..p80 | CPU p50 | GB/s | TFLOP/s | roof | vs torch | cold | disk |",
+           "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"]
+    for r in data["rows"]:
+        if r["status"] != "ok":
+            out.append(f"| {r['op']} | {r['case']} | {r['dtype']} | {r['backend']} | {r['status']} |" + " |" * 8)
+            continue
+        w, first = r["wall_s"], r["first_call_s"]
+        cells = [r["op"], r["case"], r["dtype"], r["backend"], time_text(w["p50"]),
+                 f"{time_text(w['p20'])}..{time_text(w['p80'])}", time_text(r["cpu_s"]["p50"]),
+                 f"{r['gb_per_s']:.1f}" if "gb_per_s" in r else "", f"{r['tflop_per_s']:.3f}" if "tflop_per_s" in r else "",
+                 f"{100 * r['roofline']:.0f}%" if "roofline" in r else "",
+                 f"{r['speedup']:.2f}x" if r.get("speedup") else "",
+                 time_text(first["cold"]) if "cold" in first else "", time_text(first["disk"]) if "disk" in first else ""]
+        out.append("| " + " | ".join(cells) + " |")
+    return "\n".join(out)
 
 
 def spine(data: dict) -> str:

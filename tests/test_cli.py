@@ -74,6 +74,13 @@ def test_spine_format(capsys):
     assert lines[2].startswith("CPU: Avg=0.")
 
 
+def test_markdown(capsys):
+    assert main(["bench", "--op", "square", *QUICK, "--format", "markdown"]) == 0
+    lines = capsys.readouterr().out.strip().split("\n")
+    assert "torch" in lines[0] and "GB/s" in lines[0] and len({line.count("|") for line in lines[2:]}) == 1
+    assert lines[-1].startswith("| square | 128x128 | fp32 | triton-cpu |")
+
+
 def test_users_own_op(user_file, tmp_path):
     path = tmp_path / "r.json"
     assert main(["bench", "--op", f"{user_file}:double_op", "--backend", "triton-cpu", "--reps", "2", "--json",

@@ -19,7 +19,8 @@ def add(parser):
     parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure cold and disk-cache first calls")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row")
-    parser.add_argument("--format", choices=("table", "spine"), default="table", help="table, or spine-triton's two lines")
+    parser.add_argument("--format", choices=("table", "markdown", "spine"), default="table",
+                        help="table, Markdown, or spine-triton's two lines")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
     parser.add_argument("--list", action="store_true", help="list ops, cases, dtypes and backends, and stop")
 
@@ -82,8 +83,8 @@ def _measure(args, ops, backends) -> int:
         except KeyboardInterrupt:
             stopped, wrong = True, sum(r["status"] != "ok" for r in results.rows)
     data = {"machine": results.meta, "rows": results.rows}
-    if args.format == "spine":
-        print(report.spine(data))
+    if args.format != "table":
+        print({"spine": report.spine, "markdown": report.markdown}[args.format](data))
     elif results.rows:
         report.show(data, Console(width=None if sys.stdout.isatty() else 200))
     if stopped:

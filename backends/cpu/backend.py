@@ -57,8 +57,9 @@ class TritonCPU(Backend):
 
     def forget(self, op):
         """Drop an op's compiled kernels from memory, so that the next call meets the disk cache."""
-        from .. import quick
+        from .. import quick, replay
 
+        replay.forget()
         for kernel in kernels_of(op):
             kernel.device_caches.pop("cpu", None)
             quick.forget(kernel)
