@@ -1,7 +1,9 @@
 """The only clock: wall and process-CPU time of candidates, interleaved in rounds.
 
 Candidates take turns, so that whatever else the machine does meets all of them alike; each turn repeats the call until it
-is long enough to time. The figures are of turns: one sample is a turn's time over its repeats.
+is long enough to time. The figures are of turns: one sample is a turn's time over its repeats. A turn must not feel the
+one before it: runtimes leave threads that spin for a few milliseconds and caches full of their data, so each turn starts
+with a pause and an untimed call, and who goes first changes from round to round.
 """
 
 from __future__ import annotations
@@ -10,6 +12,10 @@ import statistics
 import time
 from dataclasses import dataclass, field
 from typing import Callable
+
+
+#: seconds of pause before a turn: OpenMP's workers spin about this long after a parallel region
+SETTLE = 0.005
 
 
 @dataclass
@@ -49,9 +55,13 @@ def interleave(candidates: dict[str, tuple[Callable, Callable]], rounds: int = 1
         fn()
         wall, _ = once(fn, sync)
         out[name] = Samples(repeats=max(1, min(10000, round(seconds / max(wall, 1e-7)))))
-    for _ in range(rounds):
-        for name, (fn, sync) in candidates.items():
-            s = out[name]
+    order = list(candidates)
+    for n in range(rounds):
+        for name in order[n % len(order):] + order[:n % len(order)]:
+            (fn, sync), s = candidates[name], out[name]
+            time.sleep(SETTLE)
+            fn()
+            sync()
             cpu, wall = time.process_time(), time.perf_counter()
             for _ in range(s.repeats):
                 fn()

@@ -186,7 +186,7 @@ def test_interleaving_takes_turns():
     order = []
     fns = {k: ((lambda k=k: order.append(k)), lambda: None) for k in "ab"}
     samples = clock.interleave(fns, rounds=3, seconds=0)
-    assert "".join(order) == "aabb" + "ab" * 3 and all(len(s.wall) == 3 for s in samples.values())
+    assert "".join(order) == "aabb" + "aabb" + "bbaa" + "aabb" and all(len(s.wall) == 3 for s in samples.values())
 
 
 def test_times_in_words():

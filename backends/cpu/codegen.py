@@ -55,6 +55,7 @@ class Kernel:
         self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
         self.owned: list[list[Value]] = []  # values materialised inside each open region that belong outside it
         self.scratch = 0
+        self.large = 0
         self.current_op: Op | None = None
         self._debug: dict = {}
         sp = self._debug_info()
@@ -149,7 +150,12 @@ class Kernel:
             n *= d
         size = (size if size is not None else n) * (ir.bits_of(memory_type(elem)) // 8)
         offset = self.scratch
-        self.scratch += (size + 127) // 64 * 64
+        if size >= 2048:
+            # A load that is 4 KiB (modulo) from a store still in flight waits for it. Loops read one buffer a little ahead
+            # of where they write another, so each buffer starts 64 bytes short of the one before, modulo 4 KiB.
+            self.large += 1
+            offset += (-64 * self.large - offset) % 4096
+        self.scratch = offset + (size + 127) // 64 * 64
         if self.scratch > SCRATCH_LIMIT:
             raise self.error(None, f"the kernel's blocks need over {SCRATCH_LIMIT >> 20} MiB of scratch per thread; "
                              "use smaller blocks")
