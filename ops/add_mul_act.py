@@ -87,11 +87,11 @@ def argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask):
     wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
     y = tl.load(y_ptr + offs, mask=mask).to(wide.dtype)
     bias = tl.load(bias_ptr + cols, mask=cols < n).to(wide.dtype)
-    return wide + scale * y + bias[None, :]
+    return wide + tl.cast(scale, wide.dtype) * y + bias[None, :]
 
 
 @triton.jit
-def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale, m, n, ACT: tl.constexpr, ROWS: tl.constexpr,
+def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n, ACT: tl.constexpr, ROWS: tl.constexpr,
                        COLS: tl.constexpr):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
@@ -102,7 +102,7 @@ def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale, m, n, ACT: tl.con
 
 
 @triton.jit
-def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale, m, n, ACT: tl.constexpr,
+def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n, ACT: tl.constexpr,
                                 ROWS: tl.constexpr, COLS: tl.constexpr):
     """d act / dz times the gradient."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -200,30 +200,40 @@ def _backward(ctx, grad):
 _add_mul_act.register_autograd(_backward, setup_context=_setup)
 
 
+def _check_plain(op: str, m, act):
+    """`m` is a number and `act` a known name, before either reaches a schema or a key."""
+    if isinstance(m, bool) or not isinstance(m, (int, float, torch.SymInt, torch.SymFloat)):
+        raise ArgumentError(f"triport.{op}: argument 'm' is {m!r}; it takes a number")
+    if not isinstance(act, str) or act not in ACTS:
+        raise ArgumentError(f"triport.{op}: " + suggest("act", str(act), ACTS))
+
+
 def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
     """act(x + m * y + bias). x, y: (..., N), any strides; bias: N elements; all fp32, fp16, bf16 or fp64; m: a number;
     act: "relu", "sigmoid", "gelu", "silu" or "tanh". Returns a contiguous tensor of the shape of x.
 
     Raises `ArgumentError` for shapes that do not fit, an unknown act, other dtypes and mixed devices."""
+    _check_plain("add_mul_act", m, act)
     if watched(x, y, bias):
         check_tensors("add_mul_act", x=x, y=y, bias=bias)
         return torch.ops.triport.add_mul_act(x, y, bias, m, act)
-    return direct(_add_mul_act_body, (x, y, bias), m, act)
+    return direct(_add_mul_act_body, (x, y, bias), float(m), act)
 
 
 def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
     """As `add_mul_act`, written over x, which it returns. x may not require grad. Raises also where elements of x share
     memory (an expanded tensor)."""
+    _check_plain("add_mul_act_", m, act)
+    check_tensors("add_mul_act_", x=x, y=y, bias=bias)
     if x.requires_grad and torch.is_grad_enabled():
         raise ArgumentError("triport.add_mul_act_: argument 'x' requires grad; use add_mul_act, or torch.no_grad()")
     if any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape)):
         raise ArgumentError("triport.add_mul_act_: argument 'x' is expanded: several elements share memory, so it "
                             "cannot be written in place; use x.clone()")
     if watched(x, y, bias):
-        check_tensors("add_mul_act_", x=x, y=y, bias=bias)
         torch.ops.triport.add_mul_act_(x, y, bias, m, act)
     else:
-        direct(_add_mul_act__body, (x, y, bias), m, act)
+        direct(_add_mul_act__body, (x, y, bias), float(m), act)
     return x
 
 

@@ -105,7 +105,6 @@ def test_rows_with_bias_any_layout(shape, lx, ly, act, dtype, m, seed):
     x, y = laid_out(tuple(shape), lx, seed ^ SEED, d), laid_out(tuple(shape), ly, (seed + 1) ^ SEED, d)
     bias = laid_out((shape[-1],), "sliced", (seed + 2) ^ SEED, d)
     assert_right(RECORDS["add_relu"], ops.add_relu(x, bias), [x, bias], {})
-    m = float(torch.tensor(m))  # as the kernel gets it
     got = ops.add_mul_act(x, y, bias, m, act)
     # A sum that cancels keeps the rounding of its terms.
     want = RECORDS["add_mul_act"].expected(x, y, bias, m=m, act=act)
@@ -352,6 +351,9 @@ BAD = [
     (lambda: ops.add_relu(torch.tensor(1.0), B), "'x' is a scalar"),
     (lambda: ops.add_mul_act(X, torch.ones(4, 3), B), "argument 'y' has shape 4x3 but 'x' has 3x4"),
     (lambda: ops.add_mul_act(X, X, B, act="swish"), "unknown act 'swish'"),
+    (lambda: ops.add_mul_act(X, X, B, act=["relu"]), "unknown act"),
+    (lambda: ops.add_mul_act(X, X, B, m="2"), "argument 'm' is '2'; it takes a number"),
+    (lambda: ops.add_mul_act_([1.0], X, B), "argument 'x' is list"),
     (lambda: ops.add_mul_act_(X.clone().requires_grad_(), X, B), "requires grad"),
     (lambda: ops.add_mul_act_(torch.ones(1, 4).expand(3, 4), X, B), "expanded"),
 ]
