@@ -1,4 +1,4 @@
-"""What a backend is, what it yields, and the errors of the whole layer.
+"""What a backend is, and the errors of the whole layer.
 
 A backend is one module with one `Backend` subclass, listed in `backends/__init__.py`. It answers three questions: can it
 run here (and if not, why and what to do), what exactly would run (target, versions), and how does a call go through it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from dataclasses import dataclass, field
 from typing import Callable
 
 
@@ -30,16 +29,6 @@ class Unavailable(Error):
 
 class ArgumentError(Error, ValueError):
     """An op was called with a wrong argument; the message names it, what was given and what is taken."""
-
-
-@dataclass
-class Compiled:
-    """A compiled kernel: every stage by its file extension ("ttir", "llir", "asm", "obj", "ptx", "cubin", ...)."""
-
-    name: str
-    target: str
-    stages: dict[str, str | bytes]
-    metadata: dict = field(default_factory=dict)
 
 
 class Backend:
@@ -77,9 +66,8 @@ class Backend:
 
 
 def suggest(kind: str, name: str, known) -> str:
-    """The sentence for an unknown `name`: the known ones, and the nearest."""
+    """The sentence for an unknown `name`: the nearest known one, and all of them."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}" if near else \
-        f"unknown {kind} {name!r}. Known: {', '.join(known)}"
+    hint = f"; did you mean {near[0]!r}? Known: " if near else ". Known: "
+    return f"unknown {kind} {name!r}{hint}{', '.join(known)}"

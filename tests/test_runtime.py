@@ -206,6 +206,18 @@ def test_autotune_works():
     assert torch.equal(out, x * 2)
 
 
+def test_perf_map_names_the_code(tmp_path):
+    """TRITON_CPU_PERF_MAP=1: `perf` finds the kernel's name under its address."""
+    path = tmp_path / "perf.py"
+    path.write_text(KERNEL + """
+import os
+line, = [x.split() for x in open(f"/tmp/perf-{os.getpid()}.map") if "add_one" in x]
+os.unlink(f"/tmp/perf-{os.getpid()}.map")
+assert int(line[0], 16) > 4096 and int(line[1], 16) > 100 and line[2] == "triton_cpu::add_one", line
+""")
+    finish(start(path, tmp_path / "cache", TRITON_CPU_PERF_MAP="1"))
+
+
 def test_scratch_that_cannot_be_had():
     packed_status = runtime.no_memory
     with pytest.raises(Exception, match="no memory for 5 bytes of scratch"):

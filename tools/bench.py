@@ -27,7 +27,7 @@ def add(parser):
 
 def run(args) -> int:
     from ..backends import BACKENDS, available, get
-    from ..backends.base import Error, suggest
+    from ..backends.base import Error, Unavailable, suggest
     from ..ops import registry
     from ..ops.common import DTYPES
 
@@ -53,7 +53,7 @@ def run(args) -> int:
     for name in args.backend:
         reason = get(name).unavailable()
         if reason:
-            raise Error(f"backend {name} cannot run here: {reason}")
+            raise Unavailable(f"backend {name} cannot run here: {reason}")
         backends.append(name)
     backends = backends or [b.name for b in available()]
     if args.json and not args.json.parent.is_dir():

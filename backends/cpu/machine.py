@@ -26,7 +26,7 @@ def _initialised() -> bool:
 
 
 @functools.lru_cache(maxsize=None)
-def target_machine(target: Target, jit: bool = False):
+def target_machine(target: Target):
     """LLVM's code generator for a row."""
     _initialised()
     return llvm.Target.from_triple(target.triple).create_target_machine(
