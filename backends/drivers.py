@@ -17,6 +17,11 @@ def is_current(device_type: str) -> bool:
     return _is_cpu(triton.runtime.driver.active) == wants_cpu
 
 
+def serving(device_type: str):
+    """A context in which Triton's active driver serves `device_type`; nothing changes where it does already."""
+    return contextlib.nullcontext() if is_current(device_type) else switched(device_type)
+
+
 @contextlib.contextmanager
 def switched(device_type: str):
     """Within it Triton's active driver serves `device_type`."""

@@ -36,11 +36,8 @@ def launch(kernel, grid: tuple, args: tuple, consts: dict):
     key = _key(args, consts)
     found = memo.get(key) if key is not None else None
     if found is None or kernel.pre_run_hooks or replay.hooked():
-        if drivers.is_current("cpu"):
+        with drivers.serving("cpu"):
             compiled = kernel[grid](*args, **consts)
-        else:
-            with drivers.switched("cpu"):
-                compiled = kernel[grid](*args, **consts)
         if key is not None and compiled is not None and not kernel.used_global_vals:
             if len(memo) >= _LIMIT:
                 memo.clear()

@@ -63,8 +63,13 @@ def make_launcher(src, metadata):
         if not safe:
             import triton
 
-            safe.append(triton.compile(src, target=metadata.target, options={
-                "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug, "assume_disjoint": False}))
+            from .. import drivers
+
+            k = triton.compile(src, target=metadata.target, options={
+                "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug, "assume_disjoint": False})
+            with drivers.serving("cpu"):  # beside a GPU the active driver may be the other one by now
+                k._init_handles()
+            safe.append(k)
         k = safe[0]
         k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
 
