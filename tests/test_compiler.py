@@ -728,3 +728,51 @@ def test_row_maximum_of_nan():
     known = torch.isfinite(x).any(1)
     want = torch.where(torch.isnan(x), -float("inf"), x).amax(1)
     assert torch.equal(stats[:20][known], want[known])
+
+
+@triton.jit
+def between_kernel(x_ptr, y_ptr, out_ptr, late_ptr, N, KIND: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """A load that stands between a row reduction and the store that is carried out row by row with it."""
+    offs = tl.arange(0, BM)[:, None] * N + tl.arange(0, BN)[None, :]
+    x = tl.load(x_ptr + offs)
+    top = tl.max(x, 1)
+    total = tl.sum(tl.exp(x - top[:, None]), 1)
+    y = tl.load(y_ptr + offs)
+    tl.store(out_ptr + offs, (y if KIND == "now" else x) + (top + total)[:, None])
+    if KIND == "late":
+        tl.store(late_ptr + offs, y)
+
+
+@pytest.mark.parametrize("kind", ["now", "late"])
+@pytest.mark.parametrize("shift", [-3, -1, 0, 1, 3])
+@pytest.mark.parametrize("same", [False, True])
+def test_load_between_fused_rows(kind, shift, same):
+    """y is read from where the store writes, some rows off: every element before any is written."""
+    m, n = 16, 32
+    buffer = torch.randn(m + 8, n)
+    x = torch.randn(m, n)
+    y, out = buffer[4 + shift:4 + shift + m], buffer[4:4 + m]
+    late, before = torch.empty(m, n), y.clone()
+    d = x.double()
+    first = d if kind == "late" else before.double()
+    want = first + (d.amax(1) + torch.exp(d - d.amax(1, keepdim=True)).sum(1))[:, None]
+    if same:  # through one pointer, at a distance that the compiler sees
+        one_pointer_kernel[(1,)](x, buffer, late, n, KIND=kind, SHIFT=shift, BM=m, BN=n)
+    else:
+        between_kernel[(1,)](x, y, out, late, n, KIND=kind, BM=m, BN=n)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    if kind == "late":
+        assert torch.equal(late, before)
+
+
+@triton.jit
+def one_pointer_kernel(x_ptr, buf_ptr, late_ptr, N, KIND: tl.constexpr, SHIFT: tl.constexpr, BM: tl.constexpr,
+                       BN: tl.constexpr):
+    offs = tl.arange(0, BM)[:, None] * N + tl.arange(0, BN)[None, :]
+    x = tl.load(x_ptr + offs)
+    top = tl.max(x, 1)
+    total = tl.sum(tl.exp(x - top[:, None]), 1)
+    y = tl.load(buf_ptr + (4 + SHIFT) * N + offs)
+    tl.store(buf_ptr + 4 * N + offs, (y if KIND == "now" else x) + (top + total)[:, None])
+    if KIND == "late":
+        tl.store(late_ptr + offs, y)

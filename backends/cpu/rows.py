@@ -24,10 +24,12 @@ def find(k, first: Op) -> tuple[list[Op], list[Op]] | None:
         return None
     shape = first.operands[0].type.shape
     ops = first.block.ops
-    group, early, results = [first], [], set(first.results)
+    group, early, between, results = [first], [], [], set(first.results)
     ready = set(k.env)
     for op in ops[ops.index(first) + 1:]:
         if k.is_lazy(op):
+            if op.name == "tt.load":
+                between.append(op)
             continue
         if not any(r.type.is_tensor for r in op.results) and op.results and (op.name in lower.ELEMENTWISE or op.name in _EARLY):
             if not all(o in ready or (o.op is not None and o.op.name == "arith.constant") for o in op.operands):
@@ -44,9 +46,9 @@ def find(k, first: Op) -> tuple[list[Op], list[Op]] | None:
         if store:
             break
         results |= set(op.results)
-    if len(group) < 2 or not _may_interleave(k, group):
-        return None
-    return group, early
+    if group[-1].name == "tt.store" and not _may_interleave(k, group, between):
+        group.pop()  # the reductions alone write nothing that a load could meet
+    return (group, early) if len(group) > 1 else None
 
 
 def _is_row_reduction(op: Op) -> bool:
@@ -73,14 +75,15 @@ def _row_wise(k, op: Op, shape, results: set[Value], ready: set[Value]) -> bool:
     return forced is None
 
 
-def _may_interleave(k, group: list[Op]) -> bool:
-    """Row i is stored before row i + 1 is loaded: no load of the group may see that."""
+def _may_interleave(k, group: list[Op], between: list[Op]) -> bool:
+    """Row i is stored before row i + 1 is loaded: no load of the group may see that, neither one that stands before the group
+    nor one `between` its members; and the latter may serve nobody after the store."""
     store = group[-1]
-    if store.name != "tt.store":
-        return True
+    if any(k.facts.consumers(load.result) - set(group) for load in between):
+        return False
     target = k._arg_index(store.operands[0])
     pairs = []
-    for load in k.pending_loads:
+    for load in k.pending_loads + between:
         users = k.facts.consumers(load.result) & set(group)
         if load.result in k.buffers or not users:
             continue
