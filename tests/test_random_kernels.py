@@ -1,7 +1,8 @@
-"""Random kernels: matrices, rows and columns, reductions, broadcasts, masks, loops and stores in any order, against numpy.
+"""Random kernels: matrices, rows and columns, reductions, broadcasts, masks, loads and stores in any order, against numpy.
 
 Each kernel is a random program over values of three shapes (M x N, M, N), written as TTIR and evaluated beside it in float64.
-It reaches what hand-written kernels do not: values kept for later passes, fused rows, stores between loads, odd mask mixes."""
+It reaches what hand-written kernels do not: values kept for later passes, fused rows, loads and stores of one buffer in turn,
+odd mask mixes."""
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ class Program:
     def __init__(self, rng, m, n, rows, cols):
         self.rng, self.m, self.n, self.rows, self.cols = rng, m, n, rows, cols
         self.lines, self.count, self.values = [], 0, {"mn": [], "m": [], "n": []}
-        self.inputs, self.outputs = [], []
+        self.inputs, self.memory, self.stored = [], [], set()
+        self.pointers = {"mn": [], "m": [], "n": []}  # (value, argument), to be used again
         self.args = []
         self.shape = {"mn": (m, n), "m": (m,), "n": (n,)}
         self.prologue()
@@ -61,6 +63,16 @@ class Program:
                       "m": [(self.emit(f"arith.cmpi slt, {i}, {r1} : tensor<{m}xi32>"), np.arange(m) < self.rows)],
                       "n": [(self.emit(f"arith.cmpi slt, {j}, {c1} : tensor<{n}xi32>"), np.arange(n) < self.cols)]}
 
+    def place(self, kind, data):
+        """(pointer, argument): a new argument that holds `data`, or one that was used before."""
+        if self.pointers[kind] and self.rng.random() < 0.4:
+            return self.pointers[kind][self.rng.integers(0, len(self.pointers[kind]))]
+        p, k = self.pointer(kind), len(self.args) - 1
+        self.pointers[kind].append((p, k))
+        self.inputs.append(data.astype(np.float32))
+        self.memory.append(data.astype(np.float32).astype(np.float64))
+        return p, k
+
     def pointer(self, kind):
         k = len(self.args)
         self.args.append(f"%p{k}: !tt.ptr<f32>")
@@ -76,17 +88,16 @@ class Program:
         return self.emit(f"arith.constant dense<{c:e}> : {self.type(kind)}"), c
 
     def load(self, kind):
-        data = self.rng.normal(size=self.shape[kind]).astype(np.float32)
-        p = self.pointer(kind)
-        self.inputs.append(data)
+        p, k = self.place(kind, self.rng.normal(size=self.shape[kind]))
+        data = self.memory[k]
         if self.rng.random() < 0.6:
             m, on = self.mask(kind)
             c, value = self.constant(kind)
             v = self.emit(f"tt.load {p}, {m}, {c} : {self.type(kind, '!tt.ptr<f32>')}")
-            self.values[kind].append((v, np.where(on, data.astype(np.float64), np.float64(np.float32(value)))))
+            self.values[kind].append((v, np.where(on, data, np.float64(np.float32(value)))))
         else:
             v = self.emit(f"tt.load {p} : {self.type(kind, '!tt.ptr<f32>')}")
-            self.values[kind].append((v, data.astype(np.float64)))
+            self.values[kind].append((v, data))
 
     def pick(self, kind):
         if not self.values[kind]:
@@ -139,18 +150,17 @@ class Program:
         v = self.emit(f"tt.broadcast {v} : {thin} -> {self.type('mn')}")
         self.values["mn"].append((v, np.broadcast_to(np.expand_dims(x, axis), self.shape["mn"])))
 
-    def store(self, kind, again=False):
+    def store(self, kind):
         v, x = self.pick(kind)
-        p = self.pointer(kind)
-        want = np.full(self.shape[kind], 77.0)
-        self.inputs.append(want.astype(np.float32))
+        p, k = self.place(kind, np.full(self.shape[kind], 77.0))
         if self.rng.random() < 0.7:
             m, on = self.mask(kind)
             self.lines.append(f"tt.store {p}, {v}, {m} : {self.type(kind, '!tt.ptr<f32>')}")
         else:
             on = np.ones(self.shape[kind], bool)
             self.lines.append(f"tt.store {p}, {v} : {self.type(kind, '!tt.ptr<f32>')}")
-        self.outputs.append((len(self.args) - 1, np.where(on, x, want)))
+        self.memory[k] = np.where(on, x, self.memory[k])
+        self.stored.add(k)
 
     def build(self, steps):
         moves = [lambda: self.load(self.kind()), lambda: self.binary(self.kind()), lambda: self.exp(self.kind()),
@@ -181,8 +191,8 @@ def test_random_kernel(tmp_path_factory, seed, shape, steps, rows, cols):
     kernel = triton.compile(str(path), target=GPUTarget("cpu", "native", 0))
     tensors = [torch.from_numpy(np.ascontiguousarray(x)) for x in p.inputs]
     kernel[(1, 1, 1)](*tensors, p.rows, p.cols)
-    for index, want in p.outputs:
-        got = tensors[index].numpy().astype(np.float64)
+    for index in p.stored:
+        got, want = tensors[index].numpy().astype(np.float64), p.memory[index]
         assert np.abs(got - want).max() <= 2e-4 * (1 + np.abs(want).max()), text
 
 
