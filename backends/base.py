@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
+import hashlib
+from pathlib import Path
 from typing import Callable
 
 
@@ -63,6 +66,16 @@ class Backend:
 
     def synchronize(self) -> None:
         """Wait until everything that was launched has finished."""
+
+
+@functools.lru_cache(maxsize=None)
+def sources_digest(*folders: Path) -> str:
+    """A digest of the Python sources below `folders`: part of cache keys, so that changed code meets no old artefacts."""
+    h = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            h.update(path.read_bytes())
+    return h.hexdigest()
 
 
 def suggest(kind: str, name: str, known) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+
+_switch = threading.RLock()
 
 
 def _is_cpu(driver) -> bool:
@@ -27,15 +30,16 @@ def switched(device_type: str):
     """Within it Triton's active driver serves `device_type`."""
     import triton
 
-    before = triton.runtime.driver.active
-    if device_type == "cuda":
-        triton.runtime.driver.reset_active()
-    else:
-        triton.runtime.driver.set_active(cpu_driver())
-    try:
-        yield
-    finally:
-        triton.runtime.driver.set_active(before)
+    with _switch:  # Triton's active driver is one for the whole process
+        before = triton.runtime.driver.active
+        if device_type == "cuda":
+            triton.runtime.driver.reset_active()
+        else:
+            triton.runtime.driver.set_active(cpu_driver())
+        try:
+            yield
+        finally:
+            triton.runtime.driver.set_active(before)
 
 
 _cpu = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from triton import knobs
 from triton.runtime.jit import JITFunction
 
 from ..backends import drivers, quick, replay
-from ..backends.base import ArgumentError, Unsupported
+from ..backends.base import ArgumentError, Unsupported, sources_digest
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int32, torch.int64)
@@ -191,16 +190,7 @@ def check_same_shape(op: str, **tensors: torch.Tensor):
 # --- registering -----------------------------------------------------------------------------------------------------
 
 
-def _sources() -> str:
-    """A digest of the ops' and compiler's sources."""
-    h = hashlib.sha256()
-    for folder in (Path(__file__).parent, Path(__file__).parent.parent / "backends"):
-        for path in sorted(folder.rglob("*.py")):
-            h.update(path.read_bytes())
-    return h.hexdigest()
-
-
-SOURCES = tl.constexpr(_sources())
+SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
 
 @triton.jit
@@ -281,7 +271,6 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().view(x.numel() // n if n else 0, n)
 
 
-_switch = threading.RLock()
 _direct = threading.local()  # .on: this thread runs an op's body itself, under no dispatcher
 
 
@@ -346,10 +335,7 @@ def on_device(x: torch.Tensor):
                               "torch.compile, torch.export, FakeTensor or opcheck. Unset it for those")
         yield
         return
-    if drivers.is_current(x.device.type):
-        yield
-        return
-    with _switch, drivers.switched(x.device.type):
+    with drivers.serving(x.device.type):
         yield
 
 

@@ -163,6 +163,22 @@ def same_expression(a: Value, b: Value, depth: int = 0) -> bool:
     return all(same_expression(p, q, depth + 1) for p, q in zip(x.operands, y.operands))
 
 
+def same_offsets(p: Value, q: Value) -> bool:
+    """Do two pointer tensors use the same offsets, whatever their bases?"""
+    if p is q:
+        return True
+    if p.op is None or q.op is None:
+        return not p.type.is_tensor and not q.type.is_tensor  # two kernel arguments
+    if p.op.name != q.op.name or p.op.attrs != q.op.attrs:
+        return False
+    if p.op.name == "tt.addptr":
+        return same_offsets(p.op.operands[0], q.op.operands[0]) and same_expression(p.op.operands[1],
+                                                                                    q.op.operands[1])
+    if p.op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
+        return p.type.shape == q.type.shape and same_offsets(p.op.operands[0], q.op.operands[0])
+    return False
+
+
 def walk(region):
     """Every operation of a region, nested regions included."""
     for block in region.blocks:

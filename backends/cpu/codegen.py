@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..base import CompileError
 from . import ir, lower, rows
-from .analysis import KEEP_ABOVE, Facts, root_pointer, same_expression, walk
+from .analysis import KEEP_ABOVE, Facts, root_pointer, same_expression, same_offsets, walk
 from .ir import Builder, Val, i64
 from .nest import Buffer, Induction, Nest, memory_type, row_major
 from .targets import Target
@@ -284,11 +284,9 @@ class Kernel:
     def write_keeps(self, nest: Nest, keeps, op: Op | None = None):
         """Store what the nest keeps, at its current indices."""
         for v in keeps:
-            if not all(nest.facts.values()) and self._never_read_here(nest, v, op):
-                continue
             if v not in self._keep_bufs:
                 self._keep_bufs[v] = self._kept_buffer(nest, v)
-            nest.store_buffer(self._keep_bufs[v], nest.identity, nest.at(v, nest.identity))
+        self.write_keeps_to(nest, keeps, self._keep_bufs, op)
 
     def _never_read_here(self, nest: Nest, v: Value, op: Op | None) -> bool:
         """Where a mask is known false, do all later readers of `v` skip these elements?"""
@@ -311,8 +309,8 @@ class Kernel:
         mapped = self.mapped_dims(op, dims)
         return mapped is not None and self._known_false(nest, op.operands[0], mapped)
 
-    def write_keeps_to(self, nest: Nest, keeps, buffers, op: Op):
-        """Store what a row's pass keeps, at its current indices, in `buffers`."""
+    def write_keeps_to(self, nest: Nest, keeps, buffers, op: Op | None):
+        """Store `keeps` at the nest's current indices, in `buffers`."""
         for v in keeps:
             if all(nest.facts.values()) or not self._never_read_here(nest, v, op):
                 nest.store_buffer(buffers[v], nest.identity, nest.at(v, nest.identity))
@@ -407,14 +405,10 @@ class Kernel:
                 self.materialise(v)
                 continue
             else:
-                fine = own and self.same_offsets(load.operands[0], ptr)
+                fine = own and same_offsets(load.operands[0], ptr)
                 self.disjoint[source, target] = self.disjoint.get((source, target), True) and fine
             still.append(load)
         self.pending_loads = still
-
-    def same_offsets(self, p: Value, q: Value) -> bool:
-        """Do two pointer tensors use the same offsets, whatever their bases?"""
-        return _same_offsets(p, q)
 
     def _reads_identically(self, op: Op, load: Op) -> bool:
         """Does `op` read the load's element k only for its own element k?"""
@@ -597,22 +591,6 @@ def _di_file(path: str) -> str:
     directory, _, name = path.rpartition("/")
     quote = lambda s: s.replace("\\", "\\5C").replace('"', "\\22")  # noqa: E731
     return f'!DIFile(filename: "{quote(name or "unknown")}", directory: "{quote(directory)}")'
-
-
-def _same_offsets(p: Value, q: Value) -> bool:
-    """Do two pointer tensors use the same offsets, whatever their bases?"""
-    if p is q:
-        return True
-    if p.op is None or q.op is None:
-        return not p.type.is_tensor and not q.type.is_tensor  # two kernel arguments
-    if p.op.name != q.op.name or p.op.attrs != q.op.attrs:
-        return False
-    if p.op.name == "tt.addptr":
-        return _same_offsets(p.op.operands[0], q.op.operands[0]) and same_expression(p.op.operands[1],
-                                                                                    q.op.operands[1])
-    if p.op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
-        return p.type.shape == q.type.shape and _same_offsets(p.op.operands[0], q.op.operands[0])
-    return False
 
 
 def lower_module(module: Module, target: Target, **options) -> Lowered:

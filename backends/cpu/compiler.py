@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.metadata
 from dataclasses import dataclass
+from pathlib import Path
 
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
@@ -63,16 +64,6 @@ def version() -> str:
         return "source"
 
 
-@functools.lru_cache(maxsize=1)
-def _sources_digest() -> str:
-    """A digest of this package's sources: a changed compiler never meets an old cache."""
-    from pathlib import Path
-    h = hashlib.sha256()
-    for p in sorted(Path(__file__).parent.rglob("*.py")):
-        h.update(p.read_bytes())
-    return h.hexdigest()[:16]
-
-
 class CPUBackend(BaseBackend):
     binary_ext = "obj"
     supports_native_tensor_specialization = True
@@ -83,8 +74,9 @@ class CPUBackend(BaseBackend):
 
     def hash(self) -> str:
         from . import machine, targets
+        from ..base import sources_digest
         row = targets.get(str(self.target.arch) or "native")
-        return f"triport-{version()}-{_sources_digest()}-{machine.versions()}-{row}"
+        return f"triport-{version()}-{sources_digest(Path(__file__).parent)[:16]}-{machine.versions()}-{row}"
 
     def parse_options(self, opts: dict) -> CPUOptions:
         args = {k: opts[k] for k in _HEEDED if opts.get(k) is not None}

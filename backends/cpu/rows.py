@@ -9,7 +9,7 @@ between the passes is one row long, and the results are scalars in registers.
 from __future__ import annotations
 
 from . import lower
-from .analysis import same_expression
+from .analysis import same_expression, same_offsets
 from .ir import Val, const
 from .nest import REGISTER, Buffer, Nest
 from .ttir import Op, Value
@@ -98,7 +98,7 @@ def _may_interleave(k, group: list[Op], between: list[Op]) -> bool:
         elif not k.assume_disjoint:
             return False
         else:
-            pairs.append((source, target, alike and k.same_offsets(load.operands[0], store.operands[0])))
+            pairs.append((source, target, alike and same_offsets(load.operands[0], store.operands[0])))
     for source, target, fine in pairs:
         k.disjoint[source, target] = k.disjoint.get((source, target), True) and fine
     return True
