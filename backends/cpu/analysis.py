@@ -179,9 +179,9 @@ def same_offsets(p: Value, q: Value) -> bool:
     return False
 
 
-def walk(region):
-    """Every operation of a region, nested regions included."""
-    for block in region.blocks:
+def walk(region, only=None):
+    """Every operation of a region (or of its one block `only`), nested regions included."""
+    for block in [only] if only is not None else region.blocks:
         for op in block.ops:
             yield op
             for r in op.regions:

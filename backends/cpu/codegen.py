@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..base import CompileError
-from . import ir, lower, rows
+from . import ir, lower, rows, ttir
 from .analysis import KEEP_ABOVE, Facts, root_pointer, same_expression, same_offsets, walk
 from .ir import Builder, Val, i64
 from .nest import Buffer, Induction, Nest, memory_type, row_major
@@ -38,6 +38,7 @@ class Kernel:
     def __init__(self, module: Module, target: Target, name: str, *, fp_fusion: bool = True,
                  assume_disjoint: bool = True):
         self.func: Func = module.kernel
+        ttir.expand_calls(module)
         self.target, self.name = target, name
         self.assume_disjoint = assume_disjoint
         self.module = ir.Module(name, target.triple)
@@ -163,6 +164,26 @@ class Kernel:
         name = f"%buf{self.fn.count}"
         self.entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {offset}")
         return Buffer(Val("ptr", name), elem, tuple(shape), tuple(strides or row_major(shape)), panel)
+
+    def view(self, buf: Buffer, offset: int, shape, strides) -> Buffer:
+        """Part of a buffer, `offset` elements in, under a shape and strides of its own."""
+        ptr = buf.ptr
+        if offset:
+            self.fn.count += 1
+            ptr = Val("ptr", f"%view{self.fn.count}")
+            size = ir.bits_of(memory_type(buf.elem)) // 8
+            self.entry.append(f"  {ptr.s} = getelementptr i8, ptr {buf.ptr.s}, i64 {offset * size}")
+        return Buffer(ptr, buf.elem, tuple(shape), tuple(strides))
+
+    def table(self, elem: str, values, shape) -> Buffer:
+        """A constant tensor, laid down in the module."""
+        mem = memory_type(elem)
+        texts = [lower.arith.constant_value(v, elem) for v in values]
+        texts = [ir.const("i8", bool(t.const)) if elem == "i1" else t for t in texts]
+        name = f"@{self.name}.table{len(self.module.globals)}"
+        body = ", ".join(f"{mem} {t.s}" for t in texts)
+        self.module.globals.append(f"{name} = internal constant [{len(texts)} x {mem}] [{body}], align 64")
+        return Buffer(Val("ptr", name), elem, tuple(shape), row_major(shape))
 
     # -- nests
     def begin_nest(self, shape, sinks, op: Op | None = None, vdim: int | None = None, lanes: int | None = None,
@@ -410,6 +431,23 @@ class Kernel:
             still.append(load)
         self.pending_loads = still
 
+    def before_atomic(self, op: Op, ptr: Value):
+        """As `before_write`, for an operation whose elements may meet one another in memory: every load that it might change
+        happens first."""
+        target = self._arg_index(ptr)
+        still = []
+        for load in self.pending_loads:
+            v = load.result
+            if v in self.buffers or not self.facts.consumers(v) - self.executed:
+                continue
+            source = self._arg_index(load.operands[0])
+            if source is None or target is None or source == target or not self.assume_disjoint:
+                self.materialise(v)
+            else:
+                self.disjoint[source, target] = False
+                still.append(load)
+        self.pending_loads = still
+
     def _reads_identically(self, op: Op, load: Op) -> bool:
         """Does `op` read the load's element k only for its own element k?"""
         if not op.operands[0].type.is_tensor:
@@ -426,7 +464,7 @@ class Kernel:
         for r in op.regions:
             for o in walk(r):
                 inner.add(o.block)
-                if o.name in ("tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.call"):
+                if o.name in lower.WRITES:
                     writes.append(o)
         loops = op.name in ("scf.for", "scf.while")
         outside = []
@@ -488,6 +526,8 @@ class Kernel:
         if self.is_lazy(op):
             if op.name == "tt.load":
                 self.pending_loads.append(op)
+            elif op.name == "arith.constant" and isinstance(op.attrs["value"], list):
+                self.buffers[op.result] = self.table(op.result.type.elem, op.attrs["value"], op.result.type.shape)
             return
         if op in self.fused:
             return
@@ -509,7 +549,30 @@ class Kernel:
             raise self.error(op, "this operation is not covered yet; `backends/cpu/lower/` lists what is")
         self.executed.add(op)
 
-    # -- plain loops, for roots that need their own
+    def scalar_region(self, block, args: list[Val]) -> list[Val]:
+        """The results of a region of scalars, whatever it holds, for `args`."""
+        saved = self.keeps, self._keep_bufs, self.current_op
+        self.keeps, self._keep_bufs = [], {}
+        self.env.update(zip(block.args, args))
+        self.run_block(block)
+        self.keeps, self._keep_bufs, self.current_op = saved
+        return [self.scalar(v) for v in block.ops[-1].operands]
+
+    # -- plain control flow, for roots that need their own
+    def guarded(self, mask: Val, fn):
+        """Run `fn` where the scalar `mask` holds."""
+        b = self.b
+        if mask.const is not None:
+            if mask.const:
+                fn()
+            return
+        then, after = self.fn.new_block("then"), self.fn.new_block("after")
+        b.cond_br(mask, then, after)
+        b.enter(then)
+        fn()
+        b.br(after)
+        b.enter(after)
+
     def loop(self, lo: Val, hi: Val, step: int, fn, hint: str = "loop"):
         """`for i in range(lo, hi, step): fn(i)` over i64."""
         b = self.b
@@ -571,8 +634,8 @@ class Kernel:
         self.pid = {"x": b.cast("trunc", b.bin("urem", p, gx), "i32"),
                     "y": b.cast("trunc", b.bin("urem", rest, gy), "i32"),
                     "z": b.cast("trunc", b.bin("udiv", rest, gy), "i32")}
-        self.after_program = latch
-        lower.control.function_body(self, self.func.body)
+        self.frame = None
+        lower.control.function_body(self, self.func.body, [], latch)
         self.fn.blocks.append(latch)
         b.enter(latch)
         b.dbg = self.debug_loc(None)

@@ -82,6 +82,7 @@ class Nest:
         self.facts: dict[tuple[Value, tuple], bool] = {}
         self.atoms: list[tuple[Value, tuple, dict[int, Poly], Poly]] = []
         self._affine: dict = {}
+        self.reversed: int | None = None
 
     # -- preparation: walk what the sinks need, without emitting
     @property
@@ -120,6 +121,11 @@ class Nest:
                 diff.base = poly_add(diff.base, poly(-1))
             if diff.coef:
                 self.atoms.append((v, dims, diff.coef, diff.base))
+
+    def reverse(self, d: int):
+        """Walk dimension `d` from its end. Masks along it are computed, not turned into bounds."""
+        self.reversed = d
+        self.atoms = [a for a in self.atoms if d not in a[2]]
 
     # -- levels
     def level(self, dims) -> int:
@@ -504,6 +510,8 @@ class Nest:
     def _enter_level(self, d: int, idx: Val, inner):
         self.sections.append(self.b.open_section())
         self.memos.append({})
+        if d == self.reversed:
+            idx = self.b.sub(i64(self.shape[d] - (self.lanes if d == self.vdim else 1)), idx)
         self.index[d] = idx
         inner()
         self.sections.pop()

@@ -221,7 +221,7 @@ def _row_loop(k, nest: Nest, op: Op, start: Val, combine, write_keeps) -> Val:
     block = op.regions[0].block
     ty = f"<{nest.lanes} x {start.ty}>" if nest.lanes > 1 else start.ty
     slots = [b.alloca(ty, "acc") for _ in range(4)]
-    join = (lambda a, v: [combine(a[0], v[0])]) if combine else (lambda a, v: lower.reduce.inline(k, block, a + v))
+    join = (lambda a, v: [combine(a[0], v[0])]) if combine else (lambda a, v: lower.region.inline(k, block, a + v))
     found = []
 
     def before(chunks):

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from ..base import CompileError
+
 
 # --- types -----------------------------------------------------------------------------------------------------------
 
@@ -147,3 +149,51 @@ class Module:
     @property
     def kernel(self) -> Func:
         return next(f for f in self.funcs.values() if f.public)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+CALL_DEPTH = 64
+
+
+def expand_calls(module: Module):
+    """Give every call in the kernel a copy of the called function's body as its region, arguments put in place."""
+    _expand(module, module.kernel.body, 0)
+
+
+def _expand(module: Module, region: Region, depth: int):
+    for block in region.blocks:
+        for op in block.ops:
+            if op.name == "tt.call":
+                callee = module.funcs.get(str(op.attrs.get("callee")))
+                if callee is None or depth > CALL_DEPTH:
+                    what = "is not defined" if callee is None else f"calls itself, or calls are over {CALL_DEPTH} deep"
+                    raise CompileError(f"triton-cpu: tt.call at {op.loc}: function {op.attrs.get('callee')} {what}")
+                copies = dict(zip(callee.args, op.operands))
+                for v in op.operands:
+                    v.uses.remove(op)
+                op.operands = []
+                op.regions = [_copy(callee.body, op, copies)]
+            for r in op.regions:
+                _expand(module, r, depth + (op.name == "tt.call"))
+
+
+def _copy(region: Region, parent: Op, copies: dict[Value, Value]) -> Region:
+    """`region` again, with values of its own; `copies` maps what it uses from outside."""
+    out = Region(op=parent)
+    for block in region.blocks:
+        new = Block(block.label, region=out)
+        new.args = [Value(a.type, None, 0, new, a.name) for a in block.args]
+        copies.update(zip(block.args, new.args))
+        out.blocks.append(new)
+    for block, new in zip(region.blocks, out.blocks):
+        for op in block.ops:
+            o = Op(op.name, [copies[v] for v in op.operands], [], dict(op.attrs), list(op.words), loc=op.loc, block=new)
+            o.successors = [(label, [copies[v] for v in vals]) for label, vals in op.successors]
+            o.results = [Value(r.type, o, n, None, r.name) for n, r in enumerate(op.results)]
+            copies.update(zip(op.results, o.results))
+            for v in o.operands + [v for _, vals in o.successors for v in vals]:
+                v.uses.append(o)
+            o.regions = [_copy(r, o, copies) for r in op.regions]
+            new.ops.append(o)
+    return out

@@ -10,7 +10,7 @@ To add an operation add a row to one table in the file it belongs to. A key in t
 
 from __future__ import annotations
 
-from . import arith, control, convert, dot, math, memory, reduce, shape
+from . import arith, atomic, control, convert, dot, math, memory, reduce, region, scan, shape  # noqa: F401
 
 
 def merge(*tables: dict) -> dict:
@@ -27,5 +27,7 @@ def merge(*tables: dict) -> dict:
 ELEMENTWISE = merge(arith.ELEMENTWISE, convert.ELEMENTWISE, math.ELEMENTWISE, memory.ELEMENTWISE)
 DIMS = merge(shape.DIMS)
 LANES = merge(shape.LANES, memory.LANES)
-ROOTS = merge(memory.ROOTS, reduce.ROOTS, dot.ROOTS, control.ROOTS, shape.ROOTS)
+ROOTS = merge(memory.ROOTS, reduce.ROOTS, dot.ROOTS, control.ROOTS, shape.ROOTS, scan.ROOTS, atomic.ROOTS)
+#: operations that write memory
+WRITES = {"tt.store", "tt.call", *atomic.ROOTS}
 merge(ELEMENTWISE, DIMS, LANES, ROOTS)  # refuses an operation that is in two of them

@@ -26,54 +26,116 @@ def _axis(op) -> str:
     return "xyz"[int(op.attrs.get("axis", 0))]
 
 
-def function_body(k, region):
-    """A kernel's blocks; `tt.return` goes to the next program."""
-    blocks = {blk.label: k.fn.new_block("block") for blk in region.blocks[1:]}
-    k.cfg = blocks
-    k.block_args = {}
+def function_body(k, region, slots, after):
+    """The blocks of a function. `tt.return` gives `slots` its operands and goes to the LLVM block `after`."""
+    frame, k.frame = k.frame, Frame(slots, after, len(region.blocks) > 1)
+    f = k.frame
     for blk in region.blocks[1:]:
+        f.blocks[blk.label] = (blk, k.fn.new_block("block"))
         for arg in blk.args:
-            if arg.type.is_tensor:
-                raise k.error(None, "a tensor passed between basic blocks is not covered yet")
-            k.block_args[arg] = k.b.alloca(REGISTER[arg.type.elem], "arg")
-    k.region_blocks = {blk.label: blk for blk in region.blocks}
+            f.args[arg] = k.alloc(arg.type.shape, arg.type.elem) if arg.type.is_tensor else k.b.alloca(
+                REGISTER[arg.type.elem], "arg")
     for n, blk in enumerate(region.blocks):
+        before = dict(k.buffers)
         if n:
-            llvm = blocks[blk.label]
+            llvm = f.blocks[blk.label][1]
             k.fn.blocks.remove(llvm)
             k.fn.blocks.append(llvm)
             k.b.enter(llvm)
             for arg in blk.args:
-                k.env[arg] = k.b.load(REGISTER[arg.type.elem], k.block_args[arg], 8)
+                if arg.type.is_tensor:
+                    k.buffers[arg] = f.args[arg]
+                else:
+                    k.env[arg] = k.b.load(REGISTER[arg.type.elem], f.args[arg], 8)
         k.run_block(blk)
+        # What this block put into scratch of other blocks' values is there on this path only.
+        own = {blk, *(o.block for o in walk(region, blk))}
+        for v in [v for v, buf in k.buffers.items() if before.get(v) is not buf]:
+            if (v.op.block if v.op is not None else v.block) not in own:
+                del k.buffers[v]
+    k.frame = frame
+
+
+class Frame:
+    """The function being walked: where its blocks and their arguments are, and where it returns to. `branches`: it has more
+    than one block."""
+
+    def __init__(self, slots, after, branches: bool):
+        self.slots, self.after, self.branches = slots, after, branches
+        self.blocks: dict = {}
+        self.args: dict = {}
 
 
 def ret(k, op):
-    k.b.br(k.after_program)
+    if op.operands:
+        assign(k, list(zip(k.frame.slots, op.operands)))
+    k.b.br(k.frame.after)
+
+
+def call(k, op):
+    """A function that Triton did not inline: its body stands in the operation's region (codegen.expand_calls)."""
+    b = k.b
+    k.before_region(op)
+    slots = result_slots(k, op)
+    after = k.fn.new_block("returned")
+    k.run_region(op.regions[0], lambda: function_body(k, op.regions[0], slots, after))
+    k.fn.blocks.remove(after)
+    k.fn.blocks.append(after)
+    b.enter(after)
+    b.dbg = k.debug_loc(op)
+    read_slots(k, op.results, slots)
 
 
 def branch(k, op):
+    _settle(k, op)
     k.b.br(_successor(k, *op.successors[0]))
 
 
 def cond_branch(k, op):
     c = k.scalar(op.operands[0])
+    _settle(k, op)
+    targets = []
     if any(vals for _, vals in op.successors):
         # Arguments are stored on the edge that carries them.
-        then, other = k.fn.new_block("edge"), k.fn.new_block("edge")
-        k.b.cond_br(c, then, other)
-        for edge, succ in zip((then, other), op.successors):
+        edges = [k.fn.new_block("edge") for _ in op.successors]
+        k.b.cond_br(c, *edges)
+        for edge, succ in zip(edges, op.successors):
             k.b.enter(edge)
+            before = dict(k.buffers)
             k.b.br(_successor(k, *succ))
+            k.buffers = before
         return
-    k.b.cond_br(c, k.cfg[op.successors[0][0]], k.cfg[op.successors[1][0]])
+    targets = [k.frame.blocks[label][1] for label, _ in op.successors]
+    k.b.cond_br(c, *targets)
+
+
+def _settle(k, op):
+    """Before control goes on to other blocks: loads of this one that they use happen now."""
+    for load in k.pending_loads:
+        v = load.result
+        if v not in k.buffers and any(o.block is not op.block for o in k.facts.consumers(v) - k.executed):
+            k.materialise(v)
 
 
 def _successor(k, label, vals):
-    scalars = [k.scalar(v) for v in vals]
-    for arg, v in zip(k.region_blocks[label].args, scalars):
-        k.b.store(v, k.block_args[arg], 8)
-    return k.cfg[label]
+    blk, llvm = k.frame.blocks[label]
+    assign(k, [(k.frame.args[arg], v) for arg, v in zip(blk.args, vals)])
+    return llvm
+
+
+def result_slots(k, op):
+    """A place for each result: a stack slot of a scalar, a buffer of a tensor."""
+    return [k.alloc(r.type.shape, r.type.elem) if r.type.is_tensor else k.b.alloca(REGISTER[r.type.elem], "result")
+            for r in op.results]
+
+
+def read_slots(k, values, slots):
+    """From here on `values` are what `slots` hold."""
+    for v, slot in zip(values, slots):
+        if isinstance(slot, Buffer):
+            k.buffers[v] = slot
+        elif slot is not None:
+            k.env[v] = k.b.load(REGISTER[v.type.elem], slot, 8)
 
 
 # --- assignment ------------------------------------------------------------------------------------------------------
@@ -177,11 +239,7 @@ def for_loop(k, op):
     count = b.load("i64", count_slot, 8)
     for arg, init, moved, _ in inductions:
         k.inductions[arg] = Induction(init, moved, count)
-    for arg, slot in zip(args, slots):
-        if isinstance(slot, Buffer):
-            k.buffers[arg] = slot
-        elif slot is not None:
-            k.env[arg] = b.load(REGISTER[arg.type.elem], slot, 8)
+    read_slots(k, args, slots)
 
     def inside():
         k.run_block(region.block)
@@ -198,11 +256,7 @@ def for_loop(k, op):
     trips = b.load("i64", count_slot, 8)
     for _, init, moved, res in inductions:
         k.inductions[res] = Induction(init, moved, trips)
-    for res, slot in zip(op.results, slots):
-        if isinstance(slot, Buffer):
-            k.buffers[res] = slot
-        elif slot is not None:
-            k.env[res] = b.load(REGISTER[res.type.elem], slot, 8)
+    read_slots(k, op.results, slots)
 
 
 def _induction_step(k, loop, arg, y):
@@ -238,10 +292,7 @@ def if_op(k, op):
     b = k.b
     c = k.scalar(op.operands[0])
     k.before_region(op)
-    slots = []
-    for res in op.results:
-        slots.append(k.alloc(res.type.shape, res.type.elem) if res.type.is_tensor else b.alloca(
-            REGISTER[res.type.elem], "phi"))
+    slots = result_slots(k, op)
     then, after = k.fn.new_block("then"), k.fn.new_block("endif")
     other = k.fn.new_block("else") if len(op.regions) > 1 else after
     if c.const is not None:
@@ -261,11 +312,7 @@ def if_op(k, op):
     k.fn.blocks.remove(after)
     k.fn.blocks.append(after)
     b.enter(after)
-    for res, slot in zip(op.results, slots):
-        if isinstance(slot, Buffer):
-            k.buffers[res] = slot
-        else:
-            k.env[res] = b.load(REGISTER[res.type.elem], slot, 8)
+    read_slots(k, op.results, slots)
 
 
 def while_loop(k, op):
@@ -276,20 +323,13 @@ def while_loop(k, op):
     def slot_for(v):
         return k.alloc(v.type.shape, v.type.elem) if v.type.is_tensor else b.alloca(REGISTER[v.type.elem], "carry")
 
-    def read(values, slots):
-        for v, slot in zip(values, slots):
-            if isinstance(slot, Buffer):
-                k.buffers[v] = slot
-            else:
-                k.env[v] = b.load(REGISTER[v.type.elem], slot, 8)
-
     ins = [slot_for(v) for v in before.block.args]
-    outs = [slot_for(v) for v in op.results]
+    outs = result_slots(k, op)
     assign(k, list(zip(ins, op.operands)))
     head, body, done = (k.fn.new_block(n) for n in ("while", "do", "endwhile"))
     b.br(head)
     b.enter(head)
-    read(before.block.args, ins)
+    read_slots(k, before.block.args, ins)
 
     def test():
         k.run_block(before.block)
@@ -300,7 +340,7 @@ def while_loop(k, op):
     k.run_region(before, test)
     b.cond_br(test.cond, body, done)
     b.enter(body)
-    read(after.block.args, outs)
+    read_slots(k, after.block.args, outs)
 
     def inside():
         k.run_block(after.block)
@@ -312,7 +352,7 @@ def while_loop(k, op):
     k.fn.blocks.remove(done)
     k.fn.blocks.append(done)
     b.enter(done)
-    read(op.results, outs)
+    read_slots(k, op.results, outs)
 
 
 def nothing(k, op):
@@ -320,7 +360,8 @@ def nothing(k, op):
 
 
 ROOTS = {
-    "tt.get_program_id": program_id, "tt.get_num_programs": num_programs, "tt.return": ret, "cf.br": branch,
+    "tt.get_program_id": program_id, "tt.get_num_programs": num_programs, "tt.return": ret, "tt.call": call, "cf.br": branch,
     "cf.cond_br": cond_branch, "scf.for": for_loop, "scf.if": if_op, "scf.while": while_loop, "scf.yield": nothing,
-    "scf.condition": nothing, "tt.reduce.return": nothing,
+    "scf.condition": nothing, "tt.reduce.return": nothing, "tt.scan.return": nothing,
+    "tt.map_elementwise.return": nothing,
 }

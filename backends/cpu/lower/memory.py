@@ -93,7 +93,7 @@ def store(k, op):
     mask = op.operands[2] if len(op.operands) > 2 else None
     k.before_write(op, ptr)
     if not ptr.type.is_tensor:
-        _guarded(k, k.scalar(mask) if mask else const("i1", True),
+        k.guarded(k.scalar(mask) if mask else const("i1", True),
                  lambda: _store_scalar(k, k.scalar(val), k.scalar(ptr), val.type.elem))
         return
     dims = tuple(range(len(ptr.type.shape)))
@@ -123,13 +123,13 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
         # Every lane writes one address: the last active lane's value stays.
         if v.lanes == 1:
             any_lane = mask if mask.lanes == 1 else b.call(f"llvm.vector.reduce.or.{ir.mangle(mask.ty)}", "i1", [mask])
-            _guarded(k, any_lane, lambda: b.store(v, address, size))
+            k.guarded(any_lane, lambda: b.store(v, address, size))
         else:
             scatter(b, v, b.splat(address, n), b.splat(mask, n))
     elif step == 1 and isinstance(step, int):
         v = b.splat(v, n)
         if mask.lanes == 1:
-            _guarded(k, mask, lambda: b.store(v, address, size))
+            k.guarded(mask, lambda: b.store(v, address, size))
         else:
             b.call(f"llvm.masked.store.{ir.mangle(v.ty)}.p0", "void", [v, address, const("i32", size), mask])
     else:
@@ -140,21 +140,6 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
 def _store_scalar(k, v: Val, ptr: Val, elem: str):
     v = _to_memory(k.b, v, elem)
     k.b.store(v, ptr, ir.bits_of(v.elem) // 8)
-
-
-def _guarded(k, mask: Val, fn):
-    """Run `fn` where the scalar `mask` holds."""
-    b = k.b
-    if mask.const is not None:
-        if mask.const:
-            fn()
-        return
-    then, after = k.fn.new_block("then"), k.fn.new_block("after")
-    b.cond_br(mask, then, after)
-    b.enter(then)
-    fn()
-    b.br(after)
-    b.enter(after)
 
 
 def barrier(k, op):

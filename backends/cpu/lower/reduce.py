@@ -9,6 +9,7 @@ from __future__ import annotations
 from .. import ir
 from ..ir import Val, const
 from ..nest import REGISTER, Buffer
+from . import region
 
 _NAN = {"f16": ("bits", 0x7E00), "bf16": 0x7FC0, "f32": ("bits", 0x7FC00000), "f64": ("bits", 0x7FF8000000000000)}
 
@@ -56,22 +57,6 @@ def identity_of(op) -> Val | None:
         return None
     value = IDENTITY[combine.name](e)
     return const("i1", value) if e == "i1" else const(REGISTER[e], value)
-
-
-def inline(k, block, args: list[Val]) -> list[Val]:
-    """A combine region's results on lanes."""
-    from . import ELEMENTWISE
-    env = dict(zip(block.args, args))
-
-    def get(v):
-        return env[v] if v in env else k.scalar(v)
-
-    for op in block.ops[:-1]:
-        rule = ELEMENTWISE.get(op.name)
-        if rule is None or op.regions:
-            raise k.error(op, "this operation inside a combine region is not covered yet")
-        env[op.result] = rule(k.b, op, *[get(o) for o in op.operands])
-    return [get(o) for o in block.ops[-1].operands]
 
 
 def across_lanes(k, join, accs: list[Val]) -> list[Val]:
@@ -141,7 +126,8 @@ def _reduce(k, op, results, start, combine=None, missed=None):
     block = op.regions[0].block
     dims = tuple(range(len(shape)))
     b = k.b
-    nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, inner=axis)
+    nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, inner=axis,
+                        lanes=None if region.vectorises(block) else 1)
     keeps = k.keeps
     elems = [v.type.elem for v in op.operands]
     over_lanes = nest.vdim == axis
@@ -152,7 +138,7 @@ def _reduce(k, op, results, start, combine=None, missed=None):
     started = b.alloca("i1", "started") if start is None else None
     out_dims = tuple(d for d in dims if d != axis)
     join = (lambda accs, vals: [combine(accs[0], vals[0])]) if combine else (
-        lambda accs, vals: inline(k, block, accs + vals))
+        lambda accs, vals: region.inline(k, block, accs + vals))
 
     def before(chunks):
         for u in range(chunks):
@@ -160,6 +146,8 @@ def _reduce(k, op, results, start, combine=None, missed=None):
                 b.store(b.splat(start, lanes), slots[u][0], 8)
         if start is None:
             b.store(const("i1", False), started, 1)
+            for slot, e in zip(slots[0], elems):
+                b.store(Val(ir.vec(REGISTER[e], lanes), "zeroinitializer"), slot, 8)
 
     def body(u):
         k.write_keeps(nest, keeps, op)
@@ -171,7 +159,6 @@ def _reduce(k, op, results, start, combine=None, missed=None):
             return
         accs = [b.load(t, s, 8) for t, s in zip(tys, slots[0])]
         go = b.load("i1", started, 1)
-        # Before the first chunk the slots hold nothing: freeze keeps what is not chosen from spreading.
         accs = [b.select(go, a, v) for a, v in zip(accs, vals)]
         new = join(accs, vals)
         for s, v, w in zip(slots[0], new, vals):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from .. import ir
 from ..ir import const
-from . import arith
+from ..nest import REGISTER, memory_type, row_major
+from ..nest import gather as gather_lanes
 
 
 def expand_dims(op, dims):
@@ -51,15 +53,116 @@ def splat(nest, op, dims):
     return nest.k.scalar(op.operands[0])
 
 
-def constant(nest, op, dims):
-    value = op.attrs["value"]
-    e = op.result.type.elem
-    if not isinstance(value, list):
-        return arith.constant_value(value, e)
-    raise nest.k.error(op, "constants with different elements are not covered yet")
+def join(nest, op, dims):
+    """Two tensors side by side in a new last dimension."""
+    last = dims[-1]
+    idx = const("i64", 0) if last < 0 else nest.index_of(last)
+    if last == nest.vdim and nest.lanes > 1:
+        idx = nest.b.add(nest.b.splat(idx, nest.lanes), nest.b.iota("i64", nest.lanes))
+    first = nest.b.icmp("eq", idx, const("i64", 0))
+    if first.const is not None:
+        return nest.at(op.operands[0 if first.const else 1], dims[:-1])
+    return nest.b.select(first, *[nest.at(o, dims[:-1]) for o in op.operands])
 
 
-LANES = {"tt.make_range": make_range, "tt.splat": splat}
+LANES = {"tt.make_range": make_range, "tt.splat": splat, "tt.join": join}
+
+
+def split(k, op):
+    """The two halves of the last dimension: views of one buffer that holds them one after the other."""
+    v = op.operands[0]
+    buf = k.buffers.get(v)
+    if buf is None or buf.panel:
+        half = v.type.numel // 2
+        buf = k.alloc(v.type.shape, v.type.elem, row_major(v.type.shape[:-1]) + (half,))
+        k.materialise_into(buf, v)
+    for n, r in enumerate(op.results):
+        if r.type.is_tensor:
+            k.buffers[r] = k.view(buf, n * buf.strides[-1], r.type.shape, buf.strides[:-1])
+        else:
+            at = k.view(buf, n * buf.strides[-1], (), ())
+            mem = memory_type(buf.elem)
+            x = k.b.load(mem, at.ptr, ir.bits_of(mem) // 8)
+            k.env[r] = k.b.icmp("ne", x, const("i8", 0)) if buf.elem == "i1" else x
+
+
+def cat(k, op):
+    """Tensors one after the other along dimension 0."""
+    out = k.alloc(op.result.type.shape, op.result.type.elem)
+    axis = op.attrs.get("dim", 0)
+    at = 0
+    for v in op.operands:
+        k.materialise_into(k.view(out, at * out.strides[axis], v.type.shape, out.strides), v)
+        at += v.type.shape[axis]
+    k.buffers[op.result] = out
+
+
+def gather(k, op):
+    """out[i, j] = src[idx[i, j], j] for axis 0. An index out of range reads some element of the source, not other memory."""
+    b = k.b
+    src, idx = op.operands
+    axis = op.attrs["axis"]
+    buf = k.materialise(src)
+    shape = idx.type.shape
+    dims = tuple(range(len(shape)))
+    out = k.alloc(shape, src.type.elem)
+    nest = k.begin_nest(shape, [(idx, dims)], op=op)
+    keeps = k.keeps
+    mem = memory_type(src.type.elem)
+
+    def body(u):
+        k.write_keeps(nest, keeps, op)
+        chosen = b.cast("sext", nest.at(idx, dims), "i64")
+        off = b.mul(b.intrinsic("umin", chosen, const("i64", src.type.shape[axis] - 1)), const("i64", buf.strides[axis]))
+        for d in dims:
+            if d == axis or buf.shape[d] == 1:
+                continue
+            at = nest.index_of(d)
+            if d == nest.vdim and nest.lanes > 1:
+                at = b.add(b.splat(at, nest.lanes), b.iota("i64", nest.lanes))
+            off = b.add(off, b.mul(at, const("i64", buf.strides[d])))
+        if off.lanes == 1:
+            v = b.load(mem, b.gep(mem, buf.ptr, off), ir.bits_of(mem) // 8)
+        else:
+            v = gather_lanes(b, mem, b.gep(mem, buf.ptr, off), const("i1", True, nest.lanes), None)
+        nest.store_buffer(out, dims, b.icmp("ne", v, const("i8", 0)) if src.type.elem == "i1" else v)
+
+    nest.run(nest.default_order, body)
+    k.buffers[op.result] = out
+
+
+def histogram(k, op):
+    """Counts of the values 0, 1, ..., n - 1; others, and elements outside the mask, are not counted."""
+    b = k.b
+    v = op.operands[0]
+    mask = op.operands[1] if len(op.operands) > 1 else None
+    shape, bins = v.type.shape, op.result.type.shape[0]
+    count = REGISTER[op.result.type.elem]
+    out = k.alloc((bins,), op.result.type.elem)
+    size = ir.bits_of(count) // 8
+    b.call("llvm.memset.p0.i64", "void", [out.ptr, const("i8", 0), const("i64", bins * size), const("i1", False)])
+    dims = tuple(range(len(shape)))
+    nest = k.begin_nest(shape, [(x, dims) for x in (v, mask) if x is not None], op=op)
+    keeps = k.keeps
+
+    def body(u):
+        k.write_keeps(nest, keeps, op)
+        x = b.splat(b.cast("zext", nest.at(v, dims), "i64"), nest.lanes)
+        inside = b.icmp("ult", x, const("i64", bins))
+        inside = b.splat(b.and_(inside, nest.at(mask, dims)) if mask is not None else inside, nest.lanes)
+
+        def lane(j):
+
+            def add():
+                p = b.gep(count, out.ptr, b.extract(x, j))
+                b.store(b.add(b.load(count, p, size), const(count, 1)), p, size)
+
+            k.guarded(b.extract(inside, j), add)
+
+        k.loop(const("i64", 0), const("i64", nest.lanes), 1, lane, "lane")
+
+    nest.run(nest.default_order, body)
+    k.buffers[op.result] = out
 
 
 def unsplat(k, op):
@@ -71,4 +174,4 @@ def unsplat(k, op):
     k.env[op.result] = out[0]
 
 
-ROOTS = {"tt.unsplat": unsplat}
+ROOTS = {"tt.unsplat": unsplat, "tt.split": split, "tt.cat": cat, "tt.gather": gather, "tt.histogram": histogram}
