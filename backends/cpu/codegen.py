@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from ..base import CompileError
 from . import ir, lower, rows, ttir
-from .analysis import KEEP_ABOVE, Facts, root_pointer, same_expression, same_offsets, walk
+from .analysis import KEEP_ABOVE, Facts, partners, root_pointer, same_expression, same_offsets, walk
 from .ir import Builder, Val, i64
 from .nest import Buffer, Induction, Nest, memory_type, row_major
+from .scratch import Buffers, Layout
 from .targets import Target
 from .ttir import Func, Loc, Module, Op, Value
 
@@ -39,24 +40,26 @@ class Kernel:
                  assume_disjoint: bool = True):
         self.func: Func = module.kernel
         ttir.expand_calls(module)
+        self.partners = partners(self.func.body)
         self.target, self.name = target, name
         self.assume_disjoint = assume_disjoint
         self.module = ir.Module(name, target.triple)
         self.module.named = {}
         self.facts = Facts(self.is_lazy)
         self.env: dict[Value, Val] = {}
-        self.buffers: dict[Value, Buffer] = {}
+        self.buffers = Buffers()
+        self.layout = Layout()
+        self._no_unroll: str | None = None
         self.inductions: dict[Value, Induction] = {}
         self.keeps: list[Value] = []
         self.pending_loads: list[Op] = []
         self.executed: set[Op] = set()
-        self.fused: set[Op] = set()  # carried out already, as part of a group
+        #: carried out already, as part of a group, or not needed
+        self.fused: set[Op] = {x.operands[1].op.operands[0].op.operands[0].op for x in self.partners}
         self.buffers_after: dict[Value, Buffer] = {}
         self.disjoint: dict[tuple[int, int], bool] = {}
         self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
         self.owned: list[list[Value]] = []  # values materialised inside each open region that belong outside it
-        self.scratch = 0
-        self.large = 0
         self.current_op: Op | None = None
         self._debug: dict = {}
         sp = self._debug_info()
@@ -143,6 +146,14 @@ class Kernel:
             return lower.arith.constant_value(v.op.attrs["value"], v.type.elem)
         raise self.error(v.op, f"scalar %{v.name} is used before it is computed")
 
+    def no_unroll(self) -> str:
+        """What a loop's branch says to be left as it is: a sort has dozens of small loops, and unrolled they take seconds to
+        compile."""
+        if self._no_unroll is None:
+            self._no_unroll = self.module.add_meta('!{!"llvm.loop.unroll.disable"}')
+        n = len(self.module.meta)
+        return f", !llvm.loop {self.module.add_meta(f'distinct !{{!{n}, {self._no_unroll}}}')}"
+
     # -- scratch
     def alloc(self, shape, elem: str, strides=None, panel=None, size: int | None = None) -> Buffer:
         """A new buffer in this thread's scratch block, 64-byte aligned."""
@@ -150,30 +161,24 @@ class Kernel:
         for d in shape:
             n *= d
         size = (size if size is not None else n) * (ir.bits_of(memory_type(elem)) // 8)
-        offset = self.scratch
-        if size >= 2048:
-            # A load that is 4 KiB (modulo) from a store still in flight waits for it. Loops read one buffer a little ahead
-            # of where they write another, so each buffer starts 64 bytes short of the one before, modulo 4 KiB.
-            self.large += 1
-            offset += (-64 * self.large - offset) % 4096
-        self.scratch = offset + (size + 127) // 64 * 64
-        if self.scratch > SCRATCH_LIMIT:
-            raise self.error(None, f"the kernel's blocks need over {SCRATCH_LIMIT >> 20} MiB of scratch per thread; "
+        offset = self.layout.take(size)
+        if self.layout.size > SCRATCH_LIMIT:
+            raise self.error(self.current_op, f"the kernel's blocks need over {SCRATCH_LIMIT >> 20} MiB of scratch per thread; "
                              "use smaller blocks")
         self.fn.count += 1
         name = f"%buf{self.fn.count}"
         self.entry.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {offset}")
-        return Buffer(Val("ptr", name), elem, tuple(shape), tuple(strides or row_major(shape)), panel)
+        return Buffer(Val("ptr", name), elem, tuple(shape), tuple(strides or row_major(shape)), panel, offset)
 
-    def view(self, buf: Buffer, offset: int, shape, strides) -> Buffer:
-        """Part of a buffer, `offset` elements in, under a shape and strides of its own."""
+    def view(self, buf: Buffer, offset: int, shape, strides, elem: str | None = None) -> Buffer:
+        """Part of a buffer, `offset` elements in, under a shape and strides (and an element type) of its own."""
         ptr = buf.ptr
         if offset:
             self.fn.count += 1
             ptr = Val("ptr", f"%view{self.fn.count}")
             size = ir.bits_of(memory_type(buf.elem)) // 8
             self.entry.append(f"  {ptr.s} = getelementptr i8, ptr {buf.ptr.s}, i64 {offset * size}")
-        return Buffer(ptr, buf.elem, tuple(shape), tuple(strides))
+        return Buffer(ptr, elem or buf.elem, tuple(shape), tuple(strides), base=buf.base)
 
     def table(self, elem: str, values, shape) -> Buffer:
         """A constant tensor, laid down in the module."""
@@ -187,14 +192,20 @@ class Kernel:
 
     # -- nests
     def begin_nest(self, shape, sinks, op: Op | None = None, vdim: int | None = None, lanes: int | None = None,
-                   keep: bool = True, inner: int | None = None) -> Nest:
+                   keep: bool = True, inner: int | None = None, into: Buffer | None = None, merge: bool = False) -> Nest:
         """A nest over `shape` that can evaluate `sinks` [(value, dims)]. What must be in memory first is put there.
         Sets `keeps`: the values that this nest computes and later roots want.
 
-        inner: the dimension of the innermost loop where that is not the vector dimension (a reduction's axis)."""
+        inner: the dimension of the innermost loop where that is not the vector dimension (a reduction's axis).
+        merge: dimensions that everything walks together, in order, may become one; `into` is a buffer that is written."""
+        full = tuple(shape)
         while True:
+            shape = full
             nest = Nest(self, shape)
             visited = nest.explore(sinks)
+            if merge and vdim is None:
+                nest.shape = shape = self._merged(visited, shape, inner, into)
+                nest.merged = shape != full
             vector_dim = vdim if vdim is not None else self._vector_dim(nest, visited, shape)
             nest.vdim = vector_dim
             others = [d for d in range(len(shape)) if d not in (vector_dim, inner)]
@@ -214,9 +225,55 @@ class Kernel:
         if keep:
             ident = nest.identity
             for v, dims in visited:
-                if dims == ident and v.type.shape == tuple(shape) and self._worth_keeping(v, op):
+                if dims == ident and v.type.shape == full and self._worth_keeping(v, op):
                     self.keeps.append(v)
         return nest
+
+    def _merged(self, visited, shape, inner: int | None, into: Buffer | None):
+        """`shape` with each run of dimensions that all of `visited` walks as one put into the run's last dimension. Sorting
+        works on [2, 2, ..., 2]: ten nested loops of two trips would be a bad way through it."""
+        n = len(shape)
+        if n < 3:
+            return shape
+        together = [shape[d] > 1 and shape[d + 1] > 1 for d in range(n - 1)] + [False]
+
+        def apart(d):
+            together[d] = False
+            if d:
+                together[d - 1] = False
+
+        def check(buf: Buffer, dims):
+            axis = {d: a for a, d in enumerate(dims)}
+            for d in range(n - 1):
+                x, y = axis.get(d), axis.get(d + 1)
+                if together[d] and (x, y) != (None, None) and (
+                        x is None or y is None or (buf.shape[x], buf.shape[y]) != (shape[d], shape[d + 1])
+                        or buf.strides[x] != buf.strides[y] * shape[d + 1]):
+                    together[d] = False
+
+        if inner is not None:
+            apart(inner)
+        if into is not None:
+            if into.panel:
+                return shape
+            check(into, tuple(range(n)))
+        for v, dims in visited:
+            buf = self.buffers.get(v)
+            if v in self.inductions or v.type.elem == "ptr" or (buf is None and v.op is None) or (buf and buf.panel):
+                return shape
+            if buf is not None:
+                check(buf, dims)
+            elif v.op.name in lower.LANES and v.op.name != "tt.splat":
+                for d in dims:
+                    if d >= 0:
+                        apart(d)
+        out, run = [], 1
+        for d in range(n):
+            run *= shape[d]
+            out.append(1 if together[d] else run)
+            if not together[d]:
+                run = 1
+        return tuple(out)
 
     def _vector_dim(self, nest: Nest, visited, shape) -> int:
         """The dimension with the most unit-stride accesses; the last one that is not 1 otherwise."""
@@ -338,6 +395,8 @@ class Kernel:
 
     def _kept_buffer(self, nest: Nest, v: Value) -> Buffer:
         shape = v.type.shape
+        if nest.merged:
+            return self.alloc(shape, v.type.elem)
         strides, n = [0] * len(shape), 1
         for d in [nest.vdim] + [d for d in reversed(range(len(shape))) if d != nest.vdim]:
             strides[d] = n
@@ -362,7 +421,7 @@ class Kernel:
             self.buffers[v] = src.reshaped(v.type.shape)
         else:
             dims = tuple(range(len(v.type.shape)))
-            nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False)
+            nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, merge=True)
             buf = self.alloc(v.type.shape, v.type.elem) if row_major_only else self._kept_buffer(nest, v)
             nest.run(nest.default_order, lambda u: nest.store_buffer(buf, dims, nest.at(v, dims)))
             self.buffers[v] = buf
@@ -388,7 +447,7 @@ class Kernel:
         saved_keeps, saved_bufs = self.keeps, self._keep_bufs
         self._keep_bufs = {}
         dims = tuple(range(len(v.type.shape)))
-        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim, inner=inner)
+        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim, inner=inner, into=buf, merge=inner is None)
 
         def body(u):
             x = nest.at(v, dims)
@@ -505,8 +564,14 @@ class Kernel:
         """Carry out a block's operations in order."""
         saved = getattr(self, "current_block", None)
         self.current_block = block
+        self.buffers.scopes.append([])
         for op in block.ops:
             self.run_op(op)
+            if not self.is_lazy(op) and op is not block.ops[-1]:  # who holds this block reads the terminator's operands yet
+                self.buffers.release(self.layout, lambda v: self.facts.consumers(v) <= self.executed)
+        left = self.buffers.scopes.pop()
+        if self.buffers.scopes:
+            self.buffers.scopes[-1] += left
         self.current_block = saved
 
     def run_region(self, region, fn):
@@ -523,6 +588,9 @@ class Kernel:
         b = self.b
         self.current_op = op
         b.dbg = self.debug_loc(op)
+        if op in self.partners:
+            self._exchange(op)
+            return
         if self.is_lazy(op):
             if op.name == "tt.load":
                 self.pending_loads.append(op)
@@ -534,7 +602,8 @@ class Kernel:
         group = rows.find(self, op) if op.name == "tt.reduce" else None
         if group:
             rows.emit(self, *group)
-            self.buffers |= self.buffers_after
+            for v, buf in self.buffers_after.items():
+                self.buffers[v] = buf
             self.buffers_after = {}
             return
         root = lower.ROOTS.get(op.name)
@@ -548,6 +617,16 @@ class Kernel:
         else:
             raise self.error(op, "this operation is not covered yet; `backends/cpu/lower/` lists what is")
         self.executed.add(op)
+
+    def _exchange(self, op: Op):
+        """`x ^ xor_sum(x, axis)` over two elements is each element's partner: a view of x that walks the axis backwards."""
+        x, axis = self.partners[op]
+        buf = self.materialise(x)
+        if buf.panel:
+            buf = self.materialise_row_major(x)
+        strides = list(buf.strides)
+        strides[axis] = -strides[axis]
+        self.buffers[op.result] = self.view(buf, buf.strides[axis], x.type.shape, strides, op.result.type.elem)
 
     def scalar_region(self, block, args: list[Val]) -> list[Val]:
         """The results of a region of scalars, whatever it holds, for `args`."""
@@ -647,7 +726,7 @@ class Kernel:
         b.enter(leave)
         b.emit("ret void")
         pairs = [(i, j, same) for (i, j), same in sorted(self.disjoint.items())]
-        return Lowered(self.module.render(), self.scratch, pairs)
+        return Lowered(self.module.render(), self.layout.size, pairs)
 
 
 def _di_file(path: str) -> str:

@@ -40,9 +40,10 @@ class Buffer:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     panel: tuple[int, int, int] | None = None  # dimension, width, elements from one panel to the next
+    base: int | None = None  # the offset in scratch of the piece that it is part of
 
     def reshaped(self, shape) -> Buffer:
-        return Buffer(self.ptr, self.elem, tuple(shape), row_major(shape))
+        return Buffer(self.ptr, self.elem, tuple(shape), row_major(shape), base=self.base)
 
     @property
     def is_row_major(self) -> bool:
@@ -83,6 +84,7 @@ class Nest:
         self.atoms: list[tuple[Value, tuple, dict[int, Poly], Poly]] = []
         self._affine: dict = {}
         self.reversed: int | None = None
+        self.merged = False  # dimensions were merged: one stage of many, whose loops are left as they are
 
     # -- preparation: walk what the sinks need, without emitting
     @property
@@ -500,7 +502,7 @@ class Nest:
         self._enter_level(d, idx, inner)
         latch = b.block
         b.emit(f"{nxt} = add nuw nsw i64 {idx.s}, {step}")
-        b.br(head)
+        b.emit(f"br label %{head.label}{self.k.no_unroll() if self.merged else ''}")
         head.items[phi_at] = f"  {idx.s} = phi i64 [ {lo.s}, %{pre.label} ], [ {nxt}, %{latch.label} ]"
         b.enter(done)
         # Blocks were created before the body's own; keep the printed order readable.

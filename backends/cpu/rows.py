@@ -132,7 +132,7 @@ def emit(k, group: list[Op], early: list[Op]):
                 own = later <= inside
                 kept[v] = k.alloc((1, shape[1]) if own else shape, v.type.elem)
                 if own:
-                    kept[v] = Buffer(kept[v].ptr, v.type.elem, shape, (0, 1))
+                    kept[v] = Buffer(kept[v].ptr, v.type.elem, shape, (0, 1), base=kept[v].base)
                 keeps.append(v)
         plans.append(keeps)
 

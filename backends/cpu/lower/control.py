@@ -9,7 +9,7 @@ from __future__ import annotations
 from .. import ir
 from ..analysis import walk
 from ..ir import Val, const, i64
-from ..nest import REGISTER, Buffer, Induction
+from ..nest import REGISTER, Buffer, Induction, Nest
 
 
 def program_id(k, op):
@@ -101,9 +101,10 @@ def cond_branch(k, op):
         k.b.cond_br(c, *edges)
         for edge, succ in zip(edges, op.successors):
             k.b.enter(edge)
-            before = dict(k.buffers)
+            before = set(k.buffers)
             k.b.br(_successor(k, *succ))
-            k.buffers = before
+            for v in k.buffers.keys() - before:
+                del k.buffers[v]
         return
     targets = [k.frame.blocks[label][1] for label, _ in op.successors]
     k.b.cond_br(c, *targets)
@@ -222,6 +223,8 @@ def for_loop(k, op):
                 k.carried[arg] = init
                 k.carried[res] = init
             inductions.append((arg, init, moved, res))
+            probe = Nest(k, arg.type.shape)  # read after the loop too
+            k.buffers.pinned.update(v for v, _ in probe.explore([(init, probe.identity), (moved, probe.identity)]))
             slots.append(None)
         else:
             buf = k.alloc(arg.type.shape, arg.type.elem)

@@ -98,7 +98,7 @@ def store(k, op):
         return
     dims = tuple(range(len(ptr.type.shape)))
     sinks = [(ptr, dims), (val, dims)] + ([(mask, dims)] if mask else [])
-    nest = k.begin_nest(ptr.type.shape, sinks, op=op)
+    nest = k.begin_nest(ptr.type.shape, sinks, op=op, merge=True)
     keeps = k.keeps
 
     def body(u):

@@ -127,7 +127,7 @@ def _reduce(k, op, results, start, combine=None, missed=None):
     dims = tuple(range(len(shape)))
     b = k.b
     nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, inner=axis,
-                        lanes=None if region.vectorises(block) else 1)
+                        lanes=None if region.vectorises(block) else 1, merge=True)
     keeps = k.keeps
     elems = [v.type.elem for v in op.operands]
     over_lanes = nest.vdim == axis

@@ -20,7 +20,7 @@ def scan(k, op):
     dims = tuple(range(len(shape)))
     outs = [k.alloc(r.type.shape, r.type.elem) for r in op.results]
     nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, inner=axis,
-                        lanes=None if region.vectorises(block) else 1)
+                        lanes=None if region.vectorises(block) else 1, merge=True)
     keeps = k.keeps
     if reverse:
         nest.reverse(axis)
