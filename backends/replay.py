@@ -86,7 +86,7 @@ def _compile(launches, temps, tensors, out, advise):
     names |= {p: f"t{k}" for k, p in enumerate(pointers)}
     pool = runtime.pool()
     env = {"pool": pool, "call": pool.call, "threads": torch.get_num_threads, "empty": torch.empty_strided,
-           "fail": runtime.no_memory}
+           "fail": runtime.failed}
     lines = [f"def plan({', '.join(f't{k}' for k in range(len(tensors)))}):"]
 
     def allocate(name, t):
@@ -101,6 +101,8 @@ def _compile(launches, temps, tensors, out, advise):
     for k, t in enumerate(temps):
         allocate(f"m{k}", t)
     for k, (run_fn, function, grid, args) in enumerate(launches):
+        if run_fn.slots is None:
+            return None
         values = []
         for n, ty in run_fn.slots:
             a = args[n]
@@ -114,9 +116,10 @@ def _compile(launches, temps, tensors, out, advise):
                 values.append(f"v{k}_{n}")
         env[f"pack{k}"] = struct.Struct("<8Q" + run_fn.format).pack
         gx, gy, gz = (*grid, 1, 1)[:3]
-        lines.append(f"    if call(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, threads(), "
-                     f"*pool.openmp, {', '.join(values)})):")
-        lines.append(f"        fail({function.name!r}, {run_fn.scratch})")
+        env[f"asserts{k}"] = run_fn.asserts
+        lines.append(f"    status = call(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, threads(), "
+                     f"*pool.openmp, {', '.join(values)}))")
+        lines.append(f"    if status:\n        fail({function.name!r}, status, {run_fn.scratch}, asserts{k}, {gx}, {gy})")
     lines.append("    return out")
     exec(compile("\n".join(lines), "<plan>", "exec"), env)
     return env["plan"]

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triport import ops
 from triport.backends import drivers
-from triport.backends.cpu import runtime
+from triport.backends.cpu import pool, runtime
 
 KERNEL = """
 import sys, torch, triton, triton.language as tl
@@ -219,9 +219,8 @@ assert int(line[0], 16) > 4096 and int(line[1], 16) > 100 and line[2] == "triton
 
 
 def test_scratch_that_cannot_be_had():
-    packed_status = runtime.no_memory
     with pytest.raises(Exception, match="no memory for 5 bytes of scratch"):
-        packed_status("k", 5)
+        runtime.failed("k", pool.NO_MEMORY, 5, [], 1, 1)
 
 
 def test_interpreter_runs_the_ops(tmp_path):

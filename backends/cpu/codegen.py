@@ -18,7 +18,8 @@ from .scratch import Buffers, Layout
 from .targets import Target
 from .ttir import Func, Loc, Module, Op, Value
 
-#: what a kernel's compiled function takes: packed arguments, scratch, first and last program, grid
+#: what a kernel's compiled function takes: packed arguments, scratch, first and last program, grid. It returns 0, or says which
+#: assertion failed in which program.
 SIGNATURE = [("ptr", "args"), ("ptr", "scratch"), ("i64", "begin"), ("i64", "end"), ("i32", "gx"), ("i32", "gy"),
              ("i32", "gz")]
 SCRATCH_LIMIT = 1 << 28
@@ -32,6 +33,10 @@ class Lowered:
     text: str
     scratch_bytes: int
     disjoint: list[tuple[int, int, bool]] = field(default_factory=list)
+    #: (message, Python file:line) of each assertion: the function returns its number << 48 | program where it fails
+    asserts: list[tuple[str, str]] = field(default_factory=list)
+    #: the element types of the function's arguments
+    arguments: list[str] = field(default_factory=list)
 
 
 class Kernel:
@@ -49,6 +54,7 @@ class Kernel:
         self.env: dict[Value, Val] = {}
         self.buffers = Buffers()
         self.layout = Layout()
+        self.asserts: list[tuple[str, str]] = []  # message, where
         self._no_unroll: str | None = None
         self.inductions: dict[Value, Induction] = {}
         self.keeps: list[Value] = []
@@ -63,7 +69,7 @@ class Kernel:
         self.current_op: Op | None = None
         self._debug: dict = {}
         sp = self._debug_info()
-        self.fn = ir.Function(self.module, name, "void", SIGNATURE, dbg=sp)
+        self.fn = ir.Function(self.module, name, "i64", SIGNATURE, dbg=sp)
         self.fn.kernel = self
         self.fn.fp_fusion = fp_fusion
         self.b = Builder(self.fn)
@@ -724,9 +730,9 @@ class Kernel:
         self.fn.blocks.remove(leave)
         self.fn.blocks.append(leave)
         b.enter(leave)
-        b.emit("ret void")
+        b.emit("ret i64 0")
         pairs = [(i, j, same) for (i, j), same in sorted(self.disjoint.items())]
-        return Lowered(self.module.render(), self.layout.size, pairs)
+        return Lowered(self.module.render(), self.layout.size, pairs, self.asserts, [a.type.elem for a in self.func.args])
 
 
 def _di_file(path: str) -> str:

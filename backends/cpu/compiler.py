@@ -151,6 +151,8 @@ def make_llir(src, metadata, options) -> str:
     metadata["shared"] = 0
     metadata["scratch_bytes"] = lowered.scratch_bytes
     metadata["disjoint"] = lowered.disjoint
+    metadata["asserts"] = lowered.asserts
+    metadata["arguments"] = lowered.arguments
     metadata["target_row"] = repr(target)
     return machine.optimise(lowered.text, target)
 

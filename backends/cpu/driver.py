@@ -54,8 +54,14 @@ def make_launcher(src, metadata):
 
     constants = getattr(src, "constants", {}) or {}
     names = list(src.signature.keys())
-    fixed = {(c if isinstance(c, str) else names[c[0]]) for c in constants if isinstance(c, str) or len(c) == 1}
-    signature = [(str(n), "constexpr" if n in fixed else t) for n, t in src.signature.items()]
+    fixed = {((names.index(c),) if isinstance(c, str) else tuple(c)) for c in constants}
+
+    def known(path, ty):
+        if path in fixed:
+            return "constexpr"
+        return tuple(known((*path, n), t) for n, t in enumerate(ty)) if isinstance(ty, (tuple, list)) else ty
+
+    signature = [(str(n), known((k,), t)) for k, (n, t) in enumerate(src.signature.items())]
     safe = []
 
     def overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *args):

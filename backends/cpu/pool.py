@@ -20,7 +20,7 @@ from .targets import Target
 MAX_THREADS = 256
 SLOTS = 512
 SPIN = 2000  # turns of the waiting loop before a worker of our own sleeps: some 50 microseconds
-#: status codes of a launch
+#: status codes of a launch; anything else is what a kernel returned
 OK, NO_MEMORY = 0, 1
 
 _IR = """
@@ -28,7 +28,7 @@ target triple = "{triple}"
 
 %slot = type {{ ptr, i64, i32, i32 }} ; scratch, its bytes, taken, padding
 ; function, arguments, programs, scratch bytes, grid, threads, status, next program of each thread (a cache line each)
-%job = type {{ ptr, ptr, i64, i64, i32, i32, i32, i32, i32, [{threads} x [8 x i64]] }}
+%job = type {{ ptr, ptr, i64, i64, i32, i32, i32, i32, i64, [{threads} x [8 x i64]] }}
 
 @pool.word = internal global i64 0, align 64       ; generation << 32 | workers wanted
 @pool.sleepers = internal global i32 0, align 64
@@ -94,8 +94,13 @@ more:
 run:
   %e = add i64 %begin, %chunk
   %end = call i64 @llvm.smin.i64(i64 %e, i64 %last)
-  call void %fn(ptr %args, ptr %scratch, i64 %begin, i64 %end, i32 %gx, i32 %gy, i32 %gz)
-  br label %more
+  %r = call i64 %fn(ptr %args, ptr %scratch, i64 %begin, i64 %end, i32 %gx, i32 %gy, i32 %gz)
+  %bad = icmp ne i64 %r, 0
+  br i1 %bad, label %failed, label %more
+failed:
+  %status = getelementptr %job, ptr %job, i64 0, i32 8
+  store atomic i64 %r, ptr %status monotonic, align 8
+  ret void
 next:
   %v1 = add i32 %v, 1
   %all = icmp eq i32 %v1, %n
@@ -157,7 +162,7 @@ fail.slot:
   br label %fail
 fail:
   %status = getelementptr %job, ptr %job, i64 0, i32 8
-  store atomic i32 1, ptr %status monotonic, align 4
+  store atomic i64 1, ptr %status monotonic, align 8
   ret void
 }}
 
@@ -189,7 +194,7 @@ entry:
   %p7 = getelementptr %job, ptr %job, i64 0, i32 7
   store i32 %use, ptr %p7
   %p8 = getelementptr %job, ptr %job, i64 0, i32 8
-  store i32 0, ptr %p8
+  store i64 0, ptr %p8
   br label %each
 each:
   %t = phi i32 [ 0, %entry ], [ %t1, %each ]
@@ -223,7 +228,7 @@ done:
 
 ; Run one launch on OpenMP's threads: %parallel is GOMP_parallel, %number is omp_get_thread_num. The work does not depend
 ; on how many threads OpenMP grants: parts without a thread are taken by the others.
-define i32 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads, ptr %parallel,
+define i64 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads, ptr %parallel,
                           ptr %number) {{
   %job = alloca %job, align 64
   %use = call i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
@@ -241,8 +246,8 @@ share:
   br label %done
 done:
   %status.p = getelementptr %job, ptr %job, i64 0, i32 8
-  %status = load atomic i32, ptr %status.p monotonic, align 4
-  ret i32 %status
+  %status = load atomic i64, ptr %status.p monotonic, align 8
+  ret i64 %status
 }}
 
 define internal ptr @worker(ptr %arg) {{
@@ -302,7 +307,7 @@ after:
 
 ; Run one launch whose header and arguments are packed in one block of 8-byte slots: function, grid x, y, z, scratch bytes,
 ; threads, GOMP_parallel (0: our own threads), omp_get_thread_num, then the kernel's arguments.
-define i32 @tp_call(ptr %p) {{
+define i64 @tp_call(ptr %p) {{
   %fn = load ptr, ptr %p
   %p1 = getelementptr i64, ptr %p, i64 1
   %gx = load i32, ptr %p1
@@ -322,16 +327,16 @@ define i32 @tp_call(ptr %p) {{
   %none = icmp eq ptr %parallel, null
   br i1 %none, label %own, label %omp
 own:
-  %s1 = call i32 @tp_launch(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
-  ret i32 %s1
+  %s1 = call i64 @tp_launch(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
+  ret i64 %s1
 omp:
-  %s2 = call i32 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads,
+  %s2 = call i64 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads,
                                 ptr %parallel, ptr %number)
-  ret i32 %s2
+  ret i64 %s2
 }}
 
-; Run one launch on this module's own threads. Returns 0, or 1 when scratch could not be had.
-define i32 @tp_launch(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads) {{
+; Run one launch on this module's own threads. Returns 0, 1 when scratch could not be had, or what a kernel returned.
+define i64 @tp_launch(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads) {{
   %job = alloca %job, align 64
   %tid = alloca i64
   %use = call i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
@@ -409,8 +414,8 @@ finish:
   br label %report
 report:
   %status.p = getelementptr %job, ptr %job, i64 0, i32 8
-  %status = load atomic i32, ptr %status.p monotonic, align 4
-  ret i32 %status
+  %status = load atomic i64, ptr %status.p monotonic, align 8
+  ret i64 %status
 }}
 
 ; In a forked child: the workers are gone, and so is whoever held the lock.

@@ -16,7 +16,7 @@ import llvmlite.binding as llvm
 
 from ..base import ArgumentError, CompileError, Error
 from . import machine, targets
-from .pool import pool_ir
+from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
 _engines: list = []  # code stays mapped for the life of the process: a worker may be inside it
@@ -79,7 +79,7 @@ class Pool:
     def __init__(self):
         target = targets.native()
         address = load_object(machine.emit_object(pool_ir(target), target), ["tp_call", "tp_forget"])
-        self.call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)(address["tp_call"])
+        self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(address["tp_call"])
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
         #: (GOMP_parallel, omp_get_thread_num), or zeros for threads of our own
         self.openmp = (os.environ.get("TRITON_CPU_THREADS", "openmp") == "openmp" and _openmp()) or (0, 0)
@@ -142,37 +142,70 @@ def bf16_bits(x: float) -> int:
     return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
 
 
-def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlapping) -> object:
+def _flat(expr: str, label: str, ty):
+    """(Python expression, argument's name, type) of what a launch packs for one argument: tuples and tensor descriptors are
+    several. A descriptor is its pointer, shape, strides and two flags, then shape and strides again as Triton's front end
+    passes them beside it."""
+    if ty == "constexpr":
+        return
+    if isinstance(ty, tuple):
+        for n, t in enumerate(ty):
+            yield from _flat(f"{expr}[{n}]", f"{label}[{n}]", t)
+    elif ty.startswith("tensordesc"):
+        rank = ty[ty.index("["):].count(",") + 1
+        yield f"{expr}.base", label, "*"
+        for t, field in [("i64", "shape"), ("i64", "strides")]:
+            yield from ((f"{expr}.{field}[{d}]", label, t) for d in range(rank))
+        yield f"{expr}.padding == 'nan'", label, "i1"
+        yield f"getattr({expr}, 'round_f32_to_tf32', False)", label, "i1?"
+        for t, field in [("i32", "shape"), ("i64", "strides")]:
+            yield from ((f"{expr}.{field}[{d}]", label, t) for d in range(rank))
+    else:
+        yield expr, label, ty
+
+
+def _flatten(name: str, signature, arguments: list[str]):
+    """The arguments of a launch as the compiled function takes them (`arguments`: element types): `_flat` of each."""
+    flat = [x for n, (label, ty) in enumerate(signature) for x in _flat(f"a[{n}]", label, ty)]
+    if len(flat) != len(arguments):  # a Triton whose descriptors have one flag
+        flat = [x for x in flat if x[2] != "i1?"]
+    flat = [(e, label, ty.rstrip("?")) for e, label, ty in flat]
+    if len(flat) != len(arguments) or any((ty[0] == "*") != (t == "ptr") for (_, _, ty), t in zip(flat, arguments)):
+        raise CompileError(f"triton-cpu: kernel {name} takes {len(arguments)} arguments ({', '.join(arguments)}), and a launch "
+                           f"would pass {len(flat)} ({', '.join(ty for _, _, ty in flat)}); this Triton passes tensor "
+                           "descriptors in a way that is not known here")
+    return flat
+
+
+def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping) -> object:
     """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
 
-    signature: (argument name, Triton type) of every argument, constexprs included. `overlapping(...)` takes the same
-    launch when pointers that were taken to be disjoint are not."""
+    signature: (argument name, Triton type) of every argument, constexprs included; a tuple's type is a tuple.
+    `overlapping(...)` takes the same launch when pointers that were taken to be disjoint are not."""
     import torch
     from torch.autograd import profiler
 
     fmt, exprs = "", []
-    slots = []  # (position among all arguments, type) of the arguments that a launch packs
-    for n, (arg, ty) in enumerate(signature):
-        if ty == "constexpr":
-            continue
-        slots.append((n, ty))
+    flat = _flatten(name, signature, metadata.arguments)
+    for expr, label, ty in flat:
         if ty.startswith("*"):
             fmt += "Q"
-            exprs.append(f"(a[{n}].data_ptr() if type(a[{n}]) in tensors and a[{n}].is_cpu else "
-                         f"pointer(name, {arg!r}, a[{n}]))")
+            exprs.append(f"({expr}.data_ptr() if type({expr}) in tensors and {expr}.is_cpu else "
+                         f"pointer(name, {label!r}, {expr}))")
         elif ty == "bf16":
             fmt += "H6x"
-            exprs.append(f"bf16_bits(a[{n}])")
+            exprs.append(f"bf16_bits({expr})")
         elif ty in PACK:
             fmt += PACK[ty]
-            exprs.append(f"a[{n}]")
+            exprs.append(expr)
         else:
-            raise CompileError(f"triton-cpu: kernel {name}: argument {arg!r} has type {ty}, which is not covered yet")
-    pairs = [f"overlap(a[{slots[i][0]}], a[{slots[j][0]}], {same})" for i, j, same in metadata.disjoint]
+            raise CompileError(f"triton-cpu: kernel {name}: argument {label!r} has type {ty}; it takes pointers, "
+                               f"{', '.join(PACK)}, bf16, tensor descriptors and tuples of them")
+    pairs = [f"overlap({flat[i][0]}, {flat[j][0]}, {same})" for i, j, same in metadata.disjoint]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
            "scratch": metadata.scratch_bytes, "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
-           "profiler": profiler, "traced": traced, "no_memory": no_memory}
+           "profiler": profiler, "traced": traced, "failed": failed, "asserts": metadata.asserts}
     alias = (f"    if {' or '.join(pairs)}:\n"
              "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
     source = (
@@ -184,11 +217,14 @@ def make_launch(name: str, signature: list[tuple[str, str]], metadata, overlappi
         "        status = traced(name, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: call(packed))\n"
         "    else:\n"
         "        status = call(packed)\n"
-        "    if status:\n        no_memory(name, scratch)\n"
+        "    if status:\n        failed(name, status, scratch, asserts, gx, gy)\n"
         "    if leave is not None:\n        leave(lm)\n")
     exec(compile(source, f"<launch {name}>", "exec"), env)  # as Triton's own binder: decided once, run often
     launch = env["launch"]
-    launch.slots, launch.format, launch.scratch = slots, fmt, metadata.scratch_bytes
+    #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
+    plain = len(flat) == sum(t != "constexpr" for _, t in signature)
+    launch.slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
+    launch.format, launch.scratch, launch.asserts = fmt, metadata.scratch_bytes, metadata.asserts
     return launch
 
 
@@ -221,8 +257,13 @@ def traced(name, gx, gy, gz, tensors, call):
         return call()
 
 
-def no_memory(name, scratch):
-    """Raise for a launch that found no memory for its scratch."""
-    raise Error(f"triton-cpu: kernel {name}: no memory for {scratch} bytes of scratch per thread; use smaller blocks "
-                "or fewer threads (torch.set_num_threads)")
-
+def failed(name: str, status: int, scratch: int, asserts, gx: int, gy: int):
+    """Raise for a launch that returned `status`: no memory for scratch, or a device_assert that did not hold."""
+    if status == NO_MEMORY:
+        raise Error(f"triton-cpu: kernel {name}: no memory for {scratch} bytes of scratch per thread; use smaller blocks "
+                    "or fewer threads (torch.set_num_threads)")
+    message, where = asserts[(status >> 48) - 1]
+    program = status & ((1 << 48) - 1)
+    at = f"({program % gx}, {program // gx % gy}, {program // gx // gy})"
+    raise Error(f"triton-cpu: kernel {name}: device_assert failed at {where} in program {at}: {message}. Later programs of "
+                "the launch may not have run")

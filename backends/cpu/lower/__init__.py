@@ -10,7 +10,7 @@ To add an operation add a row to one table in the file it belongs to. A key in t
 
 from __future__ import annotations
 
-from . import arith, atomic, control, convert, dot, math, memory, reduce, region, scan, shape  # noqa: F401
+from . import arith, atomic, control, convert, debug, dot, math, memory, reduce, region, scan, shape  # noqa: F401
 
 
 def merge(*tables: dict) -> dict:
@@ -27,7 +27,8 @@ def merge(*tables: dict) -> dict:
 ELEMENTWISE = merge(arith.ELEMENTWISE, convert.ELEMENTWISE, math.ELEMENTWISE, memory.ELEMENTWISE)
 DIMS = merge(shape.DIMS)
 LANES = merge(shape.LANES, memory.LANES)
-ROOTS = merge(memory.ROOTS, reduce.ROOTS, dot.ROOTS, control.ROOTS, shape.ROOTS, scan.ROOTS, atomic.ROOTS)
+ROOTS = merge(memory.ROOTS, reduce.ROOTS, dot.ROOTS, control.ROOTS, shape.ROOTS, scan.ROOTS, atomic.ROOTS,
+              debug.ROOTS)
 #: operations that write memory
 WRITES = {"tt.store", "tt.call", *atomic.ROOTS}
 merge(ELEMENTWISE, DIMS, LANES, ROOTS)  # refuses an operation that is in two of them
