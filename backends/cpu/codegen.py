@@ -643,6 +643,16 @@ class Kernel:
         self.keeps, self._keep_bufs, self.current_op = saved
         return [self.scalar(v) for v in block.ops[-1].operands]
 
+    def helper(self, name: str, ret: str, args: list[Val], build) -> Val:
+        """Call an LLVM function of this module, made on first use by `build(b, *parameters)` and inlined by LLVM: so that an
+        expression may hold branches wherever it is emitted."""
+        if not any(f.name == name for f in self.module.functions):
+            fn = ir.Function(self.module, name, ret, [(a.ty, f"x{n}") for n, a in enumerate(args)], linkage="internal ",
+                             attrs=" alwaysinline")
+            fn.kernel, fn.fp_fusion = self, self.fn.fp_fusion
+            build(Builder(fn), *[Val(a.ty, f"%x{n}") for n, a in enumerate(args)])
+        return self.b.call(name, ret, args)
+
     # -- plain control flow, for roots that need their own
     def guarded(self, mask: Val, fn):
         """Run `fn` where the scalar `mask` holds."""

@@ -92,7 +92,8 @@ class CPUBackend(BaseBackend):
         return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
 
     def get_module_map(self):
-        return {}
+        from triton.language.extra.cuda import libdevice  # a table of names; lower/libdevice.py has what they compute
+        return {"triton.language.extra.libdevice": libdevice}
 
     def load_dialects(self, ctx):
         """TTIR only: Triton's own dialects are loaded already."""

@@ -160,9 +160,9 @@ class Module:
 class Function:
 
     def __init__(self, module: Module, name: str, ret: str, params: list[tuple[str, str]], dbg: str | None = None,
-                 linkage: str = ""):
+                 linkage: str = "", attrs: str = ""):
         self.module, self.name, self.ret, self.params, self.dbg = module, name, ret, params, dbg
-        self.linkage = linkage
+        self.linkage, self.attrs = linkage, attrs
         self.blocks: list[Block] = []
         self.count = 0
         self.allocas = []
@@ -176,7 +176,7 @@ class Function:
 
     def render(self) -> list[str]:
         params = ", ".join(f"{t} %{n}" for t, n in self.params)
-        out = [f"define {self.linkage}{self.ret} @{self.name}({params}) #0{' !dbg ' + self.dbg if self.dbg else ''} {{"]
+        out = [f"define {self.linkage}{self.ret} @{self.name}({params}) #0{self.attrs}{' !dbg ' + self.dbg if self.dbg else ''} {{"]
         for k, b in enumerate(self.blocks):
             out.append(f"{b.label}:")
             if k == 0:

@@ -469,6 +469,8 @@ def _flat_form(r: _Reader, op: Op) -> list[Type]:
                 flags.append(r.next()[1])
             op.attrs[tok] = flags
         elif kind == "id":
+            if tok == "scale":  # tt.dot_scaled: the next operand scales the one before
+                op.attrs.setdefault("scales", []).append(len(op.operands))
             op.words.append(r.next()[1])
         elif kind == "str":
             op.words.append(_unescape(r.next()[1]))

@@ -10,7 +10,7 @@ To add an operation add a row to one table in the file it belongs to. A key in t
 
 from __future__ import annotations
 
-from . import arith, atomic, control, convert, debug, dot, math, memory, reduce, region, scan, shape  # noqa: F401
+from . import arith, asm, atomic, control, convert, debug, dot, dot_scaled, libdevice, math, memory, reduce, region, scan, shape  # noqa: F401
 
 
 def merge(*tables: dict) -> dict:
@@ -24,10 +24,11 @@ def merge(*tables: dict) -> dict:
     return out
 
 
-ELEMENTWISE = merge(arith.ELEMENTWISE, convert.ELEMENTWISE, math.ELEMENTWISE, memory.ELEMENTWISE)
+ELEMENTWISE = merge(arith.ELEMENTWISE, convert.ELEMENTWISE, math.ELEMENTWISE, memory.ELEMENTWISE,
+                    libdevice.ELEMENTWISE, asm.ELEMENTWISE)
 DIMS = merge(shape.DIMS)
 LANES = merge(shape.LANES, memory.LANES)
-ROOTS = merge(memory.ROOTS, reduce.ROOTS, dot.ROOTS, control.ROOTS, shape.ROOTS, scan.ROOTS, atomic.ROOTS,
+ROOTS = merge(memory.ROOTS, reduce.ROOTS, dot.ROOTS, dot_scaled.ROOTS, control.ROOTS, shape.ROOTS, scan.ROOTS, atomic.ROOTS,
               debug.ROOTS)
 #: operations that write memory
 WRITES = {"tt.store", "tt.call", *atomic.ROOTS}

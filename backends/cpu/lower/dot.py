@@ -15,17 +15,22 @@ from ..nest import REGISTER, Buffer, Nest
 from . import convert
 
 #: (operand element) -> element that products are computed in
-COMPUTE = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "i8": "i32"}
+COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32", **dict.fromkeys(convert.NARROW, "f32")}
 
 
 def dot(k, op):
     a, bv, c = op.operands[:3]
     for v in (a, bv):
         if v.type.elem not in COMPUTE:
-            raise k.error(op, f"{v.type.elem} operands are not covered yet; it takes {', '.join(COMPUTE)}")
-    compute = COMPUTE[a.type.elem]
-    if COMPUTE[bv.type.elem] != compute:
+            raise k.error(op, f"{v.type.elem} operands are not taken; it takes {', '.join(COMPUTE)}")
+    if COMPUTE[bv.type.elem] != COMPUTE[a.type.elem]:
         raise k.error(op, f"operands {a.type.elem} and {bv.type.elem} do not go together")
+    product(k, op, a, bv, c)
+
+
+def product(k, op, a, bv, c):
+    """op's result = a @ bv + c."""
+    compute = COMPUTE[a.type.elem]
     *batch, m, kk = a.type.shape
     n = bv.type.shape[-1]
     out = op.result
@@ -38,7 +43,7 @@ def dot(k, op):
         count *= d
     rows_of_a = _rows(k, a, compute, bool(batch))
     b_buf = _pack_panels(k, bv, compute, width)
-    dest = _destination(k, op, compute)
+    dest = _destination(k, op, c, compute)
     _accumulate(k, dest, rows_of_a, b_buf, compute, count, m, n, kk, rows, lanes, vectors)
     if dest.elem == out.type.elem:
         k.buffers[out] = dest
@@ -170,9 +175,9 @@ def _pack_panels(k, v, compute: str, width: int) -> Buffer:
     return out
 
 
-def _destination(k, op, compute: str) -> Buffer:
+def _destination(k, op, c, compute: str) -> Buffer:
     """The accumulator buffer, holding C. A loop's own accumulator is used where it is: no copy per trip."""
-    c, out = op.operands[2], op.result
+    out = op.result
     shape = out.type.shape
     buf = None
     if out.type.elem == compute and len(out.uses) == 1 and out.uses[0].name == "scf.yield":

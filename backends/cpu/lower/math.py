@@ -135,6 +135,79 @@ def log2_32(b, x: Val) -> Val:
     return _log_special(b, x, b.fbin("fadd", r, e, ""))
 
 
+# Coefficients by Chebyshev interpolation (mpmath.chebyfit) on the interval that follows each.
+_SIN = (2.72499258e-06, -0.000198400867, 0.00833333187, -0.166666667)  # (sin r / r - 1) / r^2, r^2 in [0, (pi/4)^2]
+_COS = (-2.73009178e-07, 2.48005999e-05, -0.00138888877, 0.0416666667)  # (cos r - 1 + r^2/2) / r^4, the same
+_TANH = (0.00237076564, -0.0084100708, 0.021788322, -0.0539615518, 0.133333129, -0.333333332)  # likewise, r^2 in [0, 0.36]
+_ERF = (8.33471862e-05, -0.000813470933, 0.00520036859, -0.0268591515, 0.112836915, -0.376126335,
+        0.128379167)  # erf x / x - 1, x^2 in [0, 0.93^2]
+_ERFC = (1.04606568e-06, -3.43885088e-05, 0.000498825008, -0.00430378931, 0.0251395503, -0.107855653, -0.634148184,
+         -0.1289028)  # log(erfc x) / x + 1, x in [0.92, 4]
+_TRIG_LIMIT = 71476.0  # up to here three FMAs reduce the angle; beyond, libm does
+
+
+def _quarter(b, x: Val):
+    """(r, q): x = r + q pi/2 with |r| <= pi/4, q modulo 4 in the low bits, for |x| <= _TRIG_LIMIT."""
+    t = fma(b, x, f(0.6366197723675814), f(_MAGIC))
+    n = b.fbin("fsub", t, f(_MAGIC), "")
+    r = fma(b, n, f(-1.5707963705062866), x)
+    r = fma(b, n, f(4.371138828673793e-08), r)
+    return fma(b, n, f(1.7151244994428829e-15), r), b.bitcast(t, "i32")
+
+
+def _trig(b, x: Val, shift: int) -> Val:
+    """sin(x + shift pi/2) for |x| <= _TRIG_LIMIT."""
+    r, q = _quarter(b, x)
+    q = b.add(q, i(shift))
+    z = b.fbin("fmul", r, r, "")
+    sin = fma(b, b.fbin("fmul", horner(b, z, _SIN), z, ""), r, r)
+    cos = fma(b, b.fbin("fmul", horner(b, z, _COS), z, ""), z, fma(b, z, f(-0.5), f(1.0)))
+    v = b.select(b.icmp("ne", b.and_(q, i(1)), i(0)), cos, sin)
+    flip = b.bin("shl", b.and_(q, i(2)), i(30))
+    return b.bitcast(b.xor(b.bitcast(v, "i32"), flip), "float")
+
+
+def _with_fallback(name: str, fast, beyond: float):
+    """A function of its own, inlined by LLVM: `fast(b, x)`, but libm for all lanes where one is beyond the limit or NaN."""
+
+    def build(b, x):
+        outside = b.value(ir.vec("i1", x.lanes), f"fcmp ugt {x.ty} {b.intrinsic('fabs', x).s}, {b.splat(f(beyond), x.lanes).s}")
+        any_ = outside if x.lanes == 1 else b.call(f"llvm.vector.reduce.or.{ir.mangle(outside.ty)}", "i1", [outside])
+        slow, quick = b.fn.new_block("slow"), b.fn.new_block("quick")
+        b.cond_br(any_, slow, quick)
+        b.enter(slow)
+        v = per_lane(b, name + "f", x)
+        b.emit(f"ret {v.ty} {v.s}")
+        b.enter(quick)
+        v = fast(b, x)
+        b.emit(f"ret {v.ty} {v.s}")
+
+    return lambda b, x: b.fn.kernel.helper(f"tp.{name}.{ir.mangle(x.ty)}", x.ty, [x], build)
+
+
+sin32 = _with_fallback("sin", lambda b, x: _trig(b, x, 0), _TRIG_LIMIT)
+cos32 = _with_fallback("cos", lambda b, x: _trig(b, x, 1), _TRIG_LIMIT)
+
+
+def tanh32(b, x: Val) -> Val:
+    size = b.intrinsic("fabs", x)
+    s = b.fbin("fmul", x, x, "")
+    small = fma(b, b.fbin("fmul", horner(b, s, _TANH), s, ""), x, x)
+    e = exp32(b, b.fbin("fmul", size, f(2.0), ""))
+    large = b.fbin("fsub", f(1.0), b.fbin("fdiv", f(2.0), b.fbin("fadd", e, f(1.0), ""), ""), "")
+    return b.select(b.fcmp("olt", size, f(0.6)), small, b.intrinsic("copysign", large, x))
+
+
+def erf32(b, x: Val) -> Val:
+    size = b.intrinsic("fabs", x)
+    s = b.fbin("fmul", x, x, "")
+    small = fma(b, horner(b, s, _ERF), x, x)
+    t = clamp(b, size, 0.0, 4.0)  # erf(4) is 1 in f32
+    e = exp32(b, fma(b, horner(b, t, _ERFC), t, b.value(t.ty, f"fneg {t.ty} {t.s}")))
+    large = b.intrinsic("copysign", b.fbin("fsub", f(1.0), e, ""), x)
+    return b.select(b.fcmp("olt", size, f(0.925)), small, large)
+
+
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 
@@ -203,8 +276,8 @@ def absi(b, op, v):
 ELEMENTWISE = {
     "math.exp": elementary(exp32, "exp"), "math.exp2": elementary(exp2_32, "exp2"),
     "math.log": elementary(log32, "log"), "math.log2": elementary(log2_32, "log2"),
-    "math.sin": elementary(None, "sin"), "math.cos": elementary(None, "cos"),
-    "math.tanh": elementary(None, "tanh"), "math.erf": elementary(None, "erf"),
+    "math.sin": elementary(sin32, "sin"), "math.cos": elementary(cos32, "cos"),
+    "math.tanh": elementary(tanh32, "tanh"), "math.erf": elementary(erf32, "erf"),
     "math.sqrt": native("sqrt"), "tt.precise_sqrt": native("sqrt"), "math.rsqrt": rsqrt,
     "math.absf": native("fabs"), "math.floor": native("floor"), "math.ceil": native("ceil"),
     "math.fma": native("fma"), "math.absi": absi,
