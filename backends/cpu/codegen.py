@@ -152,6 +152,11 @@ class Kernel:
             return lower.arith.constant_value(v.op.attrs["value"], v.type.elem)
         raise self.error(v.op, f"scalar %{v.name} is used before it is computed")
 
+    @property
+    def large(self) -> bool:
+        """Has so much code been made already that LLVM should not multiply what is still to come?"""
+        return self.fn.count > 3000
+
     def no_unroll(self) -> str:
         """What a loop's branch says to be left as it is: a sort has dozens of small loops, and unrolled they take seconds to
         compile."""

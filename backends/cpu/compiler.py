@@ -100,7 +100,7 @@ class CPUBackend(BaseBackend):
 
     def add_stages(self, stages, options, language=None):
         stages["ttir"] = lambda src, metadata: make_ttir(src, metadata)
-        kept = {}  # a stage gets the one before it, but the object is made from the IR, not from the assembly
+        kept = {}  # a stage gets the one before it, but another machine's object is made from the IR
 
         def llir(src, metadata):
             kept["llir"] = make_llir(src, metadata, options)
@@ -112,7 +112,7 @@ class CPUBackend(BaseBackend):
 
         stages["llir"] = llir
         stages["asm"] = asm
-        stages["obj"] = lambda src, metadata: make_obj(kept.get("llir"), options)
+        stages["obj"] = lambda src, metadata: make_obj(src, kept.get("llir"), options)
 
 
 def _foreign() -> bool:
@@ -163,10 +163,13 @@ def make_asm(llir: str, options) -> str:
     return machine.emit_assembly(llir, targets.get(options.arch))
 
 
-def make_obj(llir: str | None, options) -> bytes:
-    """The object, sealed with its digest."""
+def make_obj(asm: str, llir: str | None, options) -> bytes:
+    """The object, sealed with its digest: assembled where the target is the host's, else from the IR."""
     from . import cache, machine, targets
     from ..base import CompileError
-    if llir is None:
-        raise CompileError("triton-cpu: compiling from assembly text is not possible; start from ttir or llir")
-    return cache.seal(machine.emit_object(llir, targets.get(options.arch)))
+    target = targets.get(options.arch)
+    obj = machine.assemble(asm, target)
+    if obj is None and llir is None:
+        raise CompileError(f"triton-cpu: assembly text for target {target.name} cannot be assembled on this machine; start from "
+                           "ttir or llir")
+    return cache.seal(obj if obj is not None else machine.emit_object(llir, target))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
 
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
@@ -48,9 +50,23 @@ class CPUUtils:
                 "sm_clock_rate": 0, "mem_clock_rate": 0, "mem_bus_width": 0}
 
 
+def mend_inductor():
+    """Two gaps of torch 2.11 to 2.13 that a fused matrix product on the CPU falls into when Inductor times it: its code for
+    `get_raw_stream` is a function of two lines where one line fits (IndentationError in what it generates), and the CPU has no
+    `device` context. Nothing else changes, and a torch that has them is left alone."""
+    overrides = sys.modules.get("torch._inductor.codegen.cpu_device_op_overrides")
+    if overrides is not None and "\n" in overrides.CpuDeviceOpOverrides().import_get_raw_stream_as("f"):
+        overrides.CpuDeviceOpOverrides.import_get_raw_stream_as = lambda self, name: f"{name} = lambda _: 0"
+    interfaces = sys.modules.get("torch._dynamo.device_interface")
+    if interfaces is not None and interfaces.CpuInterface.device is interfaces.DeviceInterface.device:
+        interfaces.CpuInterface.device = staticmethod(lambda device=None: contextlib.nullcontext())
+
+
 def make_launcher(src, metadata):
     """What Triton calls to launch one compiled kernel; built once per kernel."""
     from . import runtime
+
+    mend_inductor()
 
     constants = getattr(src, "constants", {}) or {}
     names = list(src.signature.keys())

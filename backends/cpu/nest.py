@@ -502,7 +502,7 @@ class Nest:
         self._enter_level(d, idx, inner)
         latch = b.block
         b.emit(f"{nxt} = add nuw nsw i64 {idx.s}, {step}")
-        b.emit(f"br label %{head.label}{self.k.no_unroll() if self.merged else ''}")
+        b.emit(f"br label %{head.label}{self.k.no_unroll() if self.merged or self.k.large else ''}")
         head.items[phi_at] = f"  {idx.s} = phi i64 [ {lo.s}, %{pre.label} ], [ {nxt}, %{latch.label} ]"
         b.enter(done)
         # Blocks were created before the body's own; keep the printed order readable.
