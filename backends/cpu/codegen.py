@@ -56,6 +56,8 @@ class Kernel:
         self.layout = Layout()
         self.asserts: list[tuple[str, str]] = []  # message, where
         self._no_unroll: str | None = None
+        self._pairs: dict[Op, bool] = {}
+        self._depths: dict[Value, int] = {}
         self.inductions: dict[Value, Induction] = {}
         self.keeps: list[Value] = []
         self.pending_loads: list[Op] = []
@@ -113,7 +115,24 @@ class Kernel:
     def is_lazy(self, op: Op) -> bool:
         if not op.results or not op.results[0].type.is_tensor:
             return False
+        if op.name == "tt.reduce":
+            if op not in self._pairs:
+                # Pairs of pairs of pairs would be written out in full: 2^n times what is under them.
+                self._pairs[op] = lower.reduce.is_pair(op) and self._pair_depth(op.operands[0]) < 2
+            return self._pairs[op]
         return op.name in lower.ELEMENTWISE or op.name in lower.DIMS or op.name in lower.LANES
+
+    def _pair_depth(self, v: Value) -> int:
+        """How many reductions of two elements an element of `v` goes through before it meets memory."""
+        depth = self._depths.get(v)
+        if depth is None:
+            op = v.op
+            depth = 0
+            if op is not None and self.is_lazy(op):
+                depth = max((self._pair_depth(o) for o in op.operands if o.type.is_tensor), default=0) + (
+                    op.name == "tt.reduce")
+            self._depths[v] = depth
+        return depth
 
     def mapped_dims(self, op: Op, dims):
         fn = lower.DIMS.get(op.name)
@@ -124,6 +143,8 @@ class Kernel:
             return lower.LANES[op.name]
         if op.name in lower.DIMS:
             return lambda nest, op, dims: nest.at(op.operands[0], self.mapped_dims(op, dims))
+        if op.name == "tt.reduce":
+            return lower.reduce.pair
         rule = lower.ELEMENTWISE.get(op.name)
         if rule is None:
             raise self.error(op, "no lowering rule yet; add one to backends/cpu/lower/")
@@ -139,6 +160,10 @@ class Kernel:
         op = v.op
         if op is None or not self.is_lazy(op):
             return []
+        if op.name == "tt.reduce":
+            return [(op.operands[0], d) for d in lower.reduce.halves(op, dims)]
+        if op.name == "tt.join":
+            return [(o, dims[:-1]) for o in op.operands]
         if op.name in lower.DIMS:
             mapped = self.mapped_dims(op, dims)
             return [(op.operands[0], mapped)] if mapped is not None else []
@@ -644,9 +669,13 @@ class Kernel:
         saved = self.keeps, self._keep_bufs, self.current_op
         self.keeps, self._keep_bufs = [], {}
         self.env.update(zip(block.args, args))
-        self.run_block(block)
+        if len(block.region.blocks) == 1:
+            self.run_block(block)
+            results = [self.scalar(v) for v in block.ops[-1].operands]
+        else:
+            results = lower.control.branching_region(self, block.region)
         self.keeps, self._keep_bufs, self.current_op = saved
-        return [self.scalar(v) for v in block.ops[-1].operands]
+        return results
 
     def helper(self, name: str, ret: str, args: list[Val], build) -> Val:
         """Call an LLVM function of this module, made on first use by `build(b, *parameters)` and inlined by LLVM: so that an

@@ -89,7 +89,7 @@ class CPUBackend(BaseBackend):
         return metadata
 
     def get_codegen_implementation(self, options):
-        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1)}
+        return {"min_dot_size": lambda lhs, rhs: (1, 1, 1), "convert_custom_types": convert_fp8e4b15}
 
     def get_module_map(self):
         from triton.language.extra.cuda import libdevice  # a table of names; lower/libdevice.py has what they compute
@@ -113,6 +113,24 @@ class CPUBackend(BaseBackend):
         stages["llir"] = llir
         stages["asm"] = asm
         stages["obj"] = lambda src, metadata: make_obj(src, kept.get("llir"), options)
+
+
+def convert_fp8e4b15(arg, dst_ty, fp_downcast_rounding, _semantic):
+    """Casts from and to fp8e4b15, which MLIR has no type for: it travels as i8, and the casts are functions of ours that
+    lower/libdevice.py knows by name."""
+    import triton.language as tl
+
+    source, to = arg.type.scalar, dst_ty.scalar
+    if source.is_fp8e4b15():
+        symbols = {(tl.float8e4b15,): ("__triport_fp8e4b15_to_f32", tl.float32)}
+        wide = tl.core.extern_elementwise("", "", [arg], symbols, is_pure=True, _semantic=_semantic)
+        return _semantic.cast(wide, dst_ty)
+    if not source.is_fp64():
+        arg = _semantic.cast(arg, arg.type.with_element_ty(tl.float32) if arg.type.is_block() else tl.float32)
+        source = tl.float32
+    rounding = "_rtz" if fp_downcast_rounding is not None and "RTZ" in str(fp_downcast_rounding).upper() else ""
+    name = f"__triport_{'f64' if source.is_fp64() else 'f32'}_to_fp8e4b15{rounding}"
+    return tl.core.extern_elementwise("", "", [arg], {(source,): (name, to)}, is_pure=True, _semantic=_semantic)
 
 
 def _foreign() -> bool:

@@ -2,7 +2,7 @@
 
 A `Nest` runs over an index space. One dimension is the *vector dimension*, walked in chunks of `lanes`; the others are
 scalar loops around it (or, for a reduction over another axis, inside it). `at(value, dims)` yields a value's elements at
-the current indices: `dims[k]` names the nest dimension that indexes the value's dimension k, or -1 for index 0. Results
+the current indices: `dims[k]` names the nest dimension that indexes the value's dimension k; -1 - i says index i. Results
 are remembered per loop depth and emitted at that depth, so a value that does not depend on the inner loop is computed
 outside it.
 
@@ -28,6 +28,11 @@ REGISTER = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f
 def memory_type(elem: str) -> str:
     """The LLVM type of a TTIR element in memory: i1 takes a byte."""
     return "i8" if elem == "i1" else REGISTER[elem]
+
+
+def at_index(i: int) -> int:
+    """The entry of `dims` that says index `i`, whatever the loops do; its own inverse."""
+    return -1 - i
 
 
 @dataclass(eq=False)
@@ -232,7 +237,9 @@ class Nest:
             return self.affine(op.operands[0], ())
         if name == "tt.make_range":
             d = dims[0]
-            return Affine(poly(op.attrs["start"]), {d: poly(1)} if d >= 0 and self.shape[d] > 1 else {})
+            if d < 0:
+                return Affine(poly(op.attrs["start"] + at_index(d)))
+            return Affine(poly(op.attrs["start"]), {d: poly(1)} if self.shape[d] > 1 else {})
         mapped = k.mapped_dims(op, dims)
         if mapped is not None:
             return self.affine(op.operands[0], mapped)
@@ -368,13 +375,18 @@ class Nest:
         """(pointer to the element of lane 0, elements from lane to lane) in a scratch buffer."""
         b = self.b
         elem = memory_type(buf.elem)
-        p, by_level, stride = buf.ptr, {}, 0
+        p, by_level, stride, fixed = buf.ptr, {}, 0, 0
         for axis, d in enumerate(dims):
-            if d < 0 or buf.shape[axis] == 1:
+            if buf.shape[axis] == 1 or d == at_index(0):
+                continue
+            if d < 0:
+                fixed += at_index(d) * buf.strides[axis]
                 continue
             if d == self.vdim:
                 stride = buf.strides[axis]
             by_level.setdefault(self.depth_of.get(d, 0), []).append((axis, d))
+        if fixed:
+            p = self.hoisted(0, ("at", buf, fixed), lambda: b.gep(elem, buf.ptr, i64(fixed)))
         for lvl in sorted(by_level):
             key = ("buf", buf, dims, lvl, self.u if lvl >= self.depth_of.get(self.vdim, 99) else 0)
 

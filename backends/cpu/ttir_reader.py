@@ -348,6 +348,8 @@ class _Reader:
         opname = _unescape(opname) if kind == "str" else opname
         op = Op(opname, [], [])
         types = (_STRUCTURED.get(opname) or (_generic_form if kind == "str" else _flat_form))(self, op)
+        if opname == "tt.split":  # prints the one type of its two results once
+            types = types * 2
         op.loc = self.loc()
         flat = [(n if c == 1 else f"{n}#{k}") for n, c in names for k in range(c)]
         if len(flat) != len(types):
@@ -409,6 +411,8 @@ _RESULTS = {
     "tt.map_elementwise.return": lambda ts: [],
     "tt.descriptor_store": lambda ts: [],
     "tt.atomic_store": lambda ts: [],
+    "tt.grid_dependency_wait": lambda ts: [],
+    "tt.grid_dependency_launch_dependents": lambda ts: [],
     "llvm.intr.assume": lambda ts: [],
     "ttg.barrier": lambda ts: [],
     "gpu.barrier": lambda ts: [],

@@ -152,6 +152,37 @@ def mulhi(b, op, x, y):
     return b.cast("trunc", b.bin("lshr", p, const(wide, bits)), x.elem)
 
 
+def floor_div(b, op, x, y):
+    """Signed division rounded down."""
+    q, r = _div("sdiv")(b, op, x, y), _div("srem")(b, op, x, y)
+    zero = const(x.elem, 0)
+    inexact = b.and_(b.icmp("ne", r, zero), b.icmp("ne", b.icmp("slt", r, zero), b.icmp("slt", y, zero)))
+    return b.select(inexact, b.sub(q, const(x.elem, 1)), q)
+
+
+def ceil_div(b, op, x, y):
+    """Signed division rounded up."""
+    q, r = _div("sdiv")(b, op, x, y), _div("srem")(b, op, x, y)
+    zero = const(x.elem, 0)
+    inexact = b.and_(b.icmp("ne", r, zero), b.icmp("eq", b.icmp("slt", r, zero), b.icmp("slt", y, zero)))
+    return b.select(inexact, b.add(q, const(x.elem, 1)), q)
+
+
+def index_cast(extend: str):
+
+    def rule(b, op, v):
+        to = convert._reg(op.result.type.elem)
+        return b.cast("trunc" if ir.bits_of(to) < ir.bits_of(v.elem) else extend, v, to)
+
+    return rule
+
+
+def poison(b, op):
+    """A value that nobody may look at: zero is as good as any."""
+    from ..nest import REGISTER
+    return const(REGISTER[op.result.type.elem], 0)
+
+
 @in_float
 def clampf(b, op, x, lo, hi):
     names = ("maximum", "minimum") if op.attrs.get("propagateNan") == "all" or "all" in op.words else ("maxnum",
@@ -173,5 +204,7 @@ ELEMENTWISE = {
     "arith.maxnumf": _float_minmax("maxnum"), "arith.minnumf": _float_minmax("minnum"),
     "arith.maximumf": _float_minmax("maximum"), "arith.minimumf": _float_minmax("minimum"),
     "arith.cmpi": cmpi, "arith.cmpf": cmpf, "arith.select": select, "arith.constant": constant,
-    "tt.mulhiui": mulhi, "tt.clampf": clampf,
+    "arith.ceildivsi": ceil_div, "arith.floordivsi": floor_div,
+    "arith.index_cast": index_cast("sext"), "arith.index_castui": index_cast("zext"),
+    "tt.mulhiui": mulhi, "tt.clampf": clampf, "tt.approx_divf": divf, "ub.poison": poison,
 }

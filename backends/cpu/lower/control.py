@@ -28,7 +28,7 @@ def _axis(op) -> str:
 
 def function_body(k, region, slots, after):
     """The blocks of a function. `tt.return` gives `slots` its operands and goes to the LLVM block `after`."""
-    frame, k.frame = k.frame, Frame(slots, after, len(region.blocks) > 1)
+    frame, k.frame = k.frame, Frame(region, slots, after)
     f = k.frame
     for blk in region.blocks[1:]:
         f.blocks[blk.label] = (blk, k.fn.new_block("block"))
@@ -56,12 +56,32 @@ def function_body(k, region, slots, after):
     k.frame = frame
 
 
-class Frame:
-    """The function being walked: where its blocks and their arguments are, and where it returns to. `branches`: it has more
-    than one block."""
+def branching_region(k, region) -> list[Val]:
+    """The results of a region of several blocks, whose `return`s may stand in any of them."""
+    types = next(o for o in walk(region) if o.name in REGION_RETURNS).operands
+    slots = [k.b.alloca(REGISTER[v.type.elem], "result") for v in types]
+    after = k.fn.new_block("returned")
+    function_body(k, region, slots, after)
+    k.fn.blocks.remove(after)
+    k.fn.blocks.append(after)
+    k.b.enter(after)
+    return [k.b.load(REGISTER[v.type.elem], slot, 8) for v, slot in zip(types, slots)]
 
-    def __init__(self, slots, after, branches: bool):
-        self.slots, self.after, self.branches = slots, after, branches
+
+def region_return(k, op):
+    """The end of a combine region. Where the region is one block, its operation reads the operands."""
+    if k.frame.region is op.block.region:
+        ret(k, op)
+
+
+REGION_RETURNS = ("tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return")
+
+
+class Frame:
+    """The function being walked: where its blocks and their arguments are, and where it returns to."""
+
+    def __init__(self, region, slots, after):
+        self.region, self.slots, self.after = region, slots, after
         self.blocks: dict = {}
         self.args: dict = {}
 
@@ -365,6 +385,5 @@ def nothing(k, op):
 ROOTS = {
     "tt.get_program_id": program_id, "tt.get_num_programs": num_programs, "tt.return": ret, "tt.call": call, "cf.br": branch,
     "cf.cond_br": cond_branch, "scf.for": for_loop, "scf.if": if_op, "scf.while": while_loop, "scf.yield": nothing,
-    "scf.condition": nothing, "tt.reduce.return": nothing, "tt.scan.return": nothing,
-    "tt.map_elementwise.return": nothing,
+    "scf.condition": nothing, **dict.fromkeys(REGION_RETURNS, region_return),
 }

@@ -431,6 +431,9 @@ FUNCTIONS = {
     **{f"__nv_{n}d": _FLOAT[n] for n in ("isnan", "isinf", "isfinite", "signbit")},
     **{f"__ocml_{n}_f{bits}": fn for n, fn in _FLOAT.items() for bits in (32, 64)},
     **{f"__nv_{n}": fn for n, fn in _OTHER.items()}, "__nv_llabs": _OTHER["abs"],
+    "__triport_fp8e4b15_to_f32": lambda b, x: convert.widen(b, x, "fp8e4b15"),
+    **{f"__triport_f{bits}_to_fp8e4b15{tail}": (lambda b, x, rtz=bool(tail): convert.narrow(b, x, "fp8e4b15", rtz))
+       for bits in (32, 64) for tail in ("", "_rtz")},
     # Triton's HIP backend has names of its own for these.
     "__triton_hip_llrint": _FLOAT["llrint"], "__triton_hip_iabs": _OTHER["abs"], "__triton_hip_fabs": _FLOAT["fabs"],
     "__triton_hip_fast_tanhf": _FLOAT["tanh"], "__triton_hip_fast_expf": _FLOAT["exp"],
@@ -452,4 +455,29 @@ def extern(b, op, *vals):
     return out
 
 
-ELEMENTWISE = {"tt.extern_elementwise": extern}
+def _math(name: str):
+    """A function of MLIR's math dialect: f16 and bf16 go by f32."""
+
+    def rule(b, op, *vals):
+        e = op.operands[0].type.elem
+        narrow = e == "f16" or e in convert.NARROW
+        if narrow:
+            vals = [convert.float_to_float(b, v, o.type.elem, "f32") if v.elem in ("half", "i16", "i8") else v
+                    for v, o in zip(vals, op.operands)]
+        out = _FLOAT[name](b, *vals)
+        if op.result.type.elem == "i1":
+            return b.cast("trunc", out, "i1")
+        return convert.float_to_float(b, out, "f32", e) if narrow else out
+
+    return rule
+
+
+_MATH = {n: n for n in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cosh", "erfc", "expm1", "log10",
+                        "log1p", "sinh", "tan", "trunc", "round", "copysign", "isnan", "isinf", "isfinite")}
+_MATH |= {"powf": "pow", "fpowi": "powi", "roundeven": "rint"}
+
+ELEMENTWISE = {
+    "tt.extern_elementwise": extern, **{f"math.{m_}": _math(n) for m_, n in _MATH.items()},
+    **{f"math.{n}": (lambda b, op, x, n=n: b.call(f"llvm.{n}.{ir.mangle(x.ty)}", x.ty, [x] + (
+        [const("i1", False)] if n != "ctpop" else []))) for n in ("ctlz", "cttz", "ctpop")},
+}

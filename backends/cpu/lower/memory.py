@@ -148,4 +148,5 @@ def barrier(k, op):
 
 ELEMENTWISE = {"tt.addptr": addptr}
 LANES = {"tt.load": load}
-ROOTS = {"tt.store": store, "ttg.barrier": barrier, "gpu.barrier": barrier, "llvm.intr.assume": barrier}
+ROOTS = {"tt.store": store, "ttg.barrier": barrier, "gpu.barrier": barrier, "llvm.intr.assume": barrier,
+         "tt.grid_dependency_wait": barrier, "tt.grid_dependency_launch_dependents": barrier}

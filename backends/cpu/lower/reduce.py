@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .. import ir
 from ..ir import Val, const
-from ..nest import REGISTER, Buffer
+from ..nest import REGISTER, Buffer, at_index
 from . import region
 
 _NAN = {"f16": ("bits", 0x7E00), "bf16": 0x7FC0, "f32": ("bits", 0x7FC00000), "f64": ("bits", 0x7FF8000000000000)}
@@ -57,6 +57,22 @@ def identity_of(op) -> Val | None:
         return None
     value = IDENTITY[combine.name](e)
     return const("i1", value) if e == "i1" else const(REGISTER[e], value)
+
+
+def is_pair(op) -> bool:
+    """Does it combine just two elements, one way? Then it is an expression like any other, and needs no loop."""
+    return (len(op.operands) == 1 and op.operands[0].type.shape[op.attrs["axis"]] == 2 and op.result.type.is_tensor
+            and region.vectorises(op.regions[0].block))
+
+
+def halves(op, dims):
+    """Where a pair's two elements are."""
+    axis = op.attrs["axis"]
+    return [dims[:axis] + (at_index(k),) + dims[axis:] for k in (0, 1)]
+
+
+def pair(nest, op, dims):
+    return region.inline(nest.k, op.regions[0].block, [nest.at(op.operands[0], d) for d in halves(op, dims)])[0]
 
 
 def across_lanes(k, join, accs: list[Val]) -> list[Val]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import ir
 from ..ir import const
-from ..nest import REGISTER, memory_type, row_major
+from ..nest import REGISTER, at_index, memory_type, row_major
 from ..nest import gather as gather_lanes
 
 
@@ -42,7 +42,7 @@ def make_range(nest, op, dims):
     start = const("i32", op.attrs["start"])
     d = dims[0]
     if d < 0:
-        return start
+        return const("i32", op.attrs["start"] + at_index(d))
     idx = b.add(b.cast("trunc", nest.index_of(d), "i32"), start)
     if d != nest.vdim or nest.lanes == 1:
         return idx
@@ -56,7 +56,7 @@ def splat(nest, op, dims):
 def join(nest, op, dims):
     """Two tensors side by side in a new last dimension."""
     last = dims[-1]
-    idx = const("i64", 0) if last < 0 else nest.index_of(last)
+    idx = const("i64", at_index(last)) if last < 0 else nest.index_of(last)
     if last == nest.vdim and nest.lanes > 1:
         idx = nest.b.add(nest.b.splat(idx, nest.lanes), nest.b.iota("i64", nest.lanes))
     first = nest.b.icmp("eq", idx, const("i64", 0))

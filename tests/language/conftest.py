@@ -1,0 +1,71 @@
+"""Shared by the language tests: element types with their references, random values that include the awkward ones."""
+
+import numpy as np
+import pytest
+import torch
+import triton.language as tl
+
+SIGNED, UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
+INTS = SIGNED + UNSIGNED
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+#: Triton's fp8 names -> torch's type (None: torch has none)
+FP8 = {"float8e5": torch.float8_e5m2, "float8e4nv": torch.float8_e4m3fn, "float8e4b8": torch.float8_e4m3fnuz,
+       "float8e5b16": torch.float8_e5m2fnuz, "float8e4b15": None}
+
+
+def torch_type(name: str):
+    return getattr(torch, name)
+
+
+def tl_type(name: str):
+    return getattr(tl, name)
+
+
+def random(name: str, n: int, seed: int, small: bool = False) -> torch.Tensor:
+    """n values of a type: for integers the extremes among them unless `small`; for floats zeros of both signs and, unless
+    `small`, infinities, NaN, subnormals and huge numbers."""
+    rng = np.random.default_rng(seed)
+    if name == "bool":
+        return torch.from_numpy(rng.integers(0, 2, n).astype(bool))
+    if name in INTS:
+        info = np.iinfo(name)
+        if small:
+            x = rng.integers(max(info.min, -9), 10, n).astype(name)
+        else:
+            x = rng.integers(info.min, info.max, n, dtype=name, endpoint=True)
+            x[:5] = np.array([0, 1, info.max, info.min, info.max - 1], dtype=name)
+        return torch.from_numpy(x)
+    x = rng.standard_normal(n) * 3
+    if not small:
+        x[: n // 4] *= 10.0**rng.integers(-6, 5, n // 4)
+    t = torch.from_numpy(x).to(torch_type(name))
+    info = torch.finfo(t.dtype)
+    t[:2] = torch.tensor([0.0, -0.0])
+    if not small:
+        t[2:10] = torch.tensor([float("inf"), float("-inf"), float("nan"), info.max, info.min, info.tiny,
+                                info.smallest_normal / 4, 1.0], dtype=torch.float64).to(t.dtype)
+    return t
+
+
+def wide(t: torch.Tensor) -> np.ndarray:
+    """A tensor's values exactly: Python integers for integers, float64 for floats."""
+    if t.dtype.is_floating_point:
+        return t.to(torch.float64).numpy()
+    return np.array(t.tolist(), dtype=object)
+
+
+def wrapped(values, name: str) -> torch.Tensor:
+    """Python integers modulo the type's range."""
+    bits, signed = int(name.strip("uint")), name[0] == "i"
+    out = [int(v) & ((1 << bits) - 1) for v in values]
+    if signed:
+        out = [v - (1 << bits) if v >> (bits - 1) else v for v in out]
+    return torch.from_numpy(np.array(out, dtype=name))
+
+
+@pytest.fixture
+def tmp_cache(tmp_path, monkeypatch):
+    """A cache of this test's own."""
+    from triton import knobs
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    return tmp_path

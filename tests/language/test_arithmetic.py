@@ -1,0 +1,336 @@
+"""Operators and casts over every pair of element types, against Python's integers and float64."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from conftest import FLOATS, FP8, INTS, SIGNED, random, tl_type, torch_type, wide, wrapped
+
+N = 64
+
+
+def promoted(a: str, b: str, division: bool = False) -> str:
+    """The type that Triton computes `a op b` in (its documentation, Type Promotion)."""
+    for name in ("float64", "float32"):
+        if name in (a, b):
+            return name
+    if "float16" in (a, b):
+        return "float32" if division else "float16"
+    if "bfloat16" in (a, b):
+        return "bfloat16" if a == b and not division else "float32"
+    wa, wb = int(a.strip("uint")), int(b.strip("uint"))
+    if (a[0] == "u") == (b[0] == "u"):
+        return a if wa >= wb else b
+    unsigned, signed, wu, ws = (a, b, wa, wb) if a[0] == "u" else (b, a, wb, wa)
+    return unsigned if wu >= ws else signed
+
+
+@triton.jit
+def add_sub_mul(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    tl.store(out_ptr + i, x + y)
+    tl.store(out_ptr + N + i, x - y)
+    tl.store(out_ptr + 2 * N + i, x * y)
+    tl.store(out_ptr + 3 * N + i, tl.minimum(x, y))
+    tl.store(out_ptr + 4 * N + i, tl.maximum(x, y))
+    tl.store(out_ptr + 5 * N + i, tl.where(x > y, x, y))
+
+
+@triton.jit
+def compare(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    tl.store(out_ptr + i, x == y)
+    tl.store(out_ptr + N + i, x != y)
+    tl.store(out_ptr + 2 * N + i, x < y)
+    tl.store(out_ptr + 3 * N + i, x <= y)
+    tl.store(out_ptr + 4 * N + i, x > y)
+    tl.store(out_ptr + 5 * N + i, x >= y)
+
+
+@triton.jit
+def bitwise(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    tl.store(out_ptr + i, x & y)
+    tl.store(out_ptr + N + i, x | y)
+    tl.store(out_ptr + 2 * N + i, x ^ y)
+
+
+@triton.jit
+def divide(x_ptr, y_ptr, q_ptr, out_ptr, INTEGERS: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    tl.store(q_ptr + i, x / y)
+    tl.store(out_ptr + i, x % y)
+    if INTEGERS:
+        tl.store(out_ptr + N + i, x // y)
+
+
+@triton.jit
+def shift(x_ptr, s_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, s = tl.load(x_ptr + i), tl.load(s_ptr + i)
+    tl.store(out_ptr + i, x << s)
+    tl.store(out_ptr + N + i, x >> s)
+    tl.store(out_ptr + 2 * N + i, -x)
+    tl.store(out_ptr + 3 * N + i, ~x)
+    tl.store(out_ptr + 4 * N + i, tl.abs(x))
+
+
+def as_type(t: torch.Tensor, name: str):
+    """Values of `t` in the type `name`, as exact numbers: what an implicit cast makes of them."""
+    if name in FLOATS:
+        return t.to(torch.float64).to(torch_type(name)).to(torch.float64).numpy() if t.dtype.is_floating_point else np.array(
+            [float(torch.tensor(int(v), dtype=torch.float64).to(torch_type(name))) for v in t.tolist()])
+    return np.array(wrapped(wide(t), name).tolist(), dtype=object)
+
+
+def check(got, want, name, what, ulps=0):
+    """`got` is a tensor of type `name`; `want` exact numbers."""
+    if name in FLOATS:
+        w = torch.from_numpy(np.asarray(want, dtype=np.float64)).to(torch_type(name))
+        if ulps == 0:
+            torch.testing.assert_close(got, w, rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{what}: {m}")
+        else:
+            eps = torch.finfo(w.dtype).eps * ulps
+            torch.testing.assert_close(got, w, rtol=eps, atol=torch.finfo(w.dtype).tiny, equal_nan=True,
+                                       msg=lambda m: f"{what}: {m}")
+    else:
+        assert got.tolist() == wrapped(want, name).tolist(), what
+
+
+PAIRS = [(a, b) for k, a in enumerate(INTS + FLOATS) for b in (INTS + FLOATS)[k:]]
+
+
+@pytest.mark.parametrize("a,b", PAIRS, ids=lambda v: v)
+def test_arithmetic(a, b, seed):
+    x, y = random(a, N, seed), random(b, N, seed + 1)
+    y[20:30] = x[20:30].to(y.dtype)
+    t = promoted(a, b)
+    out = torch.zeros(6, N, dtype=torch_type(t))
+    add_sub_mul[(1,)](x, y, out, N)
+    p, q = as_type(x, t), as_type(y, t)
+    with np.errstate(all="ignore"):
+        for row, (name, fn) in enumerate([("+", lambda u, v: u + v), ("-", lambda u, v: u - v), ("*", lambda u, v: u * v)]):
+            check(out[row], fn(p, q), t, f"{a} {name} {b}")
+        if t in FLOATS:
+            check(out[3], np.fmin(p, q), t, f"min({a}, {b})")
+            check(out[4], np.fmax(p, q), t, f"max({a}, {b})")
+        else:
+            check(out[3], np.minimum(p, q), t, f"min({a}, {b})")
+            check(out[4], np.maximum(p, q), t, f"max({a}, {b})")
+        check(out[5], np.where(p > q, p, q), t, f"where({a}, {b})")
+    truth = torch.zeros(6, N, dtype=torch.bool)
+    compare[(1,)](x, y, truth, N)
+    for row, fn in enumerate((np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)):
+        assert truth[row].tolist() == [bool(v) for v in fn(p, q)], f"{fn.__name__}({a}, {b})"
+    if t not in FLOATS:
+        out = torch.zeros(3, N, dtype=torch_type(t))
+        bitwise[(1,)](x, y, out, N)
+        for row, fn in enumerate((lambda u, v: u & v, lambda u, v: u | v, lambda u, v: u ^ v)):
+            check(out[row], [fn(int(u), int(v)) for u, v in zip(p, q)], t, f"bits {row} of {a}, {b}")
+
+
+@pytest.mark.parametrize("a,b", PAIRS, ids=lambda v: v)
+def test_division(a, b, seed):
+    """/ to 2 ulp, // and % of integers as C's, % of floats as fmod."""
+    integers = a in INTS and b in INTS
+    if integers and (a in SIGNED) != (b in SIGNED):
+        pytest.skip("Triton refuses // and % of integers of different signedness")
+    x, y = random(a, N, seed, small=True), random(b, N, seed + 1, small=True)
+    y = torch.from_numpy(np.where(y.numpy() == 0, 3, y.numpy()).astype(b)) if b in INTS else torch.where(y == 0, 3.0, y)
+    t = promoted(a, b, division=True)
+    result = "float32" if integers else t
+    quotient = torch.zeros(N, dtype=torch_type(result))
+    out = torch.zeros(2, N, dtype=torch_type(t))
+    divide[(1,)](x, y, quotient, out, integers, N)
+    p, q = as_type(x, t), as_type(y, t)
+    check(quotient, as_type(x, result) / as_type(y, result), result, f"{a} / {b}", ulps=2)
+    if integers:
+        trunc = [abs(int(u)) // abs(int(v)) * (1 if (u < 0) == (v < 0) else -1) for u, v in zip(p, q)]
+        check(out[0], [int(u) - int(v) * w for u, v, w in zip(p, q, trunc)], t, f"{a} % {b}")
+        check(out[1], trunc, t, f"{a} // {b}")
+    else:
+        check(out[0], np.array([math.fmod(u, v) for u, v in zip(p, q)]), t, f"{a} % {b}")
+
+
+@pytest.mark.parametrize("a", INTS)
+def test_shifts_and_unary(a, seed):
+    """Shifts by 0 to width - 1; arithmetic to the right for signed types."""
+    bits = int(a.strip("uint"))
+    x = random(a, N, seed)
+    s = torch.from_numpy(np.random.default_rng(seed).integers(0, bits, N).astype(a))
+    out = torch.zeros(5, N, dtype=torch_type(a))
+    shift[(1,)](x, s, out, N)
+    p, q = wide(x), wide(s)
+    for row, fn in enumerate((lambda u, v: u << v, lambda u, v: u >> v, lambda u, v: -u, lambda u, v: ~u,
+                              lambda u, v: abs(u))):
+        check(out[row], [fn(int(u), int(v)) for u, v in zip(p, q)], a, f"{a}: row {row}")
+
+
+def test_shift_beyond_the_width():
+    """As on a GPU: zero, or the sign."""
+    x = torch.tensor([-5, 7, 1 << 30, -1], dtype=torch.int32)
+    s = torch.tensor([32, 33, 100, 2**31 - 1], dtype=torch.int32)
+    out = torch.zeros(5, 4, dtype=torch.int32)
+    shift[(1,)](x, s, out, 4)
+    assert out[0].tolist() == [0] * 4 and out[1].tolist() == [-1, 0, 0, -1]
+
+
+def test_integer_division_by_zero_and_overflow_do_not_trap():
+    x = torch.tensor([5, -(2**31), 7, 0], dtype=torch.int32)
+    y = torch.tensor([0, -1, 2, 0], dtype=torch.int32)
+    quotient, out = torch.zeros(4), torch.zeros(2, 4, dtype=torch.int32)
+    divide[(1,)](x, y, quotient, out, True, 4)
+    assert out[1, 1] == -(2**31) and out[1, 2] == 3 and out[0, 2] == 1
+
+
+# --- casts -----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def cast(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i))
+
+
+TYPES = ("bool",) + INTS + FLOATS
+
+
+@pytest.mark.parametrize("a", TYPES)
+@pytest.mark.parametrize("b", TYPES)
+def test_cast(a, b, seed):
+    x = random(a, N, seed, small=a in FLOATS and b in INTS)
+    if b[:4] == "uint" and a in FLOATS:
+        x = x.abs()
+    out = torch.zeros(N, dtype=torch_type(b))
+    cast[(1,)](x, out, N)
+    if b == "bool":
+        want = [bool(v) for v in wide(x)]
+    elif b in INTS:
+        want = wrapped([int(v) for v in wide(x)], b).tolist()
+    else:
+        v = torch.from_numpy(np.array([float(u) for u in wide(x)]))
+        torch.testing.assert_close(out, v.to(torch_type(b)), rtol=0, atol=0, equal_nan=True)
+        return
+    assert out.tolist() == want
+
+
+@pytest.mark.parametrize("a", FLOATS)
+@pytest.mark.parametrize("b", ("int8", "uint8", "int32", "int64", "uint32"))
+def test_float_to_int_saturates(a, b):
+    info = np.iinfo(b)
+    values = [float("inf"), float("-inf"), float("nan"), 3e4 if a == "float16" else 3e38, -3e4 if a == "float16" else -3e38]
+    x = torch.tensor(values, dtype=torch.float64).to(torch_type(a)).repeat(4)[:16].contiguous()
+    out = torch.zeros(16, dtype=torch_type(b))
+    cast[(1,)](x, out, 16)
+    clip = lambda v: 0 if v != v else int(min(max(v, info.min), info.max))  # noqa: E731
+    assert out[:5].tolist() == [clip(v) for v in x[:5].double().tolist()]
+
+
+@triton.jit
+def to_fp8(x_ptr, bits_ptr, back_ptr, TYPE: tl.constexpr, ROUNDING: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    y = tl.load(x_ptr + i).to(TYPE, fp_downcast_rounding=ROUNDING)
+    tl.store(bits_ptr + i, y.to(tl.uint8, bitcast=True))
+    tl.store(back_ptr + i, y.to(tl.float32))
+
+
+@triton.jit
+def from_fp8(bits_ptr, out_ptr, TYPE: tl.constexpr, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(bits_ptr + i).to(TYPE, bitcast=True))
+
+
+def fp8_value(code: int, name: str) -> float:
+    """What a byte stands for: the formats' definitions, written out once more."""
+    mantissa = 2 if "e5" in name else 3
+    bias = {"float8e5": 15, "float8e4nv": 7, "float8e4b8": 8, "float8e5b16": 16, "float8e4b15": 15}[name]
+    sign, e, m = -1.0 if code & 0x80 else 1.0, (code & 0x7F) >> mantissa, code & ((1 << mantissa) - 1)
+    if name == "float8e5" and e == 31:
+        return sign * math.inf if m == 0 else math.nan
+    if (name == "float8e4nv" and code & 0x7F == 0x7F) or (name in ("float8e4b8", "float8e5b16") and code == 0x80):
+        return math.nan
+    fraction = m / (1 << mantissa)
+    return sign * (2.0**(e - bias) * (1 + fraction) if e else 2.0**(1 - bias) * fraction)
+
+
+@pytest.mark.parametrize("name", FP8)
+@pytest.mark.parametrize("to", FLOATS)
+def test_every_fp8_number(name, to):
+    bits = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+    out = torch.zeros(256, dtype=torch_type(to))
+    from_fp8[(2,)](bits, out, tl_type(name), 128)
+    want = torch.tensor([fp8_value(k, name) for k in range(256)], dtype=torch.float64).to(torch_type(to))
+    torch.testing.assert_close(out, want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", FP8)
+@pytest.mark.parametrize("source", FLOATS)
+@pytest.mark.parametrize("rounding", ["rtne", "rtz"])
+def test_rounding_to_fp8(name, source, rounding, seed):
+    """The nearest number of the type (ties to even codes), or the nearest towards zero; beyond the largest, the largest."""
+    x = random(source, 512, seed)
+    table = sorted((fp8_value(k, name), k) for k in range(128) if math.isfinite(fp8_value(k, name)))
+    values = np.array([v for v, _ in table])
+    middle = torch.from_numpy((values[1:] + values[:-1]) / 2)[:100]  # ties
+    x[100:100 + len(middle)] = middle.to(x.dtype)
+    x[300:300 + 100] = torch.from_numpy(values[:100]).to(x.dtype) * 1.001
+    bits, back = torch.zeros(512, dtype=torch.uint8), torch.zeros(512)
+    to_fp8[(1,)](x, bits, back, tl_type(name), rounding, 512)
+    for v, code, again in zip(x.double().tolist(), bits.tolist(), back.tolist()):
+        if v != v:
+            assert name == "float8e4b15" or again != again
+            continue
+        size = min(abs(v), values[-1])
+        at = int(np.searchsorted(values, size, side="right")) - 1
+        if rounding == "rtne" and at + 1 < len(values):
+            low, high = values[at], values[at + 1]
+            if size - low > high - size or (size - low == high - size and at % 2):
+                at += 1
+        want = math.copysign(values[at], v)
+        assert again == want and (want or name in ("float8e4b8", "float8e5b16") or (code >> 7) == (math.copysign(1, v) < 0)), (
+            v, hex(code), again, want)
+
+
+@triton.jit
+def downcast(x_ptr, out_ptr, TYPE: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i).to(TYPE, fp_downcast_rounding="rtz"))
+
+
+@pytest.mark.parametrize("a,b", [("float32", "float16"), ("float32", "bfloat16"), ("float64", "float32"), ("float64", "float16"),
+                                 ("float64", "bfloat16")])
+def test_rounding_towards_zero(a, b, seed):
+    x = random(a, N, seed)
+    out = torch.zeros(N, dtype=torch_type(b))
+    downcast[(1,)](x, out, tl_type(b), N)
+    for v, got in zip(x.double(), out):
+        if torch.isnan(v):
+            assert torch.isnan(got)
+            continue
+        near = v.to(torch_type(b))
+        if near.double().abs() > v.abs():
+            near = torch.nextafter(near.float(), torch.tensor(0.0)) if b == "float32" else near.view(torch.int16).sub(1).view(
+                torch_type(b))
+        assert got.double() == near.double(), (v, got, near)
+
+
+@triton.jit
+def reinterpret(x_ptr, out_ptr, TYPE: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i).to(TYPE, bitcast=True))
+
+
+@pytest.mark.parametrize("a,b", [("float32", "int32"), ("int32", "float32"), ("float16", "int16"), ("bfloat16", "uint16"),
+                                 ("uint16", "bfloat16"), ("float64", "int64"), ("uint64", "float64"), ("int8", "uint8")])
+def test_bitcast(a, b, seed):
+    x = random(a, N, seed)
+    out = torch.zeros(N, dtype=torch_type(b))
+    reinterpret[(1,)](x, out, tl_type(b), N)
+    assert out.view(torch.uint8).tolist() == x.view(torch.uint8).tolist()

@@ -1,0 +1,188 @@
+"""Atomics: every kind and type, masked, with their results, from several threads at once."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from conftest import random, torch_type
+
+
+@triton.jit
+def rmw_kernel(x_ptr, p_ptr, old_ptr, n, OP: tl.constexpr, SEM: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    p = p_ptr + i % K
+    if OP == "add":
+        old = tl.atomic_add(p, x, mask=i < n, sem=SEM)
+    elif OP == "max":
+        old = tl.atomic_max(p, x, mask=i < n, sem=SEM)
+    elif OP == "min":
+        old = tl.atomic_min(p, x, mask=i < n, sem=SEM)
+    elif OP == "and":
+        old = tl.atomic_and(p, x, mask=i < n, sem=SEM)
+    elif OP == "or":
+        old = tl.atomic_or(p, x, mask=i < n, sem=SEM)
+    elif OP == "xor":
+        old = tl.atomic_xor(p, x, mask=i < n, sem=SEM)
+    else:
+        old = tl.atomic_xchg(p, x, mask=i < n, sem=SEM)
+    tl.store(old_ptr + i, old, mask=i < n)
+
+
+INTEGER = {"add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or,
+           "xor": np.bitwise_xor}
+
+
+@pytest.mark.parametrize("op", [*INTEGER, "xchg"])
+@pytest.mark.parametrize("name", ["int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize("sem", ["relaxed", "acquire", "release", "acq_rel"])
+def test_integer_rmw(op, name, sem, seed):
+    n, k = 997, 5
+    x = random(name, n, seed)
+    start = random(name, k, seed + 1)
+    p, old = start.clone(), torch.zeros_like(x)
+    rmw_kernel[(triton.cdiv(n, 64),)](x, p, old, n, op, sem, k, 64)
+    # What an exchange leaves, and what each element saw, depends on the order; the multiset of values does not.
+    if op == "xchg":
+        for j in range(k):
+            before = sorted([start.tolist()[j], *x[j::k].tolist()])
+            assert sorted([p.tolist()[j], *old[j::k].tolist()]) == before
+        return
+    want = start.numpy().copy()
+    with np.errstate(all="ignore"):
+        for j in range(k):
+            want[j] = INTEGER[op].reduce(np.concatenate([start.numpy()[j:j + 1], x.numpy()[j::k]]), dtype=want.dtype)
+    assert p.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_float_add(name, seed):
+    """Small integers add up exactly, whatever the order."""
+    n, k = 600, 3
+    x = torch.randint(-2, 3, (n,), generator=torch.Generator().manual_seed(seed)).to(torch_type(name))
+    p, old = torch.zeros(k, dtype=x.dtype), torch.zeros_like(x)
+    rmw_kernel[(triton.cdiv(n, 32),)](x, p, old, n, "add", "acq_rel", k, 32)
+    want = torch.stack([x[j::k].double().sum() for j in range(k)])
+    assert torch.equal(p.double(), want)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_float_max(name, op, seed):
+    n, k = 600, 3
+    x = random(name, n, seed, small=True)
+    p, old = torch.zeros(k, dtype=x.dtype), torch.zeros_like(x)
+    rmw_kernel[(triton.cdiv(n, 32),)](x, p, old, n, op, "relaxed", k, 32)
+    for j in range(k):
+        assert p[j] == getattr(torch.cat([x[j::k], torch.zeros(1, dtype=x.dtype)]), op)()
+
+
+@triton.jit
+def counter_kernel(lock_ptr, total_ptr, seen_ptr):
+    pid = tl.program_id(0)
+    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+        pass
+    value = tl.load(total_ptr)
+    tl.store(seen_ptr + pid, value)
+    tl.store(total_ptr, value + 1)
+    tl.atomic_xchg(lock_ptr, 0)
+
+
+def test_a_lock_by_compare_and_swap():
+    """Programs on several threads take turns: no increment is lost."""
+    lock, total, seen = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), torch.zeros(
+        500, dtype=torch.int32)
+    counter_kernel[(500,)](lock, total, seen)
+    assert total.item() == 500 and sorted(seen.tolist()) == list(range(500))
+
+
+@triton.jit
+def cas_kernel(p_ptr, cmp_ptr, val_ptr, old_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(old_ptr + i, tl.atomic_cas(p_ptr + i, tl.load(cmp_ptr + i), tl.load(val_ptr + i)))
+
+
+@pytest.mark.parametrize("name", ["int16", "int32", "int64", "float16", "float32", "float64"])
+def test_tensor_cas(name, seed):
+    p = random(name, 64, seed, small=True)
+    cmp = torch.where(torch.arange(64) % 2 == 0, p, p + 1)
+    val = random(name, 64, seed + 1, small=True)
+    before, old = p.clone(), torch.zeros_like(p)
+    cas_kernel[(1,)](p, cmp, val, old, 64)
+    assert torch.equal(old, before)
+    same = (before.view(torch.uint8).reshape(64, -1) == cmp.view(torch.uint8).reshape(64, -1)).all(1)
+    assert torch.equal(p, torch.where(same, val, before))
+
+
+@triton.jit
+def order_kernel(p_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    before = tl.load(p_ptr + i // 2)
+    old = tl.atomic_add(p_ptr + i // 2, i)
+    tl.store(out_ptr + i, before * 1000 + old)
+    tl.store(out_ptr + N + i, tl.load(p_ptr + i // 2))
+
+
+def test_loads_and_atomics_keep_their_order():
+    """A load before an atomic to the same place sees the old value, one after it the new."""
+    n = 32
+    p, out = torch.arange(n // 2, dtype=torch.int32), torch.zeros(2 * n, dtype=torch.int32)
+    order_kernel[(1,)](p, out, n)
+    i = torch.arange(n)
+    first = i // 2
+    seen = first * 1000 + first + torch.where(i % 2 == 1, i - 1, 0)
+    assert torch.equal(out[:n], seen.int())
+    assert torch.equal(out[n:], (first + 4 * first + 1).int())
+
+
+@triton.jit
+def flags_kernel(flag_ptr, out_ptr):
+    pid = tl.program_id(0)
+    if pid > 0:
+        tl.atomic_poll(flag_ptr + pid - 1, 1)
+    tl.store(out_ptr + pid, tl.atomic_load(flag_ptr + pid))
+    tl.atomic_store(flag_ptr + pid, 1)
+
+
+@triton.jit
+def timeout_kernel(flag_ptr, out_ptr):
+    tl.store(out_ptr, tl.atomic_poll(flag_ptr, 1, timeout_ns=1000000))
+    tl.store(out_ptr + 1, tl.atomic_poll(flag_ptr, 0, timeout_ns=0))
+
+
+@pytest.mark.skipif(not hasattr(tl, "atomic_poll"), reason="this Triton has no atomic_poll")
+def test_poll_load_store():
+    """Each program waits for the one before it."""
+    flag, out = torch.zeros(64, dtype=torch.int32), torch.ones(64, dtype=torch.int32)
+    flags_kernel[(64,)](flag, out)
+    assert flag.tolist() == [1] * 64 and out.tolist() == [0] * 64
+    out = torch.zeros(2, dtype=torch.bool)
+    timeout_kernel[(1,)](torch.zeros(1, dtype=torch.int32), out)
+    assert out.tolist() == [False, True]
+
+
+@triton.jit
+def sum_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out_ptr, tl.sum(tl.load(x_ptr + i, mask=i < n, other=0), 0))
+
+
+def test_several_python_threads(seed):
+    n = 5000
+    x = torch.randint(-5, 6, (n,), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+    out = torch.zeros(1, dtype=torch.int32)
+    sum_kernel[(1,)](x[:1], torch.zeros(1, dtype=torch.int32), 1, 64)
+
+    def work():
+        for _ in range(10):
+            sum_kernel[(triton.cdiv(n, 64),)](x, out, n, 64)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert out.item() == 40 * x.sum().item()

@@ -1,0 +1,239 @@
+"""Reductions and scans: every combine, several operands, both directions, regions that branch; sort, topk, flip, gather."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from conftest import FLOATS, INTS, random, torch_type
+
+SHAPES = [(1, 64), (4, 64), (64, 4), (32, 32), (2, 128), (128, 1)]
+
+
+@triton.jit
+def reduce_kernel(x_ptr, out_ptr, OP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + i)
+    if OP == "sum":
+        y = tl.sum(x, AXIS)
+    elif OP == "max":
+        y = tl.max(x, AXIS)
+    elif OP == "min":
+        y = tl.min(x, AXIS)
+    elif OP == "argmax":
+        y = tl.argmax(x, AXIS)
+    elif OP == "argmin":
+        y = tl.argmin(x, AXIS)
+    else:
+        y = tl.xor_sum(x, AXIS)
+    tl.store(out_ptr + tl.arange(0, N if AXIS == 0 else M), y)
+
+
+@pytest.mark.parametrize("name", ("int8", "int16", "int32", "int64", "uint8", "uint32") + FLOATS)
+@pytest.mark.parametrize("op", ["sum", "max", "min", "argmax", "argmin", "xor"])
+def test_reduce(name, op, seed):
+    if op == "xor" and name in FLOATS:
+        pytest.skip("xor is of integers")
+    for k, (m, n) in enumerate(SHAPES):
+        for axis in (0, 1):
+            x = random(name, m * n, seed + k, small=True).reshape(m, n)
+            wide = {"sum": name if name in FLOATS or "64" in name else ("uint32" if name[0] == "u" else "int32"),
+                    "argmax": "int32", "argmin": "int32"}.get(op, name)
+            out = torch.zeros(n if axis == 0 else m, dtype=torch_type(wide))
+            reduce_kernel[(1,)](x, out, op, m, n, axis)
+            v = x.double().numpy() if name in FLOATS else x.numpy().astype(np.int64)
+            if op == "xor":
+                want = np.bitwise_xor.reduce(v, axis)
+            else:
+                want = getattr(v, op)(axis)
+            if op == "sum" and name in FLOATS:
+                scale = np.abs(v).sum(axis) * torch.finfo(x.dtype).eps
+                assert (np.abs(out.double().numpy() - want) <= 8 * scale + 1e-30).all(), (m, n, axis)
+            else:
+                got = out.double().numpy() if name in FLOATS else out.numpy().astype(np.int64)
+                bits = int(wide.strip("uintfloab")) if wide in INTS else 0
+                assert (got == (want if not bits or want.dtype == np.float64 else want.astype(wide).astype(np.int64))).all(), (
+                    m, n, axis)
+
+
+@triton.jit
+def scan_kernel(x_ptr, out_ptr, OP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr, REVERSE: tl.constexpr):
+    i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + i)
+    if OP == "cumsum":
+        y = tl.cumsum(x, AXIS, reverse=REVERSE)
+    else:
+        y = tl.cumprod(x, AXIS, reverse=REVERSE)
+    tl.store(out_ptr + i, y)
+
+
+@pytest.mark.parametrize("name", ("int8", "int32", "int64", "uint16", "float16", "float32", "float64"))
+@pytest.mark.parametrize("op", ["cumsum", "cumprod"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scan(name, op, reverse, seed):
+    for k, (m, n) in enumerate(SHAPES):
+        for axis in (0, 1):
+            if name in FLOATS:
+                x = (torch.rand(m, n, generator=torch.Generator().manual_seed(seed + k)) * 0.2 + 0.9).to(torch_type(name))
+            else:
+                x = random(name, m * n, seed + k).reshape(m, n)
+            wide = name if name in FLOATS or "64" in name else ("uint32" if name[0] == "u" else "int32")
+            out = torch.zeros(m, n, dtype=torch_type(wide if op == "cumsum" else name))
+            scan_kernel[(1,)](x, out, op, m, n, axis, reverse)
+            v = x.double().numpy() if name in FLOATS else x.numpy().astype(np.int64)
+            v = np.flip(v, axis) if reverse else v
+            want = getattr(np, op)(v, axis)
+            want = np.flip(want, axis) if reverse else want
+            if name in FLOATS:
+                eps = torch.finfo(x.dtype).eps
+                np.testing.assert_allclose(out.double().numpy(), want, rtol=eps * 4 * max(m, n))
+            else:
+                dtype = out.numpy().dtype
+                assert (out.numpy() == want.astype(dtype)).all(), (m, n, axis)
+
+
+@triton.jit
+def first(a, b):
+    return a
+
+
+@triton.jit
+def recurrence(a1, b1, a2, b2):
+    return a1 * a2, b1 * a2 + b2
+
+
+@triton.jit
+def larger(v1, i1, v2, i2):
+    if v1 > v2:
+        return v1, i1
+    elif v1 == v2:
+        return v1, tl.minimum(i1, i2)
+    else:
+        return v2, i2
+
+
+@triton.jit
+def regions(x_ptr, y_ptr, out_ptr, index_ptr, N: tl.constexpr, REVERSE: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    tl.store(out_ptr + i, tl.associative_scan(x, 0, first, reverse=REVERSE))
+    a, b = tl.associative_scan((x, y), 0, recurrence, reverse=REVERSE)
+    tl.store(out_ptr + N + i, a)
+    tl.store(out_ptr + 2 * N + i, b)
+    v, at = tl.associative_scan((x, i), 0, larger, reverse=REVERSE)
+    tl.store(out_ptr + 3 * N + i, v)
+    tl.store(index_ptr + i, at)
+    v, at = tl.reduce((x, i), 0, larger)
+    tl.store(out_ptr + 4 * N, v)
+    tl.store(index_ptr + N, at)
+
+
+@pytest.mark.parametrize("n", [2, 16, 128])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_combine_regions(n, reverse, seed):
+    """Not commutative, several operands, and one that branches (which runs element by element)."""
+    x = (random("float32", n, seed, small=True).round() / 4).contiguous()
+    y = random("float32", n, seed + 1, small=True)
+    out, index = torch.zeros(5, n), torch.zeros(n + 1, dtype=torch.int32)
+    regions[(1,)](x, y, out, index, n, reverse)
+    order = range(n - 1, -1, -1) if reverse else range(n)
+    acc, want = None, np.zeros((4, n))
+    at = np.zeros(n, dtype=int)
+    for k in order:
+        xv, yv = float(x[k]), float(y[k])
+        acc = (xv, (xv, yv), (xv, k)) if acc is None else (
+            acc[0], (acc[1][0] * xv, acc[1][1] * xv + yv),
+            acc[2] if acc[2][0] > xv else ((xv, min(k, acc[2][1])) if acc[2][0] == xv else (xv, k)))
+        want[:, k] = [acc[0], acc[1][0], acc[1][1], acc[2][0]]
+        at[k] = acc[2][1]
+    np.testing.assert_allclose(out[:4].double().numpy(), want, rtol=1e-4, atol=1e-4)
+    assert index[:n].tolist() == at.tolist()
+    assert out[4, 0] == x.max() and index[n] == x.argmax()
+
+
+@triton.jit
+def nan_kernel(x_ptr, out_ptr, index_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr, tl.max(x, 0))
+    tl.store(out_ptr + 1, tl.min(x, 0))
+    v, k = tl.max(x, 0, return_indices=True)
+    tl.store(index_ptr, k)
+    v, k = tl.min(x, 0, return_indices=True, return_indices_tie_break_left=False)
+    tl.store(index_ptr + 1, k)
+
+
+def test_max_and_ties():
+    """max and min skip NaN; of equal elements the first is found."""
+    x = torch.tensor([1.0, float("nan"), 5.0, -2.0, 5.0, -2.0, 0.0, 3.0])
+    out, index = torch.zeros(2), torch.zeros(2, dtype=torch.int32)
+    nan_kernel[(1,)](x, out, index, 8)
+    assert out.tolist() == [5.0, -2.0]
+    y = x.nan_to_num(0.0)
+    nan_kernel[(1,)](y, out, index, 8)
+    assert index[0] == 2 and y[index[1]] == -2.0
+
+
+@triton.jit
+def order_kernel(x_ptr, out_ptr, top_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, tl.sort(x))
+    tl.store(out_ptr + M * N + i, tl.sort(x, descending=True))
+    tl.store(out_ptr + 2 * M * N + i, tl.flip(x, 1))
+    tl.store(top_ptr + tl.arange(0, M)[:, None] * K + tl.arange(0, K)[None, :], tl.topk(x, K))
+
+
+@pytest.mark.parametrize("name", ["int32", "float16", "float32", "int64", "uint8", "bfloat16"])
+@pytest.mark.parametrize("m,n,k", [(1, 8, 2), (4, 32, 8), (2, 256, 16), (8, 2, 1)])
+def test_sort_topk_flip(name, m, n, k, seed):
+    x = random(name, m * n, seed, small=True).reshape(m, n)
+    out, top = torch.zeros(3, m, n, dtype=x.dtype), torch.zeros(m, k, dtype=x.dtype)
+    order_kernel[(1,)](x, out, top, m, n, k)
+    want = x.double().sort(-1).values
+    assert torch.equal(out[0].double(), want)
+    assert torch.equal(out[1].double(), want.flip(-1))
+    assert torch.equal(out[2], x.flip(-1))
+    assert torch.equal(top.double(), want.flip(-1)[:, :k])
+
+
+def test_a_long_sort_compiles_in_seconds(seed):
+    import time
+
+    @triton.jit
+    def kernel(x_ptr, out_ptr, N: tl.constexpr):
+        i = tl.arange(0, N)
+        tl.store(out_ptr + i, tl.sort(tl.load(x_ptr + i)))
+
+    x = random("float32", 2048, seed, small=True)
+    out = torch.zeros_like(x)
+    begin = time.perf_counter()
+    kernel[(1,)](x, out, 2048)
+    assert time.perf_counter() - begin < 5
+    assert torch.equal(out, x.sort().values)
+
+
+@triton.jit
+def pick_kernel(x_ptr, i_ptr, out_ptr, counts_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, AXIS: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :])
+    R: tl.constexpr = K if AXIS == 0 else M
+    C: tl.constexpr = N if AXIS == 0 else K
+    j = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    idx = tl.load(i_ptr + j)
+    tl.store(out_ptr + j, tl.gather(x, idx, AXIS))
+    flat = tl.reshape(idx, (R * C,))
+    tl.store(counts_ptr + tl.arange(0, 32), tl.histogram(flat, 32, mask=flat != 3))
+
+
+@pytest.mark.parametrize("m,n,k", [(4, 16, 8), (32, 2, 32), (16, 16, 1)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gather_and_histogram(m, n, k, axis, seed):
+    x = random("float32", m * n, seed, small=True).reshape(m, n)
+    shape = (k, n) if axis == 0 else (m, k)
+    idx = torch.randint(0, x.shape[axis], shape, generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+    out, counts = torch.zeros(shape), torch.zeros(32, dtype=torch.int32)
+    pick_kernel[(1,)](x, idx, out, counts, m, n, k, axis)
+    assert torch.equal(out, x.gather(axis, idx.long()))
+    want = torch.bincount(idx.flatten(), minlength=32)
+    want[3] = 0
+    assert counts.tolist() == want.tolist()
