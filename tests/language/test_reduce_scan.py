@@ -197,7 +197,7 @@ def test_sort_topk_flip(name, m, n, k, seed):
     assert torch.equal(top.double(), want.flip(-1)[:, :k])
 
 
-def test_a_long_sort_compiles_in_seconds(seed):
+def test_a_long_sort_compiles_in_seconds(seed, tmp_cache):
     import time
 
     @triton.jit

@@ -1,0 +1,143 @@
+"""tl.dot over types, shapes, batches and precisions, and tl.dot_scaled over all formats, against float64."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from conftest import FP8, tl_type, torch_type
+from triport.bench import check
+
+
+@triton.jit
+def dot_kernel(a_ptr, b_ptr, c_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TYPE: tl.constexpr,
+               OUT: tl.constexpr, PRECISION: tl.constexpr, WITH_C: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a = tl.load(a_ptr + m[:, None] * K + k[None, :]).to(TYPE, bitcast=True)
+    b = tl.load(b_ptr + k[:, None] * N + n[None, :]).to(TYPE, bitcast=True)
+    at = m[:, None] * N + n[None, :]
+    if WITH_C:
+        c = tl.dot(a, b, tl.load(c_ptr + at), out_dtype=OUT, input_precision=PRECISION)
+    else:
+        c = tl.dot(a, b, out_dtype=OUT, input_precision=PRECISION)
+    tl.store(out_ptr + at, c)
+
+
+SHAPES = [(16, 16, 16), (64, 32, 16), (1, 16, 32), (128, 64, 32), (2, 4, 8), (32, 128, 128)]
+
+
+def operand(name, shape, generator):
+    """(what the kernel loads, exact values)."""
+    if name == "int8":
+        x = torch.randint(-128, 128, shape, generator=generator, dtype=torch.int8)
+        return x, x.double()
+    dtype = FP8[name] if name in FP8 else torch_type(name)
+    x = torch.randn(shape, generator=generator).to(dtype)
+    return (x.view(torch.int8) if name in FP8 else x), x.double()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int8", "float8e5", "float8e4nv", "float8e4b8",
+                                  "float8e5b16"])
+@pytest.mark.parametrize("m,n,k", SHAPES)
+def test_dot(name, m, n, k, seed):
+    g = torch.Generator().manual_seed(seed)
+    (a, wide_a), (b, wide_b) = operand(name, (m, k), g), operand(name, (k, n), g)
+    outs = {"int8": ["int32"], "float64": ["float64"], "float16": ["float32", "float16"]}.get(name, ["float32"])
+    for to in outs:
+        for precision in ("ieee", "tf32", "tf32x3") if name == "float32" else ("ieee",):
+            for with_c in (False, True):
+                c = torch.randint(-9, 10, (m, n), generator=g).to(torch_type(to))
+                out = torch.empty(m, n, dtype=torch_type(to))
+                dot_kernel[(1,)](a, b, c, out, m, n, k, tl_type(name), tl_type(to), precision, with_c)
+                want = wide_a @ wide_b + (c.double() if with_c else 0)
+                if to == "int32":
+                    assert torch.equal(out.double(), want)
+                else:
+                    # the rounding of the result, and of k sums in f32
+                    allowed = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-14}[to]
+                    assert check.error(out, want) < allowed, (to, precision, with_c)
+
+
+@triton.jit
+def batched_kernel(a_ptr, b_ptr, out_ptr, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    i = tl.arange(0, B)[:, None, None]
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a = tl.load(a_ptr + i * M * K + m[None, :, None] * K + k[None, None, :])
+    b = tl.load(b_ptr + i * K * N + k[None, :, None] * N + n[None, None, :])
+    tl.store(out_ptr + i * M * N + m[None, :, None] * N + n[None, None, :], tl.dot(a, b))
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "int8"])
+@pytest.mark.parametrize("batch,m,n,k", [(4, 32, 64, 16), (1, 16, 16, 16), (8, 2, 16, 4)])
+def test_batched_dot(name, batch, m, n, k, seed):
+    g = torch.Generator().manual_seed(seed)
+    (a, wide_a), (b, wide_b) = operand(name, (batch, m, k), g), operand(name, (batch, k, n), g)
+    out = torch.empty(batch, m, n, dtype=torch.int32 if name == "int8" else torch.float32)
+    batched_kernel[(1,)](a, b, out, batch, m, n, k)
+    assert check.error(out, wide_a @ wide_b) < 2e-6
+
+
+@triton.jit
+def scaled_kernel(a_ptr, sa_ptr, b_ptr, sb_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A: tl.constexpr,
+                  B: tl.constexpr, A_PACK: tl.constexpr, B_PACK: tl.constexpr, HAS_A: tl.constexpr, HAS_B: tl.constexpr):
+    m, n, g = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K // 32)
+    ka, kb = tl.arange(0, K // A_PACK), tl.arange(0, K // B_PACK)
+    a = tl.load(a_ptr + m[:, None] * (K // A_PACK) + ka[None, :])
+    b = tl.load(b_ptr + kb[:, None] * N + n[None, :])
+    sa = None
+    if HAS_A:
+        sa = tl.load(sa_ptr + m[:, None] * (K // 32) + g[None, :])
+    sb = None
+    if HAS_B:
+        sb = tl.load(sb_ptr + n[:, None] * (K // 32) + g[None, :])
+    tl.store(out_ptr + m[:, None] * N + n[None, :], tl.dot_scaled(a, sa, A, b, sb, B))
+
+
+FP4 = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def packed(rows, columns, form, axis, g):
+    if form == "e2m1":
+        v = torch.randint(0, 16, (rows, columns), generator=g)
+        low, high = (v[:, ::2], v[:, 1::2]) if axis else (v[::2], v[1::2])
+        return (low | high << 4).to(torch.uint8).contiguous(), FP4[v]
+    x = torch.randn(rows, columns, generator=g).to(FORMATS[form])
+    return (x.view(torch.uint8) if form[0] == "e" else x), x.double()
+
+
+@pytest.mark.parametrize("a", ["e2m1", *FORMATS])
+@pytest.mark.parametrize("b", ["e2m1", *FORMATS])
+@pytest.mark.parametrize("scales", [(True, True), (True, False), (False, True)])
+def test_dot_scaled(a, b, scales, seed):
+    g = torch.Generator().manual_seed(seed)
+    m, n, k = 32, 16, 128
+    (x, wide_x), (y, wide_y) = packed(m, k, a, 1, g), packed(k, n, b, 0, g)
+    sx = torch.randint(118, 136, (m, k // 32), generator=g, dtype=torch.uint8)
+    sy = torch.randint(118, 136, (n, k // 32), generator=g, dtype=torch.uint8)
+    out = torch.empty(m, n)
+    scaled_kernel[(1,)](x, sx, y, sy, out, m, n, k, a, b, 1 + (a == "e2m1"), 1 + (b == "e2m1"), *scales)
+    if scales[0]:
+        wide_x = wide_x * (2.0**(sx.double() - 127)).repeat_interleave(32, 1)
+    if scales[1]:
+        wide_y = wide_y * (2.0**(sy.double() - 127)).repeat_interleave(32, 1).t()
+    assert check.error(out, wide_x @ wide_y) < 2e-6
+
+
+@triton.jit
+def tile_kernel(a_ptr, b_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    c = tl.dot(tl.load(a_ptr + m[:, None] * K + k[None, :]), tl.load(b_ptr + k[:, None] * N + n[None, :]))
+    tl.store(out_ptr + m[:, None] * N + n[None, :], c)
+
+
+@pytest.mark.parametrize("m,n,k", [(64, 64, 64), (128, 256, 64), (256, 256, 32), (256, 256, 256)])
+def test_gpu_sized_tiles_compile_within_a_second(m, n, k, seed, tmp_cache):
+    import time
+    g = torch.Generator().manual_seed(seed)
+    a, b, out = torch.randn(m, k, generator=g), torch.randn(k, n, generator=g), torch.empty(m, n)
+    tile_kernel.device_caches.clear()
+    tile_kernel.warmup(torch.float32, torch.float32, torch.float32, 16, 16, 16, grid=(1,))
+    begin = time.perf_counter()
+    tile_kernel[(1,)](a, b, out, m, n, k)
+    assert time.perf_counter() - begin < 1
+    assert check.error(out, a.double() @ b.double()) < 2e-6
