@@ -435,7 +435,8 @@ FUNCTIONS = {
     **{f"__triport_f{bits}_to_fp8e4b15{tail}": (lambda b, x, rtz=bool(tail): convert.narrow(b, x, "fp8e4b15", rtz))
        for bits in (32, 64) for tail in ("", "_rtz")},
     # Triton's HIP backend has names of its own for these.
-    "__triton_hip_llrint": _FLOAT["llrint"], "__triton_hip_iabs": _OTHER["abs"], "__triton_hip_fabs": _FLOAT["fabs"],
+    **{f"__ockl_{n}_u{bits}": _count(to) for bits in (32, 64) for n, to in (("clz", "ctlz"), ("popcount", "ctpop"))},
+    "__triton_hip_rint": _FLOAT["rint"], "__triton_hip_llrint": _FLOAT["llrint"], "__triton_hip_iabs": _OTHER["abs"], "__triton_hip_fabs": _FLOAT["fabs"],
     "__triton_hip_fast_tanhf": _FLOAT["tanh"], "__triton_hip_fast_expf": _FLOAT["exp"],
     "__triton_hip_fast_fdividef": _div,
 }
