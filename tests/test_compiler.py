@@ -178,8 +178,40 @@ RULES = {
                   lambda a, b, c: (a.double() * b.double() + c.double()).float(), None)],
     "math.absi": [(f"%r = math.absi %v0 {same('i32')}", ["i32"], "i32", torch.abs, None)],
 }
-#: rules whose results are checked by kernels below
-ELSEWHERE = {"tt.addptr", "tt.ptr_to_int", "tt.int_to_ptr"}
+RULES |= {f"math.{n}": [(f"%r = math.{n} %v0 {same(t)}", [t], t, lambda x, fn=fn, t=t: fn(x.double()).to(TORCH[t]), p)
+                        for t in F] for n, fn, p in (
+    ("acos", torch.acos, lambda x: [x.clamp(-1, 1)]), ("acosh", torch.acosh, lambda x: [x.abs() + 1]),
+    ("asin", torch.asin, lambda x: [x.clamp(-1, 1)]), ("asinh", torch.asinh, None), ("atan", torch.atan, None),
+    ("atanh", torch.atanh, lambda x: [x.clamp(-0.5, 0.5)]), ("cosh", torch.cosh, None), ("erfc", torch.erfc, None),
+    ("expm1", torch.expm1, None), ("log10", torch.log10, pos), ("log1p", torch.log1p, pos), ("sinh", torch.sinh, None),
+    ("tan", torch.tan, None), ("trunc", torch.trunc, None), ("roundeven", torch.round, None),
+    ("round", lambda x: x.sign() * (x.abs() + 0.5).floor(), None),
+    ("cbrt", lambda x: x.sign() * x.abs().pow(1 / 3), lambda x: [x + (x == 0)]))}
+RULES |= {f"math.{n}": [(f"%r = math.{n} %v0, %v1 {same(t)}", [t, t], t, lambda x, y, fn=fn, t=t: fn(
+    x.double(), y.double()).to(TORCH[t]), p) for t in F] for n, fn, p in (
+    ("atan2", torch.atan2, None), ("copysign", torch.copysign, None), ("powf", torch.pow, pos))}
+RULES |= {
+    "math.fpowi": [(f"%r = math.fpowi %v0, %v1 : {T('f32')}, {T('i32')}", ["f32", "i32"], "f32",
+                    lambda x, n: (x.double()**n).float(), low)],
+    **{f"math.{n}": [(f"%r = math.{n} %v0 {same('f32')}", ["f32"], "i1", fn, None)] for n, fn in (
+        ("isnan", torch.isnan), ("isinf", torch.isinf), ("isfinite", torch.isfinite))},
+    **{f"math.{n}": [(f"%r = math.{n} %v0 {same(t)}", [t], t, wrap(lambda a, f=fn, t=t: f(unsigned(a, t), torch.iinfo(
+        TORCH[t]).bits), t), None) for t in I] for n, fn in (
+        ("ctpop", lambda a, n: bin(a).count("1")), ("ctlz", lambda a, n: n - a.bit_length()),
+        ("cttz", lambda a, n: (a & -a).bit_length() - 1 if a else n))},
+    "arith.floordivsi": [(f"%r = arith.floordivsi %v0, %v1 {same(t)}", [t, t], t, wrap(lambda a, b: a // b, t), nz) for t in I],
+    "arith.ceildivsi": [(f"%r = arith.ceildivsi %v0, %v1 {same(t)}", [t, t], t, wrap(lambda a, b: -(-a // b), t), nz)
+                        for t in I],
+    **{f"arith.{n}": [(f"%x = arith.{n} %v0 {cast(a, 'index')}\n%r = arith.{n} %x {cast('index', b)}", [a], b, fn, None)
+                      for a, b in (("i32", "i64"), ("i64", "i32"))] for n, fn in (
+        ("index_cast", lambda x: x.to(torch.int32) if x.dtype == torch.int64 else x.long()),
+        ("index_castui", lambda x: x.to(torch.int32) if x.dtype == torch.int64 else x.long() & 0xFFFFFFFF))},
+    "tt.approx_divf": [(f"%r = tt.approx_divf %v0, %v1 {same('f32')}", ["f32"] * 2, "f32", torch.div, nz)],
+    "ub.poison": [(f"%c = arith.constant dense<true> : {T('i1')}\n%p = ub.poison : {T('f32')}\n"
+                   f"%r = arith.select %c, %v0, %p : {T('i1')}, {T('f32')}", ["f32"], "f32", lambda x: x, None)],
+}
+#: rules whose results are checked by kernels below, or in language/
+ELSEWHERE = {"tt.addptr", "tt.ptr_to_int", "tt.int_to_ptr", "tt.extern_elementwise", "tt.elementwise_inline_asm"}
 
 
 def test_every_elementwise_rule_has_a_case():
@@ -560,19 +592,13 @@ def test_causal_attention(n):
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
-def scan_kernel(x_ptr, BLOCK: tl.constexpr):
-    offs = tl.arange(0, BLOCK)
-    tl.store(x_ptr + offs, tl.histogram(tl.load(x_ptr + offs), BLOCK))
-
-
-def test_what_is_not_covered_is_named():
+def test_what_is_not_covered_is_named(tmp_path):
+    text = elementwise("%r = math.frobnicate %v0 : tensor<64xf32>", ["f32"], "f32").replace(
+        "math.frobnicate %v0 : tensor<64xf32>", 'math.frobnicate %v0 : tensor<64xf32> loc("kernel.py":7:1)')
     with pytest.raises(CompileError) as e:
-        scan_kernel[(1,)](torch.zeros(32, dtype=torch.int32), BLOCK=32)
-    text = str(e.value)
-    line = scan_kernel.starting_line_number + 3
-    assert "tt.histogram" in text and f"test_compiler.py:{line}" in text and "target native" in text
-    assert "scan_kernel" in text
+        codegen.lower_module(ttir_reader.parse(text), targets.native())
+    message = str(e.value)
+    assert "math.frobnicate" in message and "kernel.py:7" in message and "target native" in message and "kernel k" in message
 
 
 def test_a_kernel_argument_elsewhere_is_refused():

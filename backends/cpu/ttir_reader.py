@@ -397,6 +397,7 @@ def _i1_like(t: Type) -> Type:
 _RESULTS = {
     "arith.cmpi": lambda ts: [_i1_like(ts[0])],
     "arith.cmpf": lambda ts: [_i1_like(ts[0])],
+    **dict.fromkeys(("math.isnan", "math.isinf", "math.isfinite"), lambda ts: [_i1_like(ts[0])]),
     "tt.load": lambda ts: [ts[0].pointee.with_shape(ts[0].shape)],
     "tt.addptr": lambda ts: [ts[0]],
     "arith.select": lambda ts: [ts[-1]],

@@ -10,7 +10,7 @@ TYPES = ("int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", 
 
 
 @triton.jit
-def join_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+def join_kernel(x_ptr, y_ptr, out_ptr, CAT: tl.constexpr, N: tl.constexpr):
     i = tl.arange(0, N)
     two = tl.arange(0, 2 * N)
     x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
@@ -20,7 +20,8 @@ def join_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
     a, b = tl.split(j)
     tl.store(out_ptr + 4 * N + i, b)
     tl.store(out_ptr + 5 * N + i, a)
-    tl.store(out_ptr + 6 * N + two, tl.cat(x, y))
+    if CAT:
+        tl.store(out_ptr + 6 * N + two, tl.cat(x, y))
     t = tl.permute(tl.reshape(x, (2, N // 2)), (1, 0))
     tl.store(out_ptr + 8 * N + i, tl.reshape(t, (N,)))
     c, d = tl.split(tl.reshape(tl.join(j, j), (N * 2, 2)))
@@ -32,10 +33,13 @@ def join_kernel(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
 def test_join_split_cat(name, n, seed):
     x, y = random(name, n, seed, small=True), random(name, n, seed + 1, small=True)
     out = torch.zeros(11 * n, dtype=torch_type(name))
-    join_kernel[(1,)](x, y, out, n)
+    keeps_order = triton.__version__ >= "3.8"  # before, tl.cat promised no order
+    join_kernel[(1,)](x, y, out, keeps_order, n)
     mixed = torch.stack([x, y], 1).flatten()
     doubled = torch.stack([mixed, mixed], 1).reshape(n, 2, 2).reshape(2 * n, 2)[:, 0]
     want = torch.cat([mixed, mixed, y, x, x, y, x.reshape(2, n // 2).t().flatten(), doubled])
+    if not keeps_order:
+        want[6 * n:8 * n] = 0
     torch.testing.assert_close(out, want, rtol=0, atol=0)
 
 
