@@ -12,6 +12,7 @@ import sys
 #: command -> (module, one line)
 COMMANDS = {
     "bench": ("bench", "check and time ops on every backend of this machine"),
+    "language": ("language", "which operations of Triton's language the CPU compiler takes, on which types"),
     "devices": ("devices", "list backends: what they would run on, and a proof or the reason why not"),
 }
 

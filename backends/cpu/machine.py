@@ -42,14 +42,20 @@ def versions() -> dict[str, str]:
     return {"llvmlite": llvmlite.__version__, "LLVM": llvm_version()}
 
 
+def verify(text: str, target: Target):
+    """Raise `CompileError` unless LLVM accepts the IR."""
+    with _lock:
+        _parsed(text, target)
+
+
 def optimise(text: str, target: Target) -> str:
     """Run LLVM's passes over IR text and return the optimised text."""
     with _lock:
         return str(_optimised(text, target))
 
 
-def _optimised(text: str, target: Target):
-    tm = target_machine(target)
+def _parsed(text: str, target: Target):
+    _initialised()
     try:
         module = llvm.parse_assembly(text)
         module.verify()
@@ -62,6 +68,12 @@ def _optimised(text: str, target: Target):
             context = "\n" + "\n".join(lines[max(0, n - 2):n + 1])
         raise CompileError(f"triton-cpu made LLVM IR that LLVM does not take (target {target.name}); this is a bug in "
                            f"triport: {e}{context}") from None
+    return module
+
+
+def _optimised(text: str, target: Target):
+    tm = target_machine(target)
+    module = _parsed(text, target)
     module.data_layout = str(tm.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     # The code is vectorised already; what is left for LLVM is cleaning, hoisting and unrolling.

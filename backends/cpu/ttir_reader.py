@@ -393,6 +393,8 @@ def _i1_like(t: Type) -> Type:
     return Type("i1", t.shape)
 
 
+_DIALECTS = {"tt", "ttg", "arith", "math", "scf", "cf", "gpu", "ub", "llvm"}
+
 # Result types of operations whose syntax names only operand types: (types after the colon) -> results.
 _RESULTS = {
     "arith.cmpi": lambda ts: [_i1_like(ts[0])],
@@ -473,6 +475,8 @@ def _flat_form(r: _Reader, op: Op) -> list[Type]:
             while not r.accept(">"):
                 flags.append(r.next()[1])
             op.attrs[tok] = flags
+        elif kind == "id" and tok.partition(".")[0] in _DIALECTS and "." in tok:
+            break  # the next operation, where this one has neither types nor a location
         elif kind == "id":
             if tok == "scale":  # tt.dot_scaled: the next operand scales the one before
                 op.attrs.setdefault("scales", []).append(len(op.operands))

@@ -1,0 +1,45 @@
+"""The status page: made by a command from the rule tables, complete, and the one that is committed."""
+
+from pathlib import Path
+
+import pytest
+from triport.backends.cpu import lower, status, targets
+from triport.tools import language
+from triport.tools.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = {**lower.ELEMENTWISE, **lower.DIMS, **lower.LANES, **lower.ROOTS}
+
+
+def test_every_rule_has_a_probe():
+    assert set(status.probes()) == set(TABLES)
+
+
+def test_the_page_is_up_to_date(tmp_path):
+    out = tmp_path / "language.md"
+    assert main(["language", "-o", str(out)]) == 0
+    assert out.read_text() == (ROOT / "docs" / "language.md").read_text(), "run `triport language -o docs/language.md`"
+
+
+@pytest.mark.parametrize("target", targets.TARGETS)
+def test_every_target_takes_the_same_language(target):
+    """What is refused is refused everywhere, and nothing makes IR that LLVM rejects."""
+    refused = {(name, types): reason for name, _, no in status.rows(target) for types, reason in no.items()}
+    assert set(refused) == {("tt.elementwise_inline_asm", "shf.l.wrap.b32 $0, $1, $1, 7")}, refused
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64", "spacemit-x60", "rv64gc"])
+def test_every_rule_has_machine_code(target):
+    """One kernel per rule down to assembly: LLVM's code generators abort the process on what they cannot select."""
+    from triport.backends.cpu import codegen, machine, ttir_reader
+    row = targets.get(target)
+    for name, kernels in status.probes().items():
+        for types, text in kernels.items():
+            if name != "tt.elementwise_inline_asm" and (len(kernels) < 8 or types in ("f32", "bf16", "f16", "i64", "i1", "f8E5M2")):
+                llir = machine.optimise(codegen.lower_module(ttir_reader.parse(text), row).text, row)
+                assert machine.emit_assembly(llir, row), (name, types)
+
+
+def test_unknown_target_is_exit_2(capsys):
+    assert main(["language", "--target", "x86-64-v9"]) == 2
+    assert "x86-64-v9" in capsys.readouterr().err

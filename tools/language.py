@@ -1,0 +1,52 @@
+"""triport language: which operations of Triton's language, on which element types, the CPU compiler takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def add(parser):
+    parser.add_argument("--target", default="native", help="a target row (default: this machine's)")
+    parser.add_argument("-o", "--output", type=Path, help="write the page there instead of to the terminal")
+
+
+def run(args) -> int:
+    text = page(args.target)
+    if args.output:
+        args.output.write_text(text)
+    else:
+        print(text, end="")
+    return 0
+
+
+#: what Triton's own passes take apart before the compiler sees it
+REWRITTEN = {
+    "tt.make_tensor_descriptor": "pointers, shape and strides", "tt.descriptor_load": "tt.load with a mask",
+    "tt.descriptor_store": "tt.store with a mask", "tt.descriptor_gather": "tt.load", "tt.descriptor_scatter": "tt.store",
+    "tt.descriptor_reduce": "tt.atomic_rmw",
+}
+
+
+def page(target: str) -> str:
+    """The status page in Markdown."""
+    from ..backends.cpu import lower, status
+
+    tables = {"ELEMENTWISE": lower.ELEMENTWISE, "DIMS": lower.DIMS, "LANES": lower.LANES, "ROOTS": lower.ROOTS}
+    lines = ["# The language on triton-cpu", "",
+             "Written by `triport language`: for every operation in the compiler's rule tables a kernel per element type was "
+             "compiled. What is not listed is refused with a `CompileError` that names the operation, the Python line and the "
+             "target.", "", "| operation | rule | done | refused |", "|---|---|---|---|"]
+    count = failed = 0
+    for name, done, refused in status.rows(target):
+        where = next(t for t, table in tables.items() if name in table)
+        count, failed = count + len(done) + len(refused), failed + len(refused)
+        no = "; ".join(f"`{k}`: {_short(v)}" for k, v in refused.items())
+        lines.append(f"| `{name}` | {where.lower()} | {', '.join(d or 'yes' for d in done)} | {no} |")
+    lines += ["", f"{count} combinations, {count - failed} done, {failed} refused.", "", "Taken apart by Triton's own passes first:",
+              "", "| operation | becomes |", "|---|---|"]
+    lines += [f"| `{k}` | {v} |" for k, v in REWRITTEN.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _short(reason: str) -> str:
+    return reason.split(". ")[0].replace("|", "\\|").replace("\n", " ")
