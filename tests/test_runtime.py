@@ -266,3 +266,16 @@ def test_import_time():
 def test_json_of_metadata_is_plain():
     k = sum_rows.warmup(torch.randn(4, 64), torch.empty(4), 64, BLOCK=64, grid=(1,))
     assert json.dumps(k.metadata._asdict(), default=vars)
+
+
+def test_a_function_that_the_machine_lacks_is_an_error_not_a_crash():
+    from triport.backends.base import CompileError
+    from triport.backends.cpu import machine, targets
+    target = targets.native()
+    text = (f'target triple = "{target.triple}"\ndeclare float @no_such_function(float)\ndeclare float @expf(float)\n'
+            "define float @f(float %x) {\n%y = call float @no_such_function(float %x)\n%z = call float @expf(float %y)\n"
+            "ret float %z\n}\n")
+    obj = machine.emit_object(text, target)
+    assert sorted(runtime.undefined_symbols(obj)) == ["expf", "no_such_function"]
+    with pytest.raises(CompileError, match="calls no_such_function, which"):
+        runtime.load_object(obj, ["f"])

@@ -74,6 +74,7 @@ class Kernel:
         self.fn = ir.Function(self.module, name, "i64", SIGNATURE, dbg=sp)
         self.fn.kernel = self
         self.fn.fp_fusion = fp_fusion
+        self.fn.soft_half = None if target.half else lower.narrow.soft_half
         self.b = Builder(self.fn)
 
     # -- errors and debug locations
@@ -683,7 +684,7 @@ class Kernel:
         if not any(f.name == name for f in self.module.functions):
             fn = ir.Function(self.module, name, ret, [(a.ty, f"x{n}") for n, a in enumerate(args)], linkage="internal ",
                              attrs=" alwaysinline")
-            fn.kernel, fn.fp_fusion = self, self.fn.fp_fusion
+            fn.kernel, fn.fp_fusion, fn.soft_half = self, self.fn.fp_fusion, self.fn.soft_half
             build(Builder(fn), *[Val(a.ty, f"%x{n}") for n, a in enumerate(args)])
         return self.b.call(name, ret, args)
 

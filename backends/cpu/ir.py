@@ -163,6 +163,7 @@ class Function:
                  linkage: str = "", attrs: str = ""):
         self.module, self.name, self.ret, self.params, self.dbg = module, name, ret, params, dbg
         self.linkage, self.attrs = linkage, attrs
+        self.soft_half = None  # converts from and to half where the target has no instruction for it
         self.blocks: list[Block] = []
         self.count = 0
         self.allocas = []
@@ -302,6 +303,8 @@ class Builder:
             if opname == "sext" and v.elem == "i1":
                 value = -value
             return const(elem, value, v.lanes)
+        if "half" in (v.elem, elem) and opname in ("fpext", "fptrunc") and self.fn.soft_half is not None:
+            return self.fn.soft_half(self, v, elem)
         ty = vec(elem, v.lanes)
         return self.value(ty, f"{opname} {flags + ' ' if flags else ''}{v.ty} {v.s} to {ty}")
 

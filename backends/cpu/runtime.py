@@ -39,10 +39,31 @@ def _execution_engine():
     return True
 
 
+def undefined_symbols(obj: bytes) -> list[str]:
+    """The names that a 64-bit little-endian ELF object expects from elsewhere (System V ABI, chapter 4)."""
+    table, = struct.unpack_from("<Q", obj, 40)
+    size, count = struct.unpack_from("<HH", obj, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", obj, table + k * size) for k in range(count)]
+    out = []
+    for _, kind, _, _, offset, length, link, _, _, entry in sections:
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        names = sections[link][4]
+        for at in range(offset, offset + length, entry):
+            name, _, _, section = struct.unpack_from("<IBBH", obj, at)
+            if name and section == 0:
+                out.append(obj[names + name:obj.index(b"\0", names + name)].decode())
+    return out
+
+
 def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
     """Link an object file for this machine into the process and return its symbols' addresses."""
     with _lock:
         _execution_engine()
+        absent = [s for s in undefined_symbols(obj) if not llvm.address_of_symbol(s)]
+        if absent:  # LLVM's linker would end the process
+            raise CompileError(f"triton-cpu: kernel {symbols[0]} calls {', '.join(absent)}, which this machine's libc and libm do "
+                               "not have; write the function with others")
         tm = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), tm)
         engine.add_object_file(llvm.ObjectFileRef.from_data(obj))

@@ -20,7 +20,7 @@ class Target:
     name: what the user types; triple, cpu, features, abi: LLVM's; vector_bits: width of one vector register
     (RVV: VLEN); registers: how many; dot: (rows, vectors) of the
     matrix micro-kernel, vectors a power of 2; isa: the vector ISA's name for
-    people; spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
+    people; half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
 
     name: str
     triple: str
@@ -34,6 +34,7 @@ class Target:
     futex: int = 98
     abi: str = ""
     scalef: bool = False
+    half: bool = True
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
@@ -46,7 +47,8 @@ _RISCV = dict(triple="riscv64-unknown-linux-gnu", abi="lp64d")
 _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
 
 TARGETS = {t.name: t for t in (
-    Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2), **_X86),
+    Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2),
+           half=False, **_X86),
     Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), **_X86),
     Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
            scalef=True, **_X86),
@@ -56,7 +58,7 @@ TARGETS = {t.name: t for t in (
     Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
            **_ARM),
     Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,
-           dot=(4, 2), **_RISCV),
+           dot=(4, 2), half=False, **_RISCV),
     Target("rv64gcv", cpu="generic-rv64", features=_RVA22V + ",+zvl128b", isa="RVV", vector_bits=128, registers=32,
            dot=(8, 2), **_RISCV),
     Target("spacemit-x60", cpu="spacemit-x60", features="", isa="RVV", vector_bits=256, registers=32, dot=(8, 2),

@@ -10,7 +10,7 @@ To add an operation add a row to one table in the file it belongs to. A key in t
 
 from __future__ import annotations
 
-from . import arith, asm, atomic, control, convert, debug, dot, dot_scaled, libdevice, math, memory, reduce, region, scan, shape  # noqa: F401
+from . import arith, asm, atomic, control, convert, debug, dot, dot_scaled, libdevice, math, memory, narrow, reduce, region, scan, shape  # noqa: F401
 
 
 def merge(*tables: dict) -> dict:

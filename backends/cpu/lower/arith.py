@@ -17,14 +17,15 @@ def fma_flags(b) -> str:
 
 
 def in_float(fn):
-    """A rule on half/float/double values; bf16 and fp8 operands are widened to f32 and the result is rounded back."""
+    """A rule on half/float/double values; bf16 and fp8 operands are widened to f32 and the result is rounded back;
+    so is half where the target cannot convert it by instruction."""
 
     def rule(b, op, *vals):
         e = elem(op)
-        if e in convert.NARROW:
-            vals = [convert.widen(b, v, e) for v in vals]
+        if e in convert.NARROW or (e == "f16" and not b.fn.kernel.target.half):
+            vals = [convert.float_to_float(b, v, e, "f32") for v in vals]
             out = fn(b, op, *vals)
-            return out if out.elem == "i1" else convert.narrow(b, out, op.result.type.elem)
+            return out if out.elem == "i1" else convert.float_to_float(b, out, "f32", op.result.type.elem)
         return fn(b, op, *vals)
 
     return rule

@@ -70,8 +70,8 @@ def to_int(signed: bool):
 
     def rule(b, op, v):
         src, dst = _types(op)
-        if src in NARROW:
-            v = widen(b, v, src)
+        if src in NARROW or src == "f16":
+            v = float_to_float(b, v, src, "f32")
         to = _reg(dst)
         if dst == "i1":
             return b.cast("trunc", to_int_sat(b, v, "i8", signed), "i1")

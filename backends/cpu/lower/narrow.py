@@ -95,9 +95,13 @@ def widen(b, v: Val, e: str) -> Val:
     wide = b.cast("zext", v, "i32")
     if e == "bf16":
         return b.bitcast(b.bin("shl", wide, _i(16)), "float")
-    f = FORMATS[e]
+    return _widened(b, wide, FORMATS[e])
+
+
+def _widened(b, wide: Val, f: Format) -> Val:
+    """The bits (i32) of a format as f32."""
     # The exponent and mantissa stand at f32's place; the product moves the bias, and subnormals come out right.
-    code = b.and_(wide, _i(0x7F))
+    code = b.and_(wide, _i((1 << (f.bits - 1)) - 1))
     size = b.fbin("fmul", b.bitcast(b.bin("shl", code, _i(23 - f.mantissa)), "float"), const("float", 2.0**(127 - f.bias)), "")
     bits = b.bitcast(size, "i32")
     if f.infinity:
@@ -105,7 +109,7 @@ def widen(b, v: Val, e: str) -> Val:
         bits = b.select(b.icmp("ugt", code, _i(f.largest)), special, bits)
     elif f.negative_zero and f.nan is not None:
         bits = b.select(b.icmp("eq", code, _i(f.nan)), _i(0x7FC00000), bits)
-    bits = b.or_(bits, b.bin("shl", b.and_(wide, _i(0x80)), _i(24)))
+    bits = b.or_(bits, b.bin("shl", b.and_(wide, _i(1 << (f.bits - 1))), _i(32 - f.bits)))
     if not f.negative_zero:
         bits = b.select(b.icmp("eq", wide, _i(0x80)), _i(0x7FC00000), bits)
     return b.bitcast(bits, "float")
@@ -117,7 +121,10 @@ def narrow(b, v: Val, e: str, rtz: bool = False) -> Val:
         v = to_odd(b, v) if not rtz else truncated(b, v, "float")
     if v.elem == "half":
         v = b.cast("fpext", v, "float")
-    return _narrow_bf16(b, v, rtz) if e == "bf16" else _narrow_fp8(b, v, FORMATS[e], rtz)
+    if e == "bf16":
+        return _narrow_bf16(b, v, rtz)
+    f = FORMATS[e]
+    return b.cast("trunc", _rounded(b, v, f, rtz, f.largest), "i8")
 
 
 def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
@@ -131,9 +138,10 @@ def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
     return b.cast("trunc", b.select(nan, quiet, b.bin("lshr", rounded, _i(16))), "i16")
 
 
-def _narrow_fp8(b, v: Val, f: Format, rtz: bool) -> Val:
+def _rounded(b, v: Val, f: Format, rtz: bool, limit: int) -> Val:
+    """f32 to the bits (i32) of a format; what rounds beyond the code `limit` becomes `limit`."""
     bits = b.bitcast(v, "i32")
-    sign = b.and_(b.bin("lshr", bits, _i(24)), _i(0x80))
+    sign = b.and_(b.bin("lshr", bits, _i(32 - f.bits)), _i(1 << (f.bits - 1)))
     size = b.and_(bits, _i(0x7FFFFFFF))
     drop = 23 - f.mantissa
     normal = size
@@ -152,13 +160,13 @@ def _narrow_fp8(b, v: Val, f: Format, rtz: bool) -> Val:
         sum_ = b.bitcast(b.fbin("fadd", magnitude, const("float", magic), ""), "i32")
         steps = b.sub(sum_, b.bitcast(const("float", magic), "i32"))
     small = b.icmp("ult", size, _i((128 - f.bias) << 23))
-    code = b.intrinsic("umin", b.select(small, steps, normal), _i(f.largest))
+    code = b.intrinsic("umin", b.select(small, steps, normal), _i(limit))
     if not f.negative_zero:
         sign = b.select(b.icmp("eq", code, _i(0)), _i(0), sign)
     code = b.or_(code, sign)
     if f.nan is not None:
         code = b.select(b.icmp("ugt", size, _i(0x7F800000)), _i(f.nan), code)
-    return b.cast("trunc", code, "i8")
+    return code
 
 
 # --- IEEE formats that LLVM knows ------------------------------------------------------------------------------------
@@ -192,3 +200,17 @@ def to_odd(b, v: Val) -> Val:
 def half_of(b, v: Val) -> Val:
     """double or float to half. From double by way of float: most targets have no instruction for it, but a library call."""
     return b.cast("fptrunc", to_odd(b, v) if v.elem == "double" else v, "half")
+
+
+_HALF = Format(16, 10, 15, 0x7BFF, 0x7E00, infinity=True)
+
+
+def soft_half(b, v: Val, elem: str) -> Val:
+    """fpext from half or fptrunc to half, by integer arithmetic."""
+    if v.elem == "half":
+        x = _widened(b, b.cast("zext", b.bitcast(v, "i16"), "i32"), _HALF)
+        return b.cast("fpext", x, elem) if elem == "double" else x
+    if v.elem == "double":
+        v = to_odd(b, v)
+    bits = _rounded(b, v, _HALF, False, _HALF.largest + 1)
+    return b.bitcast(b.cast("trunc", bits, "i16"), "half")
