@@ -143,6 +143,8 @@ def make_ttir(mod, metadata):
     pm = ir.pass_manager(mod.context)
     pm.enable_debug()
     passes.common.add_inliner(pm)
+    if hasattr(passes.ttir, "add_rewrite_tensor_pointer"):  # block pointers, which Triton 3.9 no longer has
+        passes.ttir.add_rewrite_tensor_pointer(pm)
     passes.ttir.add_rewrite_tensor_descriptor_to_pointer(pm)
     passes.common.add_canonicalizer(pm)
     passes.ttir.add_combine(pm)

@@ -210,6 +210,23 @@ def test_descriptor_gather_scatter_reduce(seed):
     assert torch.equal(out, want)
 
 
+@triton.jit
+def block_pointer_kernel(x_ptr, out_ptr, M, N, A: tl.constexpr, B: tl.constexpr):
+    x = tl.make_block_ptr(x_ptr, (M, N), (N, 1), (tl.program_id(0) * A, 0), (A, B), (1, 0))
+    out = tl.make_block_ptr(out_ptr, (M, N), (N, 1), (tl.program_id(0) * A, 0), (A, B), (1, 0))
+    for _ in range(0, N, B):
+        tl.store(out, tl.load(x, boundary_check=(0, 1), padding_option="zero") * 2, boundary_check=(0, 1))
+        x = tl.advance(x, (0, B))
+        out = tl.advance(out, (0, B))
+
+
+@pytest.mark.skipif(triton.__version__ >= "3.9", reason="Triton 3.9 has no block pointers")
+def test_block_pointers(seed):
+    x, out = random("float32", 20 * 50, seed, small=True).reshape(20, 50), torch.empty(20, 50)
+    block_pointer_kernel[(3,)](x, out, 20, 50, 8, 16)
+    assert torch.equal(out, x * 2)
+
+
 # --- prints and assertions -------------------------------------------------------------------------------------------
 
 PRINTS = """
