@@ -67,7 +67,6 @@ class Kernel:
         self.buffers_after: dict[Value, Buffer] = {}
         self.disjoint: dict[tuple[int, int], bool] = {}
         self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
-        self.owned: list[list[Value]] = []  # values materialised inside each open region that belong outside it
         self.current_op: Op | None = None
         self._debug: dict = {}
         sp = self._debug_info()
@@ -408,7 +407,7 @@ class Kernel:
         for later in self.facts.consumers(v) - self.executed - {op}:
             if later.name != "tt.store" or len(later.operands) < 3 or later.operands[0].type.shape != nest.shape:
                 return False
-            if not self._known_false(nest, later.operands[2], nest.identity):
+            if not self._known_false(nest, later.operands[2], nest.identity) or not self._reads_identically(later, v):
                 return False
         return True
 
@@ -462,7 +461,6 @@ class Kernel:
             buf = self.alloc(v.type.shape, v.type.elem) if row_major_only else self._kept_buffer(nest, v)
             nest.run(nest.default_order, lambda u: nest.store_buffer(buf, dims, nest.at(v, dims)))
             self.buffers[v] = buf
-        self._note_owner(v)
         self.keeps, self._keep_bufs = saved_keeps, saved_bufs
         return self.buffers[v]
 
@@ -493,11 +491,6 @@ class Kernel:
         nest.run(nest.default_order, body, unroll)
         self.keeps, self._keep_bufs = saved_keeps, saved_bufs
 
-    def _note_owner(self, v: Value):
-        block = v.op.block if v.op is not None else v.block
-        if self.owned and block is not self.current_block:
-            self.owned[-1].append(v)
-
     # -- memory order
     def _arg_index(self, ptr: Value) -> int | None:
         root = root_pointer(ptr, self.carried)
@@ -513,7 +506,7 @@ class Kernel:
             if v in self.buffers or not later:
                 continue
             source = self._arg_index(load.operands[0])
-            own = later == {op} and self._reads_identically(op, load)
+            own = later == {op} and self._reads_identically(op, v)
             if source is not None and source == target:
                 if not (own and same_expression(load.operands[0], ptr)):
                     self.materialise(v)
@@ -544,14 +537,14 @@ class Kernel:
                 still.append(load)
         self.pending_loads = still
 
-    def _reads_identically(self, op: Op, load: Op) -> bool:
-        """Does `op` read the load's element k only for its own element k?"""
+    def _reads_identically(self, op: Op, value: Value) -> bool:
+        """Does `op` read the value's element k only for its own element k?"""
         if not op.operands[0].type.is_tensor:
             return False
         shape = op.operands[0].type.shape
         nest = Nest(self, shape)
         visited = nest.explore([(o, nest.identity) for o in op.operands if o.type.is_tensor])
-        return all(dims == nest.identity and v.type.shape == shape for v, dims in visited if v is load.result)
+        return all(dims == nest.identity and v.type.shape == shape for v, dims in visited if v is value)
 
     def before_region(self, op: Op):
         """Values from outside that a loop needs: dear ones and loads that the loop may overwrite are computed first."""
@@ -612,13 +605,15 @@ class Kernel:
         self.current_block = saved
 
     def run_region(self, region, fn):
-        """`fn()` inside a nested region: what it materialises of outer values is forgotten afterwards."""
-        self.owned.append([])
-        pending = list(self.pending_loads)
+        """`fn()` inside a nested region: what it puts into scratch of outer values is forgotten afterwards, for it is there only
+        where control came this way."""
+        before, pending = set(self.buffers), list(self.pending_loads)
         fn()
-        for v in self.owned.pop():
-            self.buffers.pop(v, None)
         inner = {o for o in walk(region)}
+        blocks = {*region.blocks, *(o.block for o in inner)}
+        for v in self.buffers.keys() - before:
+            if (v.op.block if v.op is not None else v.block) not in blocks:
+                del self.buffers[v]
         self.pending_loads = [x for x in self.pending_loads if x not in inner or x in pending]
 
     def run_op(self, op: Op):
@@ -657,6 +652,8 @@ class Kernel:
 
     def _exchange(self, op: Op):
         """`x ^ xor_sum(x, axis)` over two elements is each element's partner: a view of x that walks the axis backwards."""
+        if self.facts.consumers(op.result) <= self.executed:
+            return
         x, axis = self.partners[op]
         buf = self.materialise(x)
         if buf.panel:

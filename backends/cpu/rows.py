@@ -89,7 +89,7 @@ def _may_interleave(k, group: list[Op], between: list[Op]) -> bool:
             continue
         source = k._arg_index(load.operands[0])
         alike = load.operands[0].type.shape == store.operands[0].type.shape and all(
-            k._reads_identically(u, load) for u in users)
+            k._reads_identically(u, load.result) for u in users)
         if source is None or target is None:
             return False
         if source == target:
