@@ -32,6 +32,14 @@ def seed(request):
     return (SEED + sum(map(ord, request.node.nodeid))) % (1 << 31)
 
 
+@pytest.fixture
+def tmp_cache(tmp_path, monkeypatch):
+    """A Triton cache of this test's own: what it launches is compiled."""
+    from triton import knobs
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    return tmp_path
+
+
 def unavailable(backend: str):
     """The reason why a backend cannot run here, for a visible skip."""
     from triport.backends import get

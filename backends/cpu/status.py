@@ -37,7 +37,7 @@ def _kernel(body: str, ins, out: str | None, shape="64") -> str:
     if out is not None:
         args.append(f"%o: !tt.ptr<{out}>")
         lines += [f"%so = tt.splat %o : !tt.ptr<{out}> -> tensor<64x!tt.ptr<{out}>>",
-                  f"%j = tt.make_range {{end = 64 : i32, start = 0 : i32}} : tensor<64xi32>",
+                  "%j = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32>",
                   f"%ao = tt.addptr %so, %j : tensor<64x!tt.ptr<{out}>>, tensor<64xi32>",
                   f"tt.store %ao, %r : tensor<64x!tt.ptr<{out}>>"]
     return f"module {{ tt.func public @probe({', '.join(args)}) {{\n" + "\n".join(lines) + "\ntt.return\n} }"
@@ -228,7 +228,7 @@ def probes() -> dict[str, dict[str, str]]:
         f"%y = arith.addf %x, %x : {T('f32')}\nscf.yield %k1, %y : i32, {T('f32')}\n}}\n%r = arith.addf %n#1, %n#1 : {T('f32')}", "f32")
     p["cf.br"] = p["cf.cond_br"] = p["tt.return"] = {"": _kernel(
         loop + "%g = tt.get_program_id x : i32\n%c = arith.cmpi slt, %g, %c1 : i32\ncf.cond_br %c, ^bb1, ^bb2\n^bb1:\n"
-        f"tt.store %a0, %v0 : tensor<64x!tt.ptr<f32>>\ncf.br ^bb2\n^bb2:", ["f32"], None)}
+        "tt.store %a0, %v0 : tensor<64x!tt.ptr<f32>>\ncf.br ^bb2\n^bb2:", ["f32"], None)}
     p["tt.call"] = {"": _kernel(f"%r = tt.call @f(%v0) : ({T('f32')}) -> {T('f32')}", ["f32"], "f32").rstrip("}").rstrip() + (
         f"\ntt.func private @f(%x: {T('f32')}) -> {T('f32')} {{\n%y = arith.addf %x, %x : {T('f32')}\ntt.return %y : {T('f32')}\n}} }}")}
     p["tt.reduce.return"], p["tt.scan.return"] = {"": p["tt.reduce"]["f32"]}, {"": p["tt.scan"]["f32"]}

@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from conftest import FLOATS, FP8, INTS, SIGNED, random, tl_type, torch_type, wide, wrapped
+from values import FLOATS, FP8, INTS, SIGNED, random, tl_type, torch_type, wide, wrapped
 
 N = 64
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from conftest import random, torch_type
+from values import random, torch_type
 
 
 @triton.jit

@@ -10,9 +10,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from conftest import random
 from triport.backends.base import CompileError, Error
 from triton.backends.compiler import GPUTarget
+from values import random
 
 ROOT = Path(__file__).resolve().parents[2]
 

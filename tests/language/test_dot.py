@@ -4,8 +4,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from conftest import FP8, tl_type, torch_type
 from triport.bench import check
+from values import FP8, tl_type, torch_type
 
 
 @triton.jit

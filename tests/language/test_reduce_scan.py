@@ -5,7 +5,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from conftest import FLOATS, INTS, random, torch_type
+from values import FLOATS, INTS, random, torch_type
 
 SHAPES = [(1, 64), (4, 64), (64, 4), (32, 32), (2, 128), (128, 1)]
 

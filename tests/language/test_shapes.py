@@ -4,7 +4,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from conftest import random, torch_type
+from values import random, torch_type
 
 TYPES = ("int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool")
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from triport.backends.cpu import lower, status, targets
-from triport.tools import language
 from triport.tools.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import ir
-from ..ir import Val, const
+from ..ir import Val
 from .narrow import NARROW, encode, half_of, narrow, truncated, widen  # noqa: F401  (the names that other rules use)
 
 _FLOAT = {"f16": "half", "f32": "float", "f64": "double"}

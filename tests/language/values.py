@@ -1,7 +1,6 @@
-"""Shared by the language tests: element types with their references, random values that include the awkward ones."""
+"""What the language tests share: element types with their references, random values that include the awkward ones."""
 
 import numpy as np
-import pytest
 import torch
 import triton.language as tl
 
@@ -62,10 +61,3 @@ def wrapped(values, name: str) -> torch.Tensor:
         out = [v - (1 << bits) if v >> (bits - 1) else v for v in out]
     return torch.from_numpy(np.array(out, dtype=name))
 
-
-@pytest.fixture
-def tmp_cache(tmp_path, monkeypatch):
-    """A cache of this test's own."""
-    from triton import knobs
-    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
-    return tmp_path
