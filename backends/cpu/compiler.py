@@ -169,7 +169,7 @@ def make_llir(src, metadata, options) -> str:
     lowered = codegen.lower_module(module, target, fp_fusion=options.enable_fp_fusion,
                                    assume_disjoint=options.assume_disjoint)
     metadata["name"] = module.kernel.name
-    metadata["shared"] = 0
+    metadata["shared"] = max(lowered.scratch_bytes, 64)  # kernels divide by it to count what fits
     metadata["scratch_bytes"] = lowered.scratch_bytes
     metadata["disjoint"] = lowered.disjoint
     metadata["asserts"] = lowered.asserts

@@ -34,19 +34,20 @@ class CPUUtils:
 
     def load_binary(self, name, kernel, shared, device):
         """(module, function, registers, spills, max threads): the object linked into this process."""
-        from . import cache, runtime
+        from . import cache, runtime, targets
 
         obj = cache.checked(kernel, name)
         address = runtime.load_object(obj, [name])[name]
         runtime.perf_map(address, len(obj), f"triton_cpu::{name}")
         fn = runtime.Function(address, name)
-        return fn, fn, 0, 0, 1 << 30
+        return fn, fn, targets.native().registers, 0, 1 << 30
 
     def unload_module(self, module):
         """Code stays mapped: a worker thread may still be leaving it."""
 
     def get_device_properties(self, device):
-        return {"max_shared_mem": 1 << 30, "multiprocessor_count": os.cpu_count() or 1, "warpSize": 1,
+        """What kernels that fill a GPU ask for. A core stands for a multiprocessor, scratch for shared memory."""
+        return {"max_shared_mem": 1 << 30, "max_num_regs": 1 << 16, "multiprocessor_count": os.cpu_count() or 1, "warpSize": 1,
                 "sm_clock_rate": 0, "mem_clock_rate": 0, "mem_bus_width": 0}
 
 

@@ -289,6 +289,99 @@ def test_assertions_cost_nothing_without_debug():
     unchecked_kernel[(1,)](torch.ones(16), 16)
 
 
+# --- kernels that are written for a whole machine ----------------------------------------------------------------------
+
+
+@triton.jit
+def persistent_kernel(x_ptr, out_ptr, rows, N: tl.constexpr):
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
+        i = tl.arange(0, N)
+        x = tl.load(x_ptr + row * N + i)
+        tl.store(out_ptr + row * N + i, tl.exp(x - tl.max(x, 0)))
+
+
+def test_occupancy_can_be_counted(seed):
+    """Registers, shared memory and multiprocessors have the keys, and values that can be divided by."""
+    driver = triton.runtime.driver.active if triton.runtime.driver.active.get_current_target().backend == "cpu" else None
+    if driver is None:
+        from triport.backends.cpu.driver import CPUDriver
+        driver = CPUDriver()
+    properties = driver.utils.get_device_properties(None)
+    x, out = random("float32", 100 * 64, seed, small=True).reshape(100, 64), torch.empty(100, 64)
+    compiled = persistent_kernel.warmup(x, out, 100, 64, grid=(1,), num_warps=8)
+    compiled._init_handles()
+    occupancy = properties["max_num_regs"] // (compiled.n_regs * properties["warpSize"] * 8)
+    occupancy = min(occupancy, properties["max_shared_mem"] // compiled.metadata.shared)
+    programs = min(properties["multiprocessor_count"] * occupancy, 100)
+    assert programs > 0
+    persistent_kernel[(programs,)](x, out, 100, 64)
+    torch.testing.assert_close(out, (x - x.amax(1, keepdim=True)).exp())
+
+
+@triton.jit
+def grouped_kernel(a_table, b_table, c_table, sizes_ptr, groups, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr):
+    tile = tl.program_id(0)
+    last = 0
+    for g in range(groups):
+        m, n, k = tl.load(sizes_ptr + g * 3), tl.load(sizes_ptr + g * 3 + 1), tl.load(sizes_ptr + g * 3 + 2)
+        columns = tl.cdiv(n, BLOCK)
+        tiles = tl.cdiv(m, BLOCK) * columns
+        while tile >= last and tile < last + tiles:
+            a = tl.load(a_table + g).to(tl.pointer_type(tl.float16))
+            b = tl.load(b_table + g).to(tl.pointer_type(tl.float16))
+            c = tl.load(c_table + g).to(tl.pointer_type(tl.float16))
+            rm = (tile - last) // columns * BLOCK + tl.arange(0, BLOCK)
+            rn = (tile - last) % columns * BLOCK + tl.arange(0, BLOCK)
+            rk = tl.arange(0, BLOCK)
+            acc = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+            for kk in range(0, tl.cdiv(k, BLOCK)):
+                x = tl.load(a + rm[:, None] * k + rk[None, :], mask=(rm[:, None] < m) & (rk[None, :] < k), other=0.0)
+                y = tl.load(b + rk[:, None] * n + rn[None, :], mask=(rk[:, None] < k) & (rn[None, :] < n), other=0.0)
+                acc += tl.dot(x, y)
+                rk += BLOCK
+            tl.store(c + rm[:, None] * n + rn[None, :], acc.to(tl.float16), mask=(rm[:, None] < m) & (rn[None, :] < n))
+            tile += PROGRAMS
+        last += tiles
+
+
+def test_grouped_matrix_products(seed):
+    """Pointers out of tables, tiles of several sizes shared out in a loop that carries its own position."""
+    g = torch.Generator().manual_seed(seed)
+    sizes = [(64, 48, 32), (33, 70, 65), (16, 16, 128)]
+    a = [torch.randn(m, k, generator=g).half() for m, n, k in sizes]
+    b = [torch.randn(k, n, generator=g).half() for m, n, k in sizes]
+    c = [torch.zeros(m, n).half() for m, n, k in sizes]
+    tables = [torch.tensor([t.data_ptr() for t in ts]) for ts in (a, b, c)]
+    grouped_kernel[(3,)](*tables, torch.tensor(sizes, dtype=torch.int32), 3, 3, 32)
+    for x, y, z in zip(a, b, c):
+        torch.testing.assert_close(z.double(), x.double() @ y.double(), rtol=2e-3, atol=2e-2)
+
+
+@triton.jit
+def locked_sum_kernel(x_ptr, out_ptr, lock_ptr, rows, N: tl.constexpr, GROUPS: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + row * N + i)
+    group = row % GROUPS
+    lock, count = lock_ptr + group, lock_ptr + GROUPS + group
+    while tl.atomic_cas(lock, 0, 1) == 1:
+        pass
+    if tl.load(count) == 0:
+        tl.atomic_xchg(count, 1)
+    else:
+        x += tl.load(out_ptr + group * N + i)
+    tl.store(out_ptr + group * N + i, x)
+    tl.debug_barrier()
+    tl.atomic_xchg(lock, 0)
+
+
+def test_partial_sums_behind_locks(seed):
+    x = torch.randint(-9, 10, (300, 64), generator=torch.Generator().manual_seed(seed)).float()
+    out, locks = torch.full((4, 64), float("nan")), torch.zeros(8, dtype=torch.int32)
+    locked_sum_kernel[(300,)](x, out, locks, 300, 64, 4)
+    assert torch.equal(out, torch.stack([x[g::4].sum(0) for g in range(4)]))
+
+
 # --- hooks and dumps -------------------------------------------------------------------------------------------------
 
 
