@@ -7,6 +7,8 @@ one block per thread, laid out here at compile time.
 
 from __future__ import annotations
 
+import sys
+import threading
 from dataclasses import dataclass, field
 
 from ..base import CompileError
@@ -785,11 +787,51 @@ def _di_file(path: str) -> str:
 
 def lower_module(module: Module, target: Target, **options) -> Lowered:
     """Compile a TTIR module's kernel to LLVM IR for `target`. Raises `CompileError`, and nothing else."""
+    try:
+        return _lower(module, target, options)
+    except RecursionError:
+        # Expressions are walked by recursion, and an unrolled loop makes one as deep as it is long.
+        return _with_deep_stack(lambda: _lower(module, target, options))
+
+
+def _lower(module: Module, target: Target, options) -> Lowered:
     kernel = Kernel(module, target, module.kernel.name, **options)
     try:
         return kernel.lower()
-    except CompileError:
+    except (CompileError, RecursionError):
         raise
     except Exception as e:
         raise kernel.error(kernel.current_op, f"this is a bug in triport ({type(e).__name__}: {e}); please report it with "
                            "the kernel") from e
+
+
+_deep = threading.Lock()
+
+
+def _with_deep_stack(fn):
+    """`fn()` on a thread with a stack for 100,000 frames."""
+    found = []
+
+    def run():
+        try:
+            found.append((fn(), None))
+        except RecursionError:
+            found.append((None, CompileError("triton-cpu: the kernel's expressions are nested over 10,000 operations deep; "
+                                             "unroll less (tl.static_range, tl.range(loop_unroll_factor=...))")))
+        except BaseException as e:
+            found.append((None, e))
+
+    with _deep:
+        limit, size = sys.getrecursionlimit(), threading.stack_size(512 << 20)
+        try:
+            sys.setrecursionlimit(max(limit, 100_000))
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        finally:
+            threading.stack_size(size)
+            sys.setrecursionlimit(limit)
+    result, error = found[0]
+    if error is not None:
+        raise error
+    return result

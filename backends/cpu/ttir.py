@@ -164,7 +164,7 @@ def expand_calls(module: Module):
 def _expand(module: Module, region: Region, depth: int):
     for block in region.blocks:
         for op in block.ops:
-            if op.name == "tt.call":
+            if op.name == "tt.call" and not op.regions:
                 callee = module.funcs.get(str(op.attrs.get("callee")))
                 if callee is None or depth > CALL_DEPTH:
                     what = "is not defined" if callee is None else f"calls itself, or calls are over {CALL_DEPTH} deep"

@@ -190,6 +190,30 @@ def test_integer_division_by_zero_and_overflow_do_not_trap():
     assert out[1, 1] == -(2**31) and out[1, 2] == 3 and out[0, 2] == 1
 
 
+@triton.jit
+def nan_kernel(x_ptr, low_ptr, high_ptr, out_ptr, N: tl.constexpr, PROPAGATE: tl.constexpr):
+    i = tl.arange(0, N)
+    x, low, high = tl.load(x_ptr + i), tl.load(low_ptr + i), tl.load(high_ptr + i)
+    tl.store(out_ptr + i, tl.clamp(x, low, high, propagate_nan=PROPAGATE))
+    tl.store(out_ptr + N + i, tl.minimum(x, low, propagate_nan=PROPAGATE))
+    tl.store(out_ptr + 2 * N + i, tl.maximum(x, low, propagate_nan=PROPAGATE))
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "bfloat16"])
+def test_nan_in_minimum_maximum_and_clamp(name, seed):
+    """PropagateNan.NONE takes the other operand, ALL the NaN."""
+    x, low = random(name, N, seed, small=True), random(name, N, seed + 1, small=True)
+    high = low + 1
+    x[3] = low[5] = float("nan")
+    out = torch.empty(3, N, dtype=x.dtype)
+    nan_kernel[(1,)](x, low, high, out, N, tl.PropagateNan.ALL)
+    assert out[0, 3].isnan() and out[1, 3].isnan() and out[1, 5].isnan() and out[2, 5].isnan()
+    nan_kernel[(1,)](x, low, high, out, N, tl.PropagateNan.NONE)
+    assert out[1, 3] == low[3] and out[2, 3] == low[3] and out[1, 5] == x[5] and not out[0, 3].isnan()
+    clean = ~(x.isnan() | low.isnan())
+    assert torch.equal(out[0, clean], torch.minimum(torch.maximum(x, low), high)[clean])
+
+
 # --- casts -----------------------------------------------------------------------------------------------------------
 
 

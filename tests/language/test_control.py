@@ -104,6 +104,23 @@ def test_nested_branches(k, seed):
 
 
 @triton.jit
+def range_kernel(out_ptr, low, high, STEP: tl.constexpr):
+    total = 0
+    total = total.to(tl.int64)
+    for i in range(low, high, STEP):
+        total += i
+    tl.store(out_ptr, total)
+
+
+@pytest.mark.parametrize("low,high,step", [(2**35, 2**35 + 20, 3), (15, -16, -1), (15, -16, -3), (22, 18, -1), (5, 5, 1), (-7, 9, 4)])
+def test_ranges(low, high, step):
+    """64-bit bounds, negative steps, no trips at all."""
+    out = torch.zeros(1, dtype=torch.int64)
+    range_kernel[(1,)](out, low, high, step)
+    assert out.item() == sum(range(low, high, step))
+
+
+@triton.jit
 def tuple_kernel(t, out_ptr, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out_ptr + i, tl.load(t[0] + i) + t[1] + t[2][0] * t[2][1])
@@ -131,6 +148,25 @@ def test_pointers_to_pointers(seed):
     pointers_kernel[(1,)](table, out, 3, 32)
     assert torch.equal(out[:3], torch.stack(rows) * 2)
     assert torch.equal(out[3], torch.stack([rows[k % 3][k] for k in range(32)]))
+
+
+@triton.jit
+def long_chain(x_ptr, out_ptr, N: tl.constexpr, STEPS: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    for k in tl.static_range(STEPS):
+        x = x * 0.5 + k
+    tl.store(out_ptr + i, x)
+
+
+def test_an_expression_of_thousands_of_operations(seed):
+    """An unrolled loop is walked however deep it is."""
+    x, out = random("float32", 32, seed, small=True), torch.empty(32)
+    long_chain[(1,)](x, out, 32, 1200)
+    want = x.double()
+    for k in range(1200):
+        want = want * 0.5 + k
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
 
 
 @triton.jit

@@ -237,3 +237,74 @@ def test_gather_and_histogram(m, n, k, axis, seed):
     want = torch.bincount(idx.flatten(), minlength=32)
     want[3] = 0
     assert counts.tolist() == want.tolist()
+
+
+@triton.jit
+def welford(mean1, square1, weight1, mean2, square2, weight2):
+    delta = mean2 - mean1
+    weight = weight1 + weight2
+    ratio = weight2 / weight
+    return mean1 + delta * ratio, square1 + square2 + delta * delta * weight1 * ratio, weight
+
+
+@triton.jit
+def welford_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    mean, square, weight = tl.reduce((x, tl.zeros_like(x), tl.full((N,), 1.0, tl.float32)), 0, welford)
+    tl.store(out_ptr, mean)
+    tl.store(out_ptr + 1, square / weight)
+
+
+def test_welford(seed):
+    x, out = random("float32", 512, seed, small=True), torch.zeros(2)
+    welford_kernel[(1,)](x, out, 512)
+    torch.testing.assert_close(out, torch.stack([x.mean(), x.var(correction=0)]), rtol=1e-5, atol=1e-6)
+
+
+@triton.jit
+def shifted(count1, last1, current1, count2, last2, current2):
+    return count1 + count2, tl.where(count2 == 1, current1, 0) + last2, current2
+
+
+@triton.jit
+def shift_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + i)
+    _, last, _ = tl.associative_scan((1 + 0 * x, 0 * x, x), AXIS, shifted)
+    tl.store(out_ptr + i, last)
+
+
+@pytest.mark.parametrize("m,n", [(8, 32), (32, 8), (2, 256), (256, 2)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_scan_that_sees_its_neighbour(m, n, axis, seed):
+    """Three operands, and a combine that depends on how elements were grouped."""
+    x = random("int32", m * n, seed, small=True).reshape(m, n)
+    out = torch.zeros_like(x)
+    shift_kernel[(1,)](x, out, m, n, axis)
+    want = x.roll(1, axis)
+    want.select(axis, 0).zero_()
+    assert torch.equal(out, want)
+
+
+@triton.jit
+def checked_add(a, b):
+    wide = a.to(tl.int64) + b.to(tl.int64)
+    tl.device_assert((wide >= -(2**31)) & (wide <= 2**31 - 1), "overflow")
+    return a + b
+
+
+@triton.jit(debug=True)
+def checked_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, tl.associative_scan(x, 0, checked_add))
+    tl.store(out_ptr + N, tl.reduce(x, 0, checked_add))
+
+
+def test_assertions_inside_a_combine():
+    from triport.backends.base import Error
+    x, out = torch.arange(64, dtype=torch.int32), torch.zeros(65, dtype=torch.int32)
+    checked_kernel[(1,)](x, out, 64)
+    assert torch.equal(out[:64], x.cumsum(0).int()) and out[64] == x.sum()
+    with pytest.raises(Error, match="overflow"):
+        checked_kernel[(1,)](torch.full((64,), 2**30, dtype=torch.int32), out, 64)
