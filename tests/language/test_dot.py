@@ -141,3 +141,31 @@ def test_gpu_sized_tiles_compile_within_a_second(m, n, k, seed, tmp_cache):
     tile_kernel[(1,)](a, b, out, m, n, k)
     assert time.perf_counter() - begin < 1
     assert check.error(out, a.double() @ b.double()) < 2e-6
+
+
+@triton.jit
+def batched_scaled_kernel(a_ptr, sa_ptr, b_ptr, sb_ptr, out_ptr, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+                          K: tl.constexpr):
+    i = tl.arange(0, B)[:, None, None]
+    m, n, g, k, half = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K // 32), tl.arange(0, K), tl.arange(0, K // 2)
+    a = tl.load(a_ptr + i * (M * K // 2) + m[None, :, None] * (K // 2) + half[None, None, :])
+    b = tl.load(b_ptr + i * K * N + k[None, :, None] * N + n[None, None, :])
+    sa = tl.load(sa_ptr + i * (M * K // 32) + m[None, :, None] * (K // 32) + g[None, None, :])
+    sb = tl.load(sb_ptr + i * (N * K // 32) + n[None, :, None] * (K // 32) + g[None, None, :])
+    c = tl.dot_scaled(a, sa, "e2m1", b, sb, "e4m3")
+    tl.store(out_ptr + i * M * N + m[None, :, None] * N + n[None, None, :], c)
+
+
+def test_batched_dot_scaled(seed):
+    g = torch.Generator().manual_seed(seed)
+    count, m, n, k = 4, 16, 16, 64
+    parts = [(packed(m, k, "e2m1", 1, g), packed(k, n, "e4m3", 0, g)) for _ in range(count)]
+    a, wide_a = (torch.stack(t) for t in zip(*[x for x, _ in parts]))
+    b, wide_b = (torch.stack(t) for t in zip(*[y for _, y in parts]))
+    sa = torch.randint(120, 134, (count, m, k // 32), generator=g, dtype=torch.uint8)
+    sb = torch.randint(120, 134, (count, n, k // 32), generator=g, dtype=torch.uint8)
+    out = torch.empty(count, m, n)
+    batched_scaled_kernel[(1,)](a, sa, b, sb, out, count, m, n, k)
+    wide_a = wide_a * (2.0**(sa.double() - 127)).repeat_interleave(32, 2)
+    wide_b = wide_b * (2.0**(sb.double() - 127)).repeat_interleave(32, 2).transpose(1, 2)
+    assert check.error(out, wide_a @ wide_b) < 2e-6

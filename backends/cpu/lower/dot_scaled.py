@@ -28,53 +28,56 @@ def dot_scaled(k, op):
     c = next(rest)[1]
     (a, a_scale), (bv, b_scale) = found
     m, n = op.result.type.shape[-2:]
-    if len(op.result.type.shape) != 2:
-        raise k.error(op, "batched operands are not taken; it takes two dimensions")
     lhs = _decoded(k, op, a, a_scale, str(op.attrs.get("lhs")), op.attrs.get("lhs_k_pack", True), m, k_axis=1)
     rhs = _decoded(k, op, bv, b_scale, str(op.attrs.get("rhs")), op.attrs.get("rhs_k_pack", True), n, k_axis=0)
     dot.product(k, op, lhs, rhs, c)
 
 
 def _decoded(k, op, v, scale, form: str, k_pack: bool, free: int, k_axis: int) -> Value:
-    """The operand in f32, as a value held in scratch: [free, K] where `k_axis` is 1, [K, free] where it is 0."""
+    """The operand in f32, as a value held in scratch: [..., free, K] where `k_axis` is 1, [..., K, free] where it is 0."""
     if form not in _FORMATS:
         raise k.error(op, f"format {form} is not one of {', '.join(_FORMATS)}")
     b, elem = k.b, _FORMATS[form]
     packed = elem == "e2m1"
     source = k.materialise_row_major(v)
-    kk = v.type.shape[k_axis] * (2 if packed and k_pack else 1)
+    *batch, height, width = v.type.shape
+    kk = (height, width)[k_axis] * (2 if packed and k_pack else 1)
     shape = (free, kk) if k_axis else (kk, free)
-    out = k.alloc(shape, "f32")
+    out = k.alloc((*batch, *shape), "f32")
     scales = k.materialise_row_major(scale) if scale is not None else None
     group = kk // scale.type.shape[-1] if scale is not None else kk
-    width = v.type.shape[1]
     mem = memory_type(v.type.elem)
     size = ir.bits_of(mem) // 8
     # The packed dimension is halved in memory.
     half_axis = (k_axis if k_pack else 1 - k_axis) if packed else None
 
-    def row(i):
+    def one(p):
+        k.loop(i64(0), i64(shape[0]), 1, lambda i: k.loop(i64(0), i64(shape[1]), 1, lambda j: element(p, i, j), "column"), "row")
 
-        def column(j):
-            at = [i, j]
-            if half_axis is not None:
-                nibble = b.and_(at[half_axis], i64(1))
-                at[half_axis] = b.bin("lshr", at[half_axis], i64(1))
-            raw = b.load(mem, b.gep(mem, source.ptr, b.add(b.mul(at[0], i64(width)), at[1])), size)
-            if half_axis is not None:
-                x = _fp4(b, b.bin("lshr", b.cast("zext", raw, "i32"), b.cast("trunc", b.mul(nibble, i64(4)), "i32")))
-            else:
-                x = convert.float_to_float(b, raw, elem, "f32")
-            if scales is not None:
-                free_at, k_at = (i, j) if k_axis else (j, i)
-                where = b.add(b.mul(free_at, i64(scale.type.shape[-1])), b.bin("udiv", k_at, i64(group)))
-                x = b.fbin("fmul", x, _scale(k, b.load("i8", b.gep("i8", scales.ptr, where), 1), scale.type.elem), "")
-            b.store(x, b.gep("float", out.ptr, b.add(b.mul(i, i64(shape[1])), j)), 4)
+    def element(p, i, j):
+        at = [i, j]
+        if half_axis is not None:
+            nibble = b.and_(at[half_axis], i64(1))
+            at[half_axis] = b.bin("lshr", at[half_axis], i64(1))
+        at[0] = b.add(b.mul(p, i64(height)), at[0])
+        raw = b.load(mem, b.gep(mem, source.ptr, b.add(b.mul(at[0], i64(width)), at[1])), size)
+        if half_axis is not None:
+            x = _fp4(b, b.bin("lshr", b.cast("zext", raw, "i32"), b.cast("trunc", b.mul(nibble, i64(4)), "i32")))
+        else:
+            x = convert.float_to_float(b, raw, elem, "f32")
+        if scales is not None:
+            free_at, k_at = (i, j) if k_axis else (j, i)
+            free_at = b.add(b.mul(p, i64(free)), free_at)
+            where = b.add(b.mul(free_at, i64(scale.type.shape[-1])), b.bin("udiv", k_at, i64(group)))
+            x = b.fbin("fmul", x, _scale(k, b.load("i8", b.gep("i8", scales.ptr, where), 1), scale.type.elem), "")
+        i = b.add(b.mul(p, i64(shape[0])), i)
+        b.store(x, b.gep("float", out.ptr, b.add(b.mul(i, i64(shape[1])), j)), 4)
 
-        k.loop(i64(0), i64(shape[1]), 1, column, "column")
-
-    k.loop(i64(0), i64(shape[0]), 1, row, "row")
-    value = Value(Type("f32", shape))
+    count = 1
+    for d in batch:
+        count *= d
+    k.loop(i64(0), i64(count), 1, one, "batch")
+    value = Value(Type("f32", (*batch, *shape)))
     k.buffers[value] = out
     return value
 
