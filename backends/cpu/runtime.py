@@ -286,5 +286,5 @@ def failed(name: str, status: int, scratch: int, asserts, gx: int, gy: int):
     message, where = asserts[(status >> 48) - 1]
     program = status & ((1 << 48) - 1)
     at = f"({program % gx}, {program // gx % gy}, {program // gx // gy})"
-    raise Error(f"triton-cpu: kernel {name}: device_assert failed at {where} in program {at}: {message}. Later programs of "
-                "the launch may not have run")
+    raise Error(f"triton-cpu: kernel {name}: device-side assert triggered at {where} in program {at}: {message}. Later programs "
+                "of the launch may not have run")

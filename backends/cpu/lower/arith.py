@@ -115,8 +115,9 @@ def constant_value(value, e: str) -> Val:
     return const(REGISTER[e], value)
 
 
-@in_float
 def negf(b, op, x):
+    if elem(op) in convert.NARROW:
+        return convert.change_sign(b, x, elem(op), True)
     return b.value(x.ty, f"fneg {x.ty} {x.s}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import ir
 from ..ir import Val
-from .narrow import NARROW, encode, half_of, narrow, truncated, widen  # noqa: F401  (the names that other rules use)
+from .narrow import NARROW, change_sign, encode, half_of, narrow, truncated, widen  # noqa: F401  (the names that other rules use)
 
 _FLOAT = {"f16": "half", "f32": "float", "f64": "double"}
 

@@ -270,6 +270,11 @@ def rsqrt(b, op, v):
     return convert.float_to_float(b, r, "f32", e) if e != "f64" else r
 
 
+def absf(b, op, v):
+    e = op.operands[0].type.elem
+    return convert.change_sign(b, v, e, False) if e in convert.NARROW else b.intrinsic("fabs", v)
+
+
 def absi(b, op, v):
     return b.call(f"llvm.abs.{ir.mangle(v.ty)}", v.ty, [v, const("i1", False)])
 
@@ -280,6 +285,6 @@ ELEMENTWISE = {
     "math.sin": elementary(sin32, "sin"), "math.cos": elementary(cos32, "cos"),
     "math.tanh": elementary(tanh32, "tanh"), "math.erf": elementary(erf32, "erf"),
     "math.sqrt": native("sqrt"), "tt.precise_sqrt": native("sqrt"), "math.rsqrt": rsqrt,
-    "math.absf": native("fabs"), "math.floor": native("floor"), "math.ceil": native("ceil"),
+    "math.absf": absf, "math.floor": native("floor"), "math.ceil": native("ceil"),
     "math.fma": native("fma"), "math.absi": absi,
 }

@@ -169,6 +169,18 @@ def _rounded(b, v: Val, f: Format, rtz: bool, limit: int) -> Val:
     return code
 
 
+def change_sign(b, v: Val, e: str, negate: bool) -> Val:
+    """-x, or |x|, of the bits of format `e`: exact, infinities and NaN included."""
+    f = FORMATS[e]
+    sign = 1 << (f.bits - 1)
+    elem = f"i{f.bits}"
+    out = b.xor(v, const(elem, sign)) if negate else b.and_(v, const(elem, sign - 1))
+    if f.negative_zero:
+        return out
+    alone = b.icmp("eq", b.and_(v, const(elem, sign - 1)), const(elem, 0))  # 0 and NaN have no negative
+    return b.select(alone, v, out)
+
+
 # --- IEEE formats that LLVM knows ------------------------------------------------------------------------------------
 
 _INTEGER = {"half": "i16", "float": "i32", "double": "i64"}
