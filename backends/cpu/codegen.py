@@ -498,46 +498,46 @@ class Kernel:
         root = root_pointer(ptr, self.carried)
         return self.func.args.index(root) if root in self.func.args else None
 
-    def before_write(self, op: Op, ptr: Value):
-        """Loads that stand before a write but have not happened yet, and that the write might change, happen now."""
-        target = self._arg_index(ptr)
-        still = []
-        for load in self.pending_loads:
-            v = load.result
-            later = self.facts.consumers(v) - self.executed
-            if v in self.buffers or not later:
-                continue
-            source = self._arg_index(load.operands[0])
-            own = later == {op} and self._reads_identically(op, v)
-            if source is not None and source == target:
-                if not (own and same_expression(load.operands[0], ptr)):
-                    self.materialise(v)
-                    continue
-            elif source is None or target is None or not self.assume_disjoint:
-                self.materialise(v)
-                continue
-            else:
-                fine = own and same_offsets(load.operands[0], ptr)
-                self.disjoint[source, target] = self.disjoint.get((source, target), True) and fine
-            still.append(load)
-        self.pending_loads = still
-
-    def before_atomic(self, op: Op, ptr: Value):
-        """As `before_write`, for an operation whose elements may meet one another in memory: every load that it might change
-        happens first."""
-        target = self._arg_index(ptr)
+    def _settle_loads(self, met):
+        """Loads that have not happened yet and for which `met(load)` says so happen now."""
         still = []
         for load in self.pending_loads:
             v = load.result
             if v in self.buffers or not self.facts.consumers(v) - self.executed:
                 continue
-            source = self._arg_index(load.operands[0])
-            if source is None or target is None or source == target or not self.assume_disjoint:
+            if met(load):
                 self.materialise(v)
             else:
-                self.disjoint[source, target] = False
                 still.append(load)
         self.pending_loads = still
+
+    def _may_meet(self, load: Op, target: int | None, fine: bool = False) -> bool:
+        """Might a write to argument `target` change what `load` reads? Other arguments are taken to be disjoint, which the launch
+        checks; `fine`: equal addresses would do no harm."""
+        source = self._arg_index(load.operands[0])
+        if source is None or target is None or source == target or not self.assume_disjoint:
+            return True
+        self.disjoint[source, target] = self.disjoint.get((source, target), True) and fine
+        return False
+
+    def before_write(self, op: Op, ptr: Value):
+        """Loads that stand before a write but have not happened yet, and that the write might change, happen now."""
+        target = self._arg_index(ptr)
+
+        def met(load):
+            v = load.result
+            own = self.facts.consumers(v) - self.executed == {op} and self._reads_identically(op, v)
+            if target is not None and self._arg_index(load.operands[0]) == target:
+                return not (own and same_expression(load.operands[0], ptr))
+            return self._may_meet(load, target, own and same_offsets(load.operands[0], ptr))
+
+        self._settle_loads(met)
+
+    def before_atomic(self, op: Op, ptr: Value):
+        """As `before_write`, for an operation whose elements may meet one another in memory: every load that it might change
+        happens first."""
+        target = self._arg_index(ptr)
+        self._settle_loads(lambda load: self._may_meet(load, target))
 
     def _reads_identically(self, op: Op, value: Value) -> bool:
         """Does `op` read the value's element k only for its own element k?"""
@@ -572,24 +572,8 @@ class Kernel:
             if self._keepable(v) and (loops or many):
                 self.materialise(v)
         if writes:
-            still = []
-            for load in self.pending_loads:
-                v = load.result
-                if v in self.buffers or not (self.facts.consumers(v) - self.executed):
-                    continue
-                source = self._arg_index(load.operands[0])
-                clash = False
-                for w in writes:
-                    target = self._arg_index(w.operands[0]) if w.operands and w.name != "tt.call" else None
-                    if source is None or target is None or source == target or not self.assume_disjoint:
-                        clash = True
-                    else:
-                        self.disjoint[source, target] = False
-                if clash:
-                    self.materialise(v)
-                else:
-                    still.append(load)
-            self.pending_loads = still
+            targets = [self._arg_index(w.operands[0]) for w in writes]
+            self._settle_loads(lambda load: any([self._may_meet(load, t) for t in targets]))  # a list: every pair is noted
 
     # -- walking
     def run_block(self, block):
@@ -612,11 +596,14 @@ class Kernel:
         before, pending = set(self.buffers), list(self.pending_loads)
         fn()
         inner = {o for o in walk(region)}
-        blocks = {*region.blocks, *(o.block for o in inner)}
+        self.forget_foreign(before, {*region.blocks, *(o.block for o in inner)})
+        self.pending_loads = [x for x in self.pending_loads if x not in inner or x in pending]
+
+    def forget_foreign(self, before: set[Value], blocks):
+        """Take out of `buffers` what came since `before` and is not a value of `blocks`."""
         for v in self.buffers.keys() - before:
             if (v.op.block if v.op is not None else v.block) not in blocks:
                 del self.buffers[v]
-        self.pending_loads = [x for x in self.pending_loads if x not in inner or x in pending]
 
     def run_op(self, op: Op):
         b = self.b
@@ -771,9 +758,7 @@ class Kernel:
         b.emit("%program.next = add nuw nsw i64 %program.id, 1")
         b.br(head)
         head.items[at] = f"  %program.id = phi i64 [ %begin, %{pre.label} ], [ %program.next, %{latch.label} ]"
-        self.fn.blocks.remove(leave)
-        self.fn.blocks.append(leave)
-        b.enter(leave)
+        b.place(leave)
         b.emit("ret i64 0")
         pairs = [(i, j, same) for (i, j), same in sorted(self.disjoint.items())]
         return Lowered(self.module.render(), self.layout.size, pairs, self.asserts, [a.type.elem for a in self.func.args])

@@ -201,6 +201,12 @@ class Builder:
     def enter(self, block: Block):
         self.block, self.section = block, block.items
 
+    def place(self, block: Block):
+        """Put a block that was made earlier behind all others, and go on in it: the printed order is that of the code."""
+        self.fn.blocks.remove(block)
+        self.fn.blocks.append(block)
+        self.enter(block)
+
     def open_section(self) -> list:
         """An insertion point here that stays open while code after it is written."""
         sec: list = []

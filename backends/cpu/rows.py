@@ -202,9 +202,7 @@ def _reduce_stage(k, op: Op, inside: set[Op]):
             b.enter(again)
             b.store(_row_loop(k, nest, op, exact, None, write_keeps), slot, 8)
             b.br(done)
-            k.fn.blocks.remove(done)
-            k.fn.blocks.append(done)
-            b.enter(done)
+            b.place(done)
         else:
             b.store(_row_loop(k, nest, op, exact, None, write_keeps), slot, 8)
         value = b.load(elem, slot, 8)

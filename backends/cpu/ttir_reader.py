@@ -551,6 +551,18 @@ def _closing_of(r: _Reader, start: int) -> str:
         i += 1
 
 
+def _carried(r: _Reader, op: Op) -> list[str]:
+    """`(%name = %init, ...)`: the names; the values become operands."""
+    names = []
+    r.expect("(")
+    while not r.accept(")"):
+        names.append(r.next()[1][1:])
+        r.expect("=")
+        op.operands.append(r.use(r.next()[1]))
+        r.accept(",")
+    return names
+
+
 def _scf_for(r: _Reader, op: Op) -> list[Type]:
     if r.accept("unsigned"):
         op.attrs["unsigned"] = True
@@ -563,12 +575,7 @@ def _scf_for(r: _Reader, op: Op) -> list[Type]:
     op.operands.append(r.use(r.next()[1]))
     names, types = [], []
     if r.accept("iter_args"):
-        r.expect("(")
-        while not r.accept(")"):
-            names.append(r.next()[1][1:])
-            r.expect("=")
-            op.operands.append(r.use(r.next()[1]))
-            r.accept(",")
+        names = _carried(r, op)
         r.expect("->")
         types = r.type_list()
     iv_type = r.type() if r.accept(":") else Type("index")
@@ -597,13 +604,7 @@ def _scf_if(r: _Reader, op: Op) -> list[Type]:
 
 
 def _scf_while(r: _Reader, op: Op) -> list[Type]:
-    names = []
-    if r.accept("("):
-        while not r.accept(")"):
-            names.append(r.next()[1][1:])
-            r.expect("=")
-            op.operands.append(r.use(r.next()[1]))
-            r.accept(",")
+    names = _carried(r, op) if r.at("(") else []
     r.expect(":")
     ins = r.type_list()
     r.expect("->")

@@ -33,26 +33,16 @@ def function_body(k, region, slots, after):
     for blk in region.blocks[1:]:
         f.blocks[blk.label] = (blk, k.fn.new_block("block"))
         for arg in blk.args:
-            f.args[arg] = k.alloc(arg.type.shape, arg.type.elem) if arg.type.is_tensor else k.b.alloca(
-                REGISTER[arg.type.elem], "arg")
+            f.args[arg] = slot_for(k, arg)
     for n, blk in enumerate(region.blocks):
-        before = dict(k.buffers)
+        before = set(k.buffers)
         if n:
             llvm = f.blocks[blk.label][1]
-            k.fn.blocks.remove(llvm)
-            k.fn.blocks.append(llvm)
-            k.b.enter(llvm)
-            for arg in blk.args:
-                if arg.type.is_tensor:
-                    k.buffers[arg] = f.args[arg]
-                else:
-                    k.env[arg] = k.b.load(REGISTER[arg.type.elem], f.args[arg], 8)
+            k.b.place(llvm)
+            read_slots(k, blk.args, [f.args[arg] for arg in blk.args])
         k.run_block(blk)
         # What this block put into scratch of other blocks' values is there on this path only.
-        own = {blk, *(o.block for o in walk(region, blk))}
-        for v in [v for v, buf in k.buffers.items() if before.get(v) is not buf]:
-            if (v.op.block if v.op is not None else v.block) not in own:
-                del k.buffers[v]
+        k.forget_foreign(before, {blk, *(o.block for o in walk(region, blk))})
     k.frame = frame
 
 
@@ -62,9 +52,7 @@ def branching_region(k, region) -> list[Val]:
     slots = [k.b.alloca(REGISTER[v.type.elem], "result") for v in types]
     after = k.fn.new_block("returned")
     function_body(k, region, slots, after)
-    k.fn.blocks.remove(after)
-    k.fn.blocks.append(after)
-    k.b.enter(after)
+    k.b.place(after)
     return [k.b.load(REGISTER[v.type.elem], slot, 8) for v, slot in zip(types, slots)]
 
 
@@ -99,9 +87,7 @@ def call(k, op):
     slots = result_slots(k, op)
     after = k.fn.new_block("returned")
     k.run_region(op.regions[0], lambda: function_body(k, op.regions[0], slots, after))
-    k.fn.blocks.remove(after)
-    k.fn.blocks.append(after)
-    b.enter(after)
+    b.place(after)
     b.dbg = k.debug_loc(op)
     read_slots(k, op.results, slots)
 
@@ -114,7 +100,6 @@ def branch(k, op):
 def cond_branch(k, op):
     c = k.scalar(op.operands[0])
     _settle(k, op)
-    targets = []
     if any(vals for _, vals in op.successors):
         # Arguments are stored on the edge that carries them.
         edges = [k.fn.new_block("edge") for _ in op.successors]
@@ -123,8 +108,7 @@ def cond_branch(k, op):
             k.b.enter(edge)
             before = set(k.buffers)
             k.b.br(_successor(k, *succ))
-            for v in k.buffers.keys() - before:
-                del k.buffers[v]
+            k.forget_foreign(before, set())
         return
     targets = [k.frame.blocks[label][1] for label, _ in op.successors]
     k.b.cond_br(c, *targets)
@@ -144,10 +128,14 @@ def _successor(k, label, vals):
     return llvm
 
 
+def slot_for(k, v):
+    """A place for a value: a stack slot of a scalar, a buffer of a tensor."""
+    return k.alloc(v.type.shape, v.type.elem) if v.type.is_tensor else k.b.alloca(REGISTER[v.type.elem], "slot")
+
+
 def result_slots(k, op):
-    """A place for each result: a stack slot of a scalar, a buffer of a tensor."""
-    return [k.alloc(r.type.shape, r.type.elem) if r.type.is_tensor else k.b.alloca(REGISTER[r.type.elem], "result")
-            for r in op.results]
+    """A place for each result of an operation."""
+    return [slot_for(k, r) for r in op.results]
 
 
 def read_slots(k, values, slots):
@@ -193,7 +181,6 @@ def _holds(k, buf: Buffer, v) -> bool:
 
 def _reads(k, v) -> dict[str, bool]:
     """Buffers that computing `v` reads: pointer text -> whether element k is read only for element k."""
-    from ..nest import Nest
     nest = Nest(k, v.type.shape)
     out: dict[str, bool] = {}
     for w, dims in nest.explore([(v, nest.identity)]):
@@ -273,9 +260,7 @@ def for_loop(k, op):
     b.store(b.value("i64", f"add nuw nsw i64 {count.s}, 1"), count_slot, 8)
     b.store(b.add(i, step), iv_slot, 8)
     b.br(head)
-    k.fn.blocks.remove(done)
-    k.fn.blocks.append(done)
-    b.enter(done)
+    b.place(done)
     trips = b.load("i64", count_slot, 8)
     for _, init, moved, res in inductions:
         k.inductions[res] = Induction(init, moved, trips)
@@ -332,9 +317,7 @@ def if_op(k, op):
         k.run_region(region, inside)
         b.dbg = k.debug_loc(op)
         b.br(after)
-    k.fn.blocks.remove(after)
-    k.fn.blocks.append(after)
-    b.enter(after)
+    b.place(after)
     read_slots(k, op.results, slots)
 
 
@@ -343,10 +326,7 @@ def while_loop(k, op):
     before, after = op.regions
     k.before_region(op)
 
-    def slot_for(v):
-        return k.alloc(v.type.shape, v.type.elem) if v.type.is_tensor else b.alloca(REGISTER[v.type.elem], "carry")
-
-    ins = [slot_for(v) for v in before.block.args]
+    ins = [slot_for(k, v) for v in before.block.args]
     outs = result_slots(k, op)
     assign(k, list(zip(ins, op.operands)))
     head, body, done = (k.fn.new_block(n) for n in ("while", "do", "endwhile"))
@@ -372,9 +352,7 @@ def while_loop(k, op):
     k.run_region(after, inside)
     b.dbg = k.debug_loc(op)
     b.br(head)
-    k.fn.blocks.remove(done)
-    k.fn.blocks.append(done)
-    b.enter(done)
+    b.place(done)
     read_slots(k, op.results, outs)
 
 

@@ -98,9 +98,7 @@ def _rows(k, v, compute: str, batched: bool) -> tuple[Val, Val, int]:
     b.store(out.ptr, ptr_slot, 8)
     b.store(i64(pitch), lda_slot, 8)
     b.br(ready)
-    k.fn.blocks.remove(ready)
-    k.fn.blocks.append(ready)
-    b.enter(ready)
+    b.place(ready)
     return b.load("ptr", ptr_slot, 8), b.load("i64", lda_slot, 8), 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .. import ir
 from ..ir import Val, const
 from ..nest import REGISTER, Buffer, at_index
-from . import region
+from . import control, region
 
 _NAN = {"f16": ("bits", 0x7E00), "bf16": 0x7FC0, "f32": ("bits", 0x7FC00000), "f64": ("bits", 0x7FF8000000000000)}
 
@@ -109,8 +109,7 @@ def reduce(k, op):
     NaN; where that finds no number it is done again, exactly: all elements may have been NaN."""
     quick = quick_form(k, op)
     exact = identity_of(op)
-    slots = [k.alloc(r.type.shape, r.type.elem) if r.type.is_tensor else k.b.alloca(REGISTER[r.type.elem], "result")
-             for r in op.results]
+    slots = control.result_slots(k, op)
     if quick:
         b = k.b
         limit, combine = quick
@@ -122,16 +121,10 @@ def reduce(k, op):
         b.enter(again)
         _reduce(k, op, slots, exact)
         b.br(done)
-        k.fn.blocks.remove(done)
-        k.fn.blocks.append(done)
-        b.enter(done)
+        b.place(done)
     else:
         _reduce(k, op, slots, exact)
-    for r, slot in zip(op.results, slots):
-        if isinstance(slot, Buffer):
-            k.buffers[r] = slot
-        else:
-            k.env[r] = k.b.load(REGISTER[r.type.elem], slot, 8)
+    control.read_slots(k, op.results, slots)
 
 
 def _reduce(k, op, results, start, combine=None, missed=None):

@@ -27,9 +27,8 @@ def trans(op, dims):
 def reshape(op, dims):
     """Only dimensions of size 1 come and go: a renaming. Anything else needs its elements in memory (None)."""
     src, dst = op.operands[0].type.shape, op.result.type.shape
-    if [n for n in src if n != 1] != [n for n in dst if n != 1] or op.attrs.get("allow_reorder"):
-        if [n for n in src if n != 1] != [n for n in dst if n != 1]:
-            return None
+    if [n for n in src if n != 1] != [n for n in dst if n != 1]:
+        return None
     rest = [d for n, d in zip(dst, dims) if n != 1]
     return tuple(rest.pop(0) if n != 1 else -1 for n in src)
 
