@@ -272,6 +272,9 @@ class Builder:
     def xor(self, a, b):
         return self.bin("xor", a, b)
 
+    def fneg(self, x: Val) -> Val:
+        return const(x.elem, -x.const, x.lanes) if isinstance(x.const, float) else self.value(x.ty, f"fneg {x.ty} {x.s}")
+
     def fbin(self, opname, a, b, flags="contract"):
         return self.bin(opname, a, b, flags)
 

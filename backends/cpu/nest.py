@@ -149,6 +149,13 @@ class Nest:
             return self.memos[lvl][key]
         return base
 
+    def lane_index(self, d: int, elem: str = "i64") -> Val:
+        """The indices of nest dimension `d` in the current chunk: a vector where that is the vector dimension."""
+        idx = self.b.cast("trunc", self.index_of(d), elem)
+        if d != self.vdim or self.lanes == 1:
+            return idx
+        return self.b.add(self.b.splat(idx, self.lanes), self.b.iota(elem, self.lanes))
+
     def _in(self, section, fn):
         if section is None:
             return fn()
@@ -360,12 +367,8 @@ class Nest:
                 pointer = self.at(v, vd)
             else:
                 off = b.add(off, self._opaque_term(v, vd, scale))
-        lanes = b.iota("i64", self.lanes)
         for d, p in aff.coef.items():
-            idx = self.index_of(d)
-            if d == self.vdim and self.lanes > 1:
-                idx = b.add(b.splat(idx, self.lanes), lanes)
-            off = b.add(off, b.mul(idx, self.poly_value(p)))
+            off = b.add(off, b.mul(self.lane_index(d), self.poly_value(p)))
         off = b.add(off, self.poly_value(aff.base))
         address = b.gep(elem, pointer, off)
         return address, (0 if address.lanes == 1 else None)

@@ -118,7 +118,7 @@ def constant_value(value, e: str) -> Val:
 def negf(b, op, x):
     if elem(op) in convert.NARROW:
         return convert.change_sign(b, x, elem(op), True)
-    return b.value(x.ty, f"fneg {x.ty} {x.s}")
+    return b.fneg(x)
 
 
 @in_float
@@ -146,12 +146,21 @@ def remf(b, op, x, y):
     return b.fbin("frem", x, y, "")
 
 
+def high_product(signed: bool):
+    """The high half of a product, by way of the double width: rule(b, x, y)."""
+    extend = "sext" if signed else "zext"
+
+    def rule(b, x, y):
+        bits = ir.bits_of(x.elem)
+        wide = f"i{2 * bits}"
+        p = b.mul(b.cast(extend, x, wide), b.cast(extend, y, wide))
+        return b.cast("trunc", b.bin("lshr", p, const(wide, bits)), x.elem)
+
+    return rule
+
+
 def mulhi(b, op, x, y):
-    """High half of the unsigned product, by the double-width product."""
-    bits = ir.bits_of(x.elem)
-    wide = f"i{2 * bits}"
-    p = b.mul(b.cast("zext", x, wide), b.cast("zext", y, wide))
-    return b.cast("trunc", b.bin("lshr", p, const(wide, bits)), x.elem)
+    return high_product(False)(b, x, y)
 
 
 def floor_div(b, op, x, y):

@@ -9,27 +9,22 @@ from __future__ import annotations
 import re
 
 from .. import ir
-from ..ir import const
 from . import libdevice
 from . import math as m
 
 _TEXT = re.compile(r"\s*\{?\s*([a-z0-9]+(?:[.:][a-z0-9]+)*)\s+([^;{}]*?)\s*;?\s*\}?\s*$")
 
 
-def _fdiv(b, x, y):
-    return b.fbin("fdiv", x, y, "")
-
-
 #: instruction without its `.approx`, `.full`, `.ftz` and `.rn` -> rule(b, *operands)
 _UNARY = {
     "tanh.f32": m.tanh32, "ex2.f32": m.exp2_32, "lg2.f32": m.log2_32, "sin.f32": m.sin32, "cos.f32": m.cos32,
-    "rcp.f32": lambda b, x: _fdiv(b, const("float", 1.0), x), "sqrt.f32": libdevice.intrinsic("sqrt"),
-    "rsqrt.f32": lambda b, x: _fdiv(b, const("float", 1.0), b.intrinsic("sqrt", x)), "abs.f32": libdevice.intrinsic("fabs"),
-    "neg.f32": lambda b, x: b.value(x.ty, f"fneg {x.ty} {x.s}"),
+    "rcp.f32": libdevice.recip, "sqrt.f32": libdevice.intrinsic("sqrt"),
+    "rsqrt.f32": libdevice.FUNCTIONS["__nv_rsqrtf"], "abs.f32": libdevice.intrinsic("fabs"),
+    "neg.f32": lambda b, x: b.fneg(x),
     "popc.b32": libdevice.intrinsic("ctpop"), "brev.b32": libdevice.intrinsic("bitreverse"),
 }
 _BINARY = {
-    "div.f32": _fdiv, "add.f32": lambda b, x, y: b.fbin("fadd", x, y, ""),
+    "div.f32": libdevice.div, "add.f32": lambda b, x, y: b.fbin("fadd", x, y, ""),
     "sub.f32": lambda b, x, y: b.fbin("fsub", x, y, ""), "mul.f32": lambda b, x, y: b.fbin("fmul", x, y, ""),
     "max.f32": libdevice.intrinsic("maxnum"), "min.f32": libdevice.intrinsic("minnum"),
 }

@@ -10,6 +10,7 @@ from .. import ir
 from ..ir import Val, const, i64
 from ..nest import REGISTER, memory_type
 from . import convert
+from .memory import from_memory, to_memory
 
 _ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}
 _RMW = {"and": "and", "or": "or", "xor": "xor", "add": "add", "max": "max", "min": "min", "umax": "umax",
@@ -23,8 +24,12 @@ def _ordering(k, op) -> str:
     return _ORDER[word]
 
 
-def _failure(order: str) -> str:
-    return "acquire" if order in ("acquire", "acq_rel") else "monotonic"
+def _compare_and_swap(b, p: Val, expected: Val, new: Val, order: str) -> tuple[Val, Val]:
+    """(what was there, whether it was `expected` and is `new` now), for integers."""
+    failure = "acquire" if order in ("acquire", "acq_rel") else "monotonic"
+    pair = b.value(f"{{ {new.ty}, i1 }}", f"cmpxchg ptr {p.s}, {expected.ty} {expected.s}, {new.ty} {new.s} {order} {failure}, "
+                   f"align {ir.bits_of(new.elem) // 8}")
+    return (b.value(new.ty, f"extractvalue {pair.ty} {pair.s}, 0"), b.value("i1", f"extractvalue {pair.ty} {pair.s}, 1"))
 
 
 def rmw(k, op):
@@ -64,9 +69,7 @@ def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
     wide = convert.float_to_float(b, b.bitcast(seen, REGISTER[elem]), elem, "f32")
     sum_ = b.fbin("fadd", wide, convert.float_to_float(b, v, elem, "f32"), "")
     new = b.bitcast(convert.float_to_float(b, sum_, "f32", elem), bits)
-    pair = b.value(f"{{ {bits}, i1 }}", f"cmpxchg ptr {p.s}, {bits} {seen.s}, {bits} {new.s} {order} {_failure(order)}, align {size}")
-    found = b.value(bits, f"extractvalue {pair.ty} {pair.s}, 0")
-    ok = b.value("i1", f"extractvalue {pair.ty} {pair.s}, 1")
+    found, ok = _compare_and_swap(b, p, seen, new, order)
     b.cond_br(ok, done, again)
     again.items[at] = f"  {seen.s} = phi {bits} [ {first.s}, %{pre.label} ], [ {found.s}, %{again.label} ]"
     b.enter(done)
@@ -78,11 +81,9 @@ def cas(k, op):
 
     def one(p: Val, expected: Val, new: Val) -> Val:
         b = k.b
-        bits = f"i{ir.bits_of(new.elem)}" if new.elem != "ptr" else "ptr"
-        x, y = (b.bitcast(v, bits) for v in (expected, new))
-        pair = b.value(f"{{ {bits}, i1 }}", f"cmpxchg ptr {p.s}, {bits} {x.s}, {bits} {y.s} {order} {_failure(order)}, "
-                       f"align {ir.bits_of(new.elem) // 8}")
-        return b.bitcast(b.value(bits, f"extractvalue {pair.ty} {pair.s}, 0"), new.elem)
+        bits = f"i{ir.bits_of(new.elem)}"
+        found, _ = _compare_and_swap(b, p, b.bitcast(expected, bits), b.bitcast(new, bits), order)
+        return b.bitcast(found, new.elem)
 
     _each(k, op, list(op.operands), None, one)
 
@@ -103,7 +104,7 @@ def store(k, op):
     order = _ordering(k, op)
 
     def one(p: Val, v: Val):
-        x = k.b.cast("zext", v, "i8") if v.elem == "i1" else v
+        x = to_memory(k.b, v, v.elem)
         bits = f"i{ir.bits_of(x.elem)}"
         x = k.b.bitcast(x, bits)
         k.b.emit(f"store atomic {bits} {x.s}, ptr {p.s} {order}, align {ir.bits_of(bits) // 8}")
@@ -165,7 +166,7 @@ def _each(k, op, operands, mask, one):
         def act():
             v = one(*[k.scalar(o) for o in operands])
             if slot is not None:
-                b.store(_as_register(b, v, op.result.type.elem), slot, 8)
+                b.store(from_memory(b, v, op.result.type.elem) if v.elem == "i8" else v, slot, 8)
 
         k.guarded(k.scalar(mask) if mask is not None else const("i1", True), act)
         if slot is not None:
@@ -193,8 +194,7 @@ def _each(k, op, operands, mask, one):
             def act():
                 v = one(*[b.extract(x, j) for x in vals])
                 if result is not None:
-                    v = _as_register(b, v, result.type.elem)
-                    v = b.cast("zext", v, "i8") if v.elem == "i1" else v
+                    v = to_memory(b, v, v.elem)
                     b.store(v, b.gep(v.elem, olds, j), ir.bits_of(v.elem) // 8)
 
             k.guarded(b.extract(m, j), act)
@@ -202,15 +202,11 @@ def _each(k, op, operands, mask, one):
         k.loop(i64(0), i64(lanes), 1, lane, "lane")
         if result is not None:
             v = b.load(ir.vec(memory_type(result.type.elem), lanes), olds, 8)
-            nest.store_buffer(out, dims, b.icmp("ne", v, const("i8", 0)) if result.type.elem == "i1" else v)
+            nest.store_buffer(out, dims, from_memory(b, v, result.type.elem))
 
     nest.run(nest.default_order, body)
     if result is not None:
         k.buffers[result] = out
-
-
-def _as_register(b, v: Val, elem: str) -> Val:
-    return b.icmp("ne", v, const("i8", 0)) if elem == "i1" and v.elem == "i8" else v
 
 
 ROOTS = {"tt.atomic_rmw": rmw, "tt.atomic_cas": cas, "tt.atomic_load": load, "tt.atomic_store": store,

@@ -12,7 +12,7 @@ import math as pymath
 
 from .. import ir
 from ..ir import Val, const
-from . import convert, special
+from . import arith, convert, special
 from . import math as m
 
 _INT = {"half": "i16", "float": "i32", "double": "i64"}
@@ -31,14 +31,19 @@ def libm(name: str, ret: str | None = None):
 
     def rule(b, *vals):
         suffix = "f" if any(v.elem == "float" for v in vals) else ""
-        n = max(v.lanes for v in vals)
-        elem = ret or next(v.elem for v in vals if v.elem in ir.FLOATS)
-        if n == 1:
-            return b.call(name + suffix, elem, list(vals))
-        out = Val(ir.vec(elem, n), "poison")
-        for k in range(n):
-            out = b.insert(out, b.call(name + suffix, elem, [b.extract(v, k) for v in vals]), k)
-        return out
+        return m.per_lane(b, name + suffix, *vals, ret=ret or next(v.elem for v in vals if v.elem in ir.FLOATS))
+
+    return rule
+
+
+def by_double(name: str):
+    """A function of libm in f64, rounded once for f32: where libm's own f32 one is over an ulp off."""
+    exact = libm(name)
+
+    def rule(b, *vals):
+        if any(v.elem == "float" for v in vals):
+            return b.cast("fptrunc", exact(b, *[b.cast("fpext", v, "double") for v in vals]), "float")
+        return exact(b, *vals)
 
     return rule
 
@@ -53,12 +58,12 @@ def intrinsic(name: str):
     return lambda b, *vals: b.intrinsic(name, *vals)
 
 
-def _div(b, x, y):
+def div(b, x, y):
     return b.fbin("fdiv", x, y, "")
 
 
-def _recip(b, x):
-    return _div(b, _c(x, 1.0), x)
+def recip(b, x):
+    return div(b, _c(x, 1.0), x)
 
 
 def _compose(*fns):
@@ -106,17 +111,13 @@ def _sincospi(cosine: bool):
         odd = b.or_(b.fcmp("oeq", q, _c(x, 1.0)), b.fcmp("oeq", q, _c(x, 3.0)))
         negative = b.or_(b.fcmp("oeq", q, _c(x, 2.0)), b.fcmp("oeq", q, _c(x, 3.0)))
         v = b.select(odd, c, s)
-        v = b.select(negative, _neg(b, v), v)
+        v = b.select(negative, b.fneg(v), v)
         whole = b.fcmp("oeq", t, _c(x, 0.0))
         # sin(pi n) is a zero of x's sign.
         zero = b.and_(whole, b.not_(odd))
         return b.select(zero, b.intrinsic("copysign", _c(x, 0.0), x if not cosine else _c(x, 1.0)), v)
 
     return rule
-
-
-def _neg(b, x):
-    return b.value(x.ty, f"fneg {x.ty} {x.s}") if x.const is None else const(x.elem, -x.const, x.lanes)
 
 
 def _powi(b, x, n):
@@ -156,17 +157,6 @@ def _count(name: str):
 def _ffs(b, x):
     first = b.add(_count("cttz")(b, x), const("i32", 1))
     return b.select(b.icmp("eq", x, const(x.elem, 0)), const("i32", 0), first)
-
-
-def _mulhi(signed: bool):
-
-    def rule(b, x, y):
-        bits = ir.bits_of(x.elem)
-        wide, extend = f"i{2 * bits}", "sext" if signed else "zext"
-        p = b.mul(b.cast(extend, x, wide), b.cast(extend, y, wide))
-        return b.cast("trunc", b.bin("lshr", p, const(wide, bits)), x.elem)
-
-    return rule
 
 
 def _mul24(signed: bool):
@@ -213,7 +203,7 @@ def _half_bits(shift: int):
 
 def _rcp64h(b, x):
     """1 / x with the low 32 bits of the result zero."""
-    return b.bitcast(b.and_(b.bitcast(_recip(b, x), "i64"), const("i64", -1 << 32)), "double")
+    return b.bitcast(b.and_(b.bitcast(recip(b, x), "i64"), const("i64", -1 << 32)), "double")
 
 
 # --- directed rounding -----------------------------------------------------------------------------------------------
@@ -272,7 +262,7 @@ def _add(mode):
 
 
 def _sub(mode):
-    return lambda b, x, y: _add(mode)(b, x, _neg(b, y))
+    return lambda b, x, y: _add(mode)(b, x, b.fneg(y))
 
 
 def _wide(b, v):
@@ -287,7 +277,7 @@ def _mul(mode):
         if r.elem == "float":
             e = b.fbin("fsub", b.fbin("fmul", _wide(b, x), _wide(b, y), ""), _wide(b, r), "")
         else:
-            e = b.intrinsic("fma", x, y, _neg(b, r))
+            e = b.intrinsic("fma", x, y, b.fneg(r))
         return directed(b, r, e, mode, _finite(b, x, y))
 
     return rule
@@ -297,13 +287,13 @@ def _divide(mode):
 
     def rule(b, x, y):
         x, y = b.unify(x, y)
-        r = _div(b, x, y)
+        r = div(b, x, y)
         if r.elem == "float":
             rest = b.fbin("fsub", _wide(b, x), b.fbin("fmul", _wide(b, r), _wide(b, y), ""), "")
-            rest = b.select(b.fcmp("olt", y, _c(y, 0.0)), _neg(b, rest), rest)
+            rest = b.select(b.fcmp("olt", y, _c(y, 0.0)), b.fneg(rest), rest)
         else:
-            rest = b.intrinsic("fma", _neg(b, r), y, x)
-            rest = b.select(b.fcmp("olt", y, _c(y, 0.0)), _neg(b, rest), rest)
+            rest = b.intrinsic("fma", b.fneg(r), y, x)
+            rest = b.select(b.fcmp("olt", y, _c(y, 0.0)), b.fneg(rest), rest)
         overflow = b.and_(_finite(b, x, y), b.fcmp("one", y, _c(y, 0.0)))
         return directed(b, r, rest, mode, overflow)
 
@@ -317,7 +307,7 @@ def _sqrt(mode):
         if r.elem == "float":
             rest = b.fbin("fsub", _wide(b, x), b.fbin("fmul", _wide(b, r), _wide(b, r), ""), "")
         else:
-            rest = b.intrinsic("fma", _neg(b, r), r, x)
+            rest = b.intrinsic("fma", b.fneg(r), r, x)
         return directed(b, r, rest, mode)
 
     return rule
@@ -334,7 +324,7 @@ def _fma(mode):
             err = f("fadd", f("fsub", s, _wide(b, r)), e)
         else:
             p = f("fmul", x, y)
-            p_err = b.intrinsic("fma", x, y, _neg(b, p))
+            p_err = b.intrinsic("fma", x, y, b.fneg(p))
             a1, a2 = two_sum(b, z, p_err)
             b1, b2 = two_sum(b, p, a1)
             err = f("fadd", f("fadd", f("fsub", b1, r), b2), a2)
@@ -378,19 +368,19 @@ def _to_int(to: str, signed: bool, mode: str):
 # --- the table: base name -> rule on values, for f32 and f64 alike -----------------------------------------------------
 
 _FLOAT = {
-    **{n: libm(n) for n in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cosh", "erfc", "exp10",
+    **{n: libm(n) for n in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cosh", "erfc", "exp10",
                             "expm1", "fdim", "fmod", "hypot", "j0", "j1", "lgamma", "log10", "log1p", "nextafter", "pow",
                             "remainder", "sinh", "tan", "tgamma", "y0", "y1", "logb", "jn", "yn", "ldexp")},
-    "scalbn": libm("ldexp"),
+    "atan2": by_double("atan2"), "scalbn": libm("ldexp"),
     "ilogb": libm("ilogb", "i32"), "llrint": libm("llrint", "i64"), "llround": libm("llround", "i64"),
     "exp": by_f32(m.exp32, "exp"), "exp2": by_f32(m.exp2_32, "exp2"), "log": by_f32(m.log32, "log"),
     "log2": by_f32(m.log2_32, "log2"), "sin": by_f32(m.sin32, "sin"), "cos": by_f32(m.cos32, "cos"),
     "tanh": by_f32(m.tanh32, "tanh"), "erf": by_f32(m.erf32, "erf"),
     **{n: intrinsic(n) for n in ("floor", "ceil", "trunc", "round", "sqrt", "copysign", "fabs", "fma", "rint",
                                  "nearbyint")},
-    "rsqrt": _compose(_recip, intrinsic("sqrt")), "rcbrt": _compose(_recip, libm("cbrt")),
-    "rhypot": _compose(_recip, _hypot_of(2)), "norm3d": _hypot_of(3), "norm4d": _hypot_of(4),
-    "rnorm3d": _compose(_recip, _hypot_of(3)), "rnorm4d": _compose(_recip, _hypot_of(4)),
+    "rsqrt": _compose(recip, intrinsic("sqrt")), "rcbrt": _compose(recip, libm("cbrt")),
+    "rhypot": _compose(recip, _hypot_of(2)), "norm3d": _hypot_of(3), "norm4d": _hypot_of(4),
+    "rnorm3d": _compose(recip, _hypot_of(3)), "rnorm4d": _compose(recip, _hypot_of(4)),
     "sinpi": _sincospi(False), "cospi": _sincospi(True), "powi": _powi, "pown": _powi, "saturate": _saturate,
     "isnan": _flag(lambda b, x: b.fcmp("uno", x, x)),
     "isinf": _flag(lambda b, x: b.fcmp("oeq", b.intrinsic("fabs", x), _c(x, float("inf")))),
@@ -404,12 +394,12 @@ _OTHER = {
     "abs": lambda b, x: b.call(f"llvm.abs.{ir.mangle(x.ty)}", x.ty, [x, const("i1", False)]),
     "brev": intrinsic("bitreverse"), "brevll": intrinsic("bitreverse"), "clz": _count("ctlz"), "clzll": _count("ctlz"),
     "popc": _count("ctpop"), "popcll": _count("ctpop"), "ffs": _ffs, "ffsll": _ffs, "byte_perm": _byte_perm,
-    "mulhi": _mulhi(True), "umulhi": _mulhi(False), "mul64hi": _mulhi(True), "umul64hi": _mulhi(False),
+    "mulhi": arith.high_product(True), "umulhi": arith.high_product(False), "mul64hi": arith.high_product(True), "umul64hi": arith.high_product(False),
     "mul24": _mul24(True), "umul24": _mul24(False), "sad": _sad("smin", "smax"), "usad": _sad("umin", "umax"),
     "hadd": _average("ashr", False), "rhadd": _average("ashr", True), "uhadd": _average("lshr", False),
     "urhadd": _average("lshr", True), "hiloint2double": _hiloint, "double2hiint": _half_bits(32),
     "double2loint": _half_bits(0), "rcp64h": _rcp64h, "frsqrt_rn": _FLOAT["rsqrt"],
-    "fast_fdividef": _div, "fast_powf": _FLOAT["pow"],
+    "fast_fdividef": div, "fast_powf": _FLOAT["pow"],
     **{f"fast_{n}f": _FLOAT[n] for n in ("exp", "exp10", "log", "log2", "log10", "sin", "cos", "tan")},
     **{f"{p}{name}_{mode}": make(mode) for mode in _MODES for p in "fd" for name, make in (
         ("add", _add), ("sub", _sub), ("mul", _mul), ("div", _divide), ("sqrt", _sqrt))},
@@ -438,7 +428,7 @@ FUNCTIONS = {
     **{f"__ockl_{n}_u{bits}": _count(to) for bits in (32, 64) for n, to in (("clz", "ctlz"), ("popcount", "ctpop"))},
     "__triton_hip_rint": _FLOAT["rint"], "__triton_hip_llrint": _FLOAT["llrint"], "__triton_hip_iabs": _OTHER["abs"], "__triton_hip_fabs": _FLOAT["fabs"],
     "__triton_hip_fast_tanhf": _FLOAT["tanh"], "__triton_hip_fast_expf": _FLOAT["exp"],
-    "__triton_hip_fast_fdividef": _div,
+    "__triton_hip_fast_fdividef": div,
 }
 
 

@@ -204,7 +204,7 @@ def erf32(b, x: Val) -> Val:
     s = b.fbin("fmul", x, x, "")
     small = fma(b, horner(b, s, _ERF), x, x)
     t = clamp(b, size, 0.0, 4.0)  # erf(4) is 1 in f32
-    e = exp32(b, fma(b, horner(b, t, _ERFC), t, b.value(t.ty, f"fneg {t.ty} {t.s}")))
+    e = exp32(b, fma(b, horner(b, t, _ERFC), t, b.fneg(t)))
     large = b.intrinsic("copysign", b.fbin("fsub", f(1.0), e, ""), x)
     return b.select(b.fcmp("olt", size, f(0.925)), small, large)
 
@@ -212,14 +212,13 @@ def erf32(b, x: Val) -> Val:
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 
-def per_lane(b, name: str, *vals: Val) -> Val:
-    """A libm function, called once for every lane."""
-    vals = b.unify(*vals)
-    n = vals[0].lanes
-    elem = vals[0].elem
+def per_lane(b, name: str, *vals: Val, ret: str | None = None) -> Val:
+    """A libm function, called once for every lane. `ret`: its result's scalar LLVM type, if not its first argument's."""
+    n = max(v.lanes for v in vals)
+    elem = ret or vals[0].elem
     if n == 1:
         return b.call(name, elem, list(vals))
-    out = Val(vals[0].ty, "poison")
+    out = Val(ir.vec(elem, n), "poison")
     for k in range(n):
         out = b.insert(out, b.call(name, elem, [b.extract(v, k) for v in vals]), k)
     return out
@@ -234,18 +233,10 @@ def _in_f32(b, op, fn, v: Val) -> Val:
 
 
 def elementary(fn32, libm: str):
-    """f32 (and narrower) by `fn32(b, x)`, or libm per lane where that is None; f64 by libm."""
+    """f32 (and narrower) by `fn32(b, x)`; f64 by libm."""
 
-    def rule(b, op, *vals):
-        if op.operands[0].type.elem == "f64":
-            return per_lane(b, libm, *vals)
-        if fn32 is None:
-            if op.operands[0].type.elem == "f32":
-                return per_lane(b, libm + "f", *vals)
-            e = op.operands[0].type.elem
-            wide = [convert.float_to_float(b, v, e, "f32") for v in vals]
-            return convert.float_to_float(b, per_lane(b, libm + "f", *wide), "f32", e)
-        return _in_f32(b, op, fn32, vals[0])
+    def rule(b, op, v):
+        return per_lane(b, libm, v) if op.operands[0].type.elem == "f64" else _in_f32(b, op, fn32, v)
 
     return rule
 

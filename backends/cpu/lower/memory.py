@@ -19,11 +19,12 @@ def addptr(b, op, p, off):
     return b.gep(elem, b.splat(p, n), b.splat(b.cast("sext", off, "i64"), n))
 
 
-def _from_memory(b, v: Val, elem: str) -> Val:
+def from_memory(b, v: Val, elem: str) -> Val:
+    """What memory holds, as a register holds it: a bool takes a byte there."""
     return b.icmp("ne", v, const("i8", 0)) if elem == "i1" else v
 
 
-def _to_memory(b, v: Val, elem: str) -> Val:
+def to_memory(b, v: Val, elem: str) -> Val:
     return b.cast("zext", v, "i8") if elem == "i1" else v
 
 
@@ -42,8 +43,8 @@ def load(nest, op, dims):
         return other()
     address, step = nest.address(ptr, dims)
     if step is None:
-        v = gather(b, mem, address, mask, _to_memory(b, other(), elem))
-        return _from_memory(b, v, elem)
+        v = gather(b, mem, address, mask, to_memory(b, other(), elem))
+        return from_memory(b, v, elem)
     size = ir.bits_of(mem) // 8
     uniform = isinstance(step, int) and step == 0
     if mask.lanes == 1:
@@ -54,20 +55,20 @@ def load(nest, op, dims):
         elif isinstance(step, int) and step == 1:
             v = b.load(ir.vec(mem, nest.lanes), address, size)
         else:
-            v = gather(b, mem, nest._spread(mem, address, step), mask, _to_memory(b, other(), elem))
-        v = _from_memory(b, v, elem)
+            v = gather(b, mem, nest._spread(mem, address, step), mask, to_memory(b, other(), elem))
+        v = from_memory(b, v, elem)
         return v if mask.const is not None else b.select(mask, v, other())
     if uniform:
         any_lane = b.call(f"llvm.vector.reduce.or.{ir.mangle(mask.ty)}", "i1", [mask])
         v = b.load(mem, b.select(any_lane, address, k.zeros), size)
-        return b.select(mask, _from_memory(b, v, elem), other())
+        return b.select(mask, from_memory(b, v, elem), other())
     if isinstance(step, int) and step == 1:
         ty = ir.vec(mem, nest.lanes)
-        passthru = b.splat(_to_memory(b, other(), elem), nest.lanes)
+        passthru = b.splat(to_memory(b, other(), elem), nest.lanes)
         v = b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [address, const("i32", size), mask, passthru])
-        return _from_memory(b, v, elem)
-    v = gather(b, mem, nest._spread(mem, address, step), mask, _to_memory(b, other(), elem))
-    return _from_memory(b, v, elem)
+        return from_memory(b, v, elem)
+    v = gather(b, mem, nest._spread(mem, address, step), mask, to_memory(b, other(), elem))
+    return from_memory(b, v, elem)
 
 
 def _reg(elem):
@@ -84,7 +85,7 @@ def scalar_load(k, op):
     mask = k.scalar(op.operands[1]) if len(op.operands) > 1 else const("i1", True)
     other = k.scalar(op.operands[2]) if len(op.operands) > 2 else const(_reg(elem), 0)
     v = b.load(mem, b.select(mask, ptr, k.zeros), ir.bits_of(mem) // 8)
-    v = _from_memory(b, v, elem)
+    v = from_memory(b, v, elem)
     k.env[op.result] = v if mask.const else b.select(mask, v, other)
 
 
@@ -115,7 +116,7 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
     """Store the lanes of `v` where `mask`."""
     b, k = nest.b, nest.k
     elem = ptr.type.pointee.elem
-    v = _to_memory(b, v, elem)
+    v = to_memory(b, v, elem)
     size = ir.bits_of(v.elem) // 8
     address, step = nest.address(ptr, dims)
     n = nest.lanes
@@ -138,7 +139,7 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
 
 
 def _store_scalar(k, v: Val, ptr: Val, elem: str):
-    v = _to_memory(k.b, v, elem)
+    v = to_memory(k.b, v, elem)
     k.b.store(v, ptr, ir.bits_of(v.elem) // 8)
 
 

@@ -6,6 +6,7 @@ from .. import ir
 from ..ir import const
 from ..nest import REGISTER, at_index, memory_type, row_major
 from ..nest import gather as gather_lanes
+from .memory import from_memory
 
 
 def expand_dims(op, dims):
@@ -37,15 +38,13 @@ DIMS = {"tt.expand_dims": expand_dims, "tt.broadcast": broadcast, "tt.trans": tr
 
 
 def make_range(nest, op, dims):
-    b = nest.b
-    start = const("i32", op.attrs["start"])
-    d = dims[0]
+    start, d = op.attrs["start"], dims[0]
     if d < 0:
-        return const("i32", op.attrs["start"] + at_index(d))
-    idx = b.add(b.cast("trunc", nest.index_of(d), "i32"), start)
-    if d != nest.vdim or nest.lanes == 1:
-        return idx
-    return b.add(b.splat(idx, nest.lanes), b.iota("i32", nest.lanes))
+        return const("i32", start + at_index(d))
+    if d == nest.vdim and nest.lanes > 1:  # the start joins the scalar, outside the lanes
+        first = nest.b.add(nest.b.cast("trunc", nest.index_of(d), "i32"), const("i32", start))
+        return nest.b.add(nest.b.splat(first, nest.lanes), nest.b.iota("i32", nest.lanes))
+    return nest.b.add(nest.lane_index(d, "i32"), const("i32", start))
 
 
 def splat(nest, op, dims):
@@ -55,9 +54,7 @@ def splat(nest, op, dims):
 def join(nest, op, dims):
     """Two tensors side by side in a new last dimension."""
     last = dims[-1]
-    idx = const("i64", at_index(last)) if last < 0 else nest.index_of(last)
-    if last == nest.vdim and nest.lanes > 1:
-        idx = nest.b.add(nest.b.splat(idx, nest.lanes), nest.b.iota("i64", nest.lanes))
+    idx = const("i64", at_index(last)) if last < 0 else nest.lane_index(last)
     first = nest.b.icmp("eq", idx, const("i64", 0))
     if first.const is not None:
         return nest.at(op.operands[0 if first.const else 1], dims[:-1])
@@ -82,7 +79,7 @@ def split(k, op):
             at = k.view(buf, n * buf.strides[-1], (), ())
             mem = memory_type(buf.elem)
             x = k.b.load(mem, at.ptr, ir.bits_of(mem) // 8)
-            k.env[r] = k.b.icmp("ne", x, const("i8", 0)) if buf.elem == "i1" else x
+            k.env[r] = from_memory(k.b, x, buf.elem)
 
 
 def cat(k, op):
@@ -116,15 +113,12 @@ def gather(k, op):
         for d in dims:
             if d == axis or buf.shape[d] == 1:
                 continue
-            at = nest.index_of(d)
-            if d == nest.vdim and nest.lanes > 1:
-                at = b.add(b.splat(at, nest.lanes), b.iota("i64", nest.lanes))
-            off = b.add(off, b.mul(at, const("i64", buf.strides[d])))
+            off = b.add(off, b.mul(nest.lane_index(d), const("i64", buf.strides[d])))
         if off.lanes == 1:
             v = b.load(mem, b.gep(mem, buf.ptr, off), ir.bits_of(mem) // 8)
         else:
             v = gather_lanes(b, mem, b.gep(mem, buf.ptr, off), const("i1", True, nest.lanes), None)
-        nest.store_buffer(out, dims, b.icmp("ne", v, const("i8", 0)) if src.type.elem == "i1" else v)
+        nest.store_buffer(out, dims, from_memory(b, v, src.type.elem))
 
     nest.run(nest.default_order, body)
     k.buffers[op.result] = out

@@ -11,19 +11,11 @@ import math as pymath
 
 
 from ..ir import Val, const
+from .math import per_lane
 
 
 def _d(x: float) -> Val:
     return const("double", x)
-
-
-def _libm(b, name: str, x: Val) -> Val:
-    if x.lanes == 1:
-        return b.call(name, "double", [x])
-    out = Val(x.ty, "poison")
-    for k in range(x.lanes):
-        out = b.insert(out, b.call(name, "double", [b.extract(x, k)]), k)
-    return out
 
 
 def _f(b, opname, x, y):
@@ -57,8 +49,8 @@ def _exp_of_square(b, x: Val, sign: float) -> Val:
     high = b.bitcast(b.and_(b.bitcast(x, "i64"), const("i64", -1 << 27)), "double")
     rest = _f(b, "fmul", _f(b, "fsub", x, high), _f(b, "fadd", x, high))
     square = _f(b, "fmul", high, high)
-    big = _libm(b, "exp", _f(b, "fmul", square, _d(sign)))
-    value = _f(b, "fmul", big, _libm(b, "exp", _f(b, "fmul", rest, _d(sign))))
+    big = per_lane(b, "exp", _f(b, "fmul", square, _d(sign)))
+    value = _f(b, "fmul", big, per_lane(b, "exp", _f(b, "fmul", rest, _d(sign))))
     return b.select(b.fcmp("olt", b.intrinsic("fabs", x), _d(1e100)), value, b.splat(_d(float("inf") if sign > 0 else 0.0),
                                                                                    x.lanes))
 
@@ -66,7 +58,7 @@ def _exp_of_square(b, x: Val, sign: float) -> Val:
 @in_double
 def erfcx(b, x):
     """exp(x^2) erfc(x)."""
-    direct = _f(b, "fmul", _exp_of_square(b, x, 1.0), _libm(b, "erfc", x))
+    direct = _f(b, "fmul", _exp_of_square(b, x, 1.0), per_lane(b, "erfc", x))
     # x > 10: 1 / (x sqrt(pi)) * (1 - 1/(2x^2) + 1*3/(2x^2)^2 - ...)
     z = _f(b, "fdiv", _d(-0.5), _f(b, "fmul", x, x))
     terms, value = [1.0], 1.0
@@ -96,32 +88,28 @@ def erfinv(b, x):
     size = b.intrinsic("fabs", x)
     # Beyond 1/2 erfc of the rest, which is exact, keeps the digits.
     tail = _inverse_tail(b, _f(b, "fsub", _d(1.0), size))
-    w = _libm(b, "log1p", _f(b, "fmul", _neg(b, x), x))
-    y = _start(b, x, _neg(b, w))
+    w = per_lane(b, "log1p", _f(b, "fmul", b.fneg(x), x))
+    y = _start(b, x, b.fneg(w))
     for _ in range(2):
-        miss = _f(b, "fsub", _libm(b, "erf", y), x)
+        miss = _f(b, "fsub", per_lane(b, "erf", y), x)
         slope = _f(b, "fmul", _exp_of_square(b, y, 1.0), _d(pymath.sqrt(pymath.pi) / 2))
         y = _f(b, "fsub", y, _f(b, "fmul", miss, slope))
     y = b.select(b.fcmp("oeq", x, _d(0.0)), x, y)
     return b.select(b.fcmp("ogt", size, _d(0.5)), b.intrinsic("copysign", tail, x), y)
 
 
-def _neg(b, x):
-    return b.value(x.ty, f"fneg {x.ty} {x.s}")
-
-
 def _inverse_tail(b, q: Val) -> Val:
     """y > 0 with erfc(y) = q, for 0 < q <= 1/2 or so: Newton on log(erfc), which is all but straight. q = 0 gives infinity, q < 0
     and NaN give NaN."""
-    length = _neg(b, _libm(b, "log", q))
-    w = _f(b, "fsub", length, _libm(b, "log", _f(b, "fsub", _d(2.0), q)))
+    length = b.fneg(per_lane(b, "log", q))
+    w = _f(b, "fsub", length, per_lane(b, "log", _f(b, "fsub", _d(2.0), q)))
     near = _start(b, _f(b, "fsub", _d(1.0), q), w)
-    far = b.intrinsic("sqrt", b.intrinsic("maxnum", _f(b, "fsub", length, _libm(b, "log", _f(
+    far = b.intrinsic("sqrt", b.intrinsic("maxnum", _f(b, "fsub", length, per_lane(b, "log", _f(
         b, "fadd", _d(1.0), _f(b, "fmul", _d(pymath.sqrt(pymath.pi)), b.intrinsic("sqrt", length))))), _d(0.01)))
     y = b.select(b.fcmp("olt", w, _d(16.0)), near, far)
     for _ in range(3):
-        found = _libm(b, "erfc", y)
-        step = _f(b, "fmul", _libm(b, "log", _f(b, "fdiv", found, q)), _f(b, "fmul", found, _f(
+        found = per_lane(b, "erfc", y)
+        step = _f(b, "fmul", per_lane(b, "log", _f(b, "fdiv", found, q)), _f(b, "fmul", found, _f(
             b, "fmul", _exp_of_square(b, y, 1.0), _d(pymath.sqrt(pymath.pi) / 2))))
         y = _f(b, "fadd", y, b.select(b.fcmp("olt", b.intrinsic("fabs", step), _d(10.0)), step, b.splat(_d(0.0), q.lanes)))
     y = b.select(b.fcmp("oeq", q, _d(0.0)), b.splat(_d(float("inf")), q.lanes), y)
@@ -130,7 +118,7 @@ def _inverse_tail(b, q: Val) -> Val:
 
 def _erfcinv(b, x):
     small = _inverse_tail(b, x)
-    large = _neg(b, _inverse_tail(b, _f(b, "fsub", _d(2.0), x)))
+    large = b.fneg(_inverse_tail(b, _f(b, "fsub", _d(2.0), x)))
     middle = erfinv(b, _f(b, "fsub", _d(1.0), x))
     y = b.select(b.fcmp("olt", x, _d(0.5)), small, b.select(b.fcmp("ogt", x, _d(1.5)), large, middle))
     return b.select(b.fcmp("uno", x, x), x, y)
@@ -144,9 +132,9 @@ def normcdf(b, x):
     """The normal distribution function: erfc(-x / sqrt(2)) / 2."""
     z = _f(b, "fmul", x, _d(-pymath.sqrt(0.5)))
     # The argument's rounding is felt through the square: one step of its derivative puts it back.
-    low = _fma(b, x, _d(-pymath.sqrt(0.5)), _neg(b, z))
+    low = _fma(b, x, _d(-pymath.sqrt(0.5)), b.fneg(z))
     low = _fma(b, x, _d(4.833646656726457e-17), low)  # sqrt(1/2) is not a double either
-    value = _libm(b, "erfc", z)
+    value = per_lane(b, "erfc", z)
     slope = _f(b, "fmul", _exp_of_square(b, z, -1.0), _d(-2 / pymath.sqrt(pymath.pi)))
     fixed = _fma(b, slope, low, value)
     finite = b.fcmp("olt", b.intrinsic("fabs", x), _d(1e300))
@@ -181,9 +169,9 @@ def _bessel(order: int):
         if order:
             near = _f(b, "fmul", near, _f(b, "fmul", size, _d(0.5)))
         z = _f(b, "fdiv", _d(1.0), size)
-        root = _f(b, "fmul", _libm(b, "exp", _f(b, "fmul", size, _d(0.5))), _d(1 / pymath.sqrt(2 * pymath.pi)))
+        root = _f(b, "fmul", per_lane(b, "exp", _f(b, "fmul", size, _d(0.5))), _d(1 / pymath.sqrt(2 * pymath.pi)))
         far = _f(b, "fmul", _horner(b, z, asymptotic()[::-1]), _f(b, "fdiv", root, b.intrinsic("sqrt", size)))
-        far = _f(b, "fmul", far, _libm(b, "exp", _f(b, "fmul", size, _d(0.5))))
+        far = _f(b, "fmul", far, per_lane(b, "exp", _f(b, "fmul", size, _d(0.5))))
         far = b.select(b.fcmp("oeq", size, _d(float("inf"))), size, far)
         out = b.select(b.fcmp("olt", size, _d(25.0)), near, far)
         return b.intrinsic("copysign", out, x) if order else out
