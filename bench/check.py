@@ -10,7 +10,9 @@ GUARD = 1234.5
 
 def error(got: torch.Tensor, want: torch.Tensor) -> float:
     """||got - want|| / ||want|| in float64 over the elements where `want` is finite. Infinite when shapes differ, when NaN
-    or an infinity stands in one but not (alike) in the other."""
+    or an infinity stands in one but not (alike) in the other. A `want` below the normal numbers of got's dtype counts as
+    its smallest normal number: subnormal results are spaced evenly, so a relative bound means nothing there."""
+    tiny = torch.finfo(got.dtype).tiny if got.dtype.is_floating_point else 0.0
     got, want = got.detach().cpu().double(), want.detach().cpu().double()
     if got.shape != want.shape:
         return float("inf")
@@ -24,7 +26,8 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     finite = torch.isfinite(want)
     if not torch.isfinite(got[finite]).all():
         return float("inf")
-    diff, size = (got[finite] - want[finite]).norm().item(), want[finite].norm().item()
+    diff = (got[finite] - want[finite]).norm().item()
+    size = max(want[finite].norm().item(), tiny * want[finite].numel() ** 0.5)
     return diff / size if size else (0.0 if diff == 0.0 else float("inf"))
 
 

@@ -61,4 +61,11 @@ def test_infinities_and_shapes():
     assert check.error(inf, inf) == 0
     assert check.error(-inf, inf) == float("inf")
     assert check.error(torch.ones(2), torch.ones(3)) == float("inf")
-    assert check.error(torch.ones(2), torch.zeros(2)) == float("inf")
+    assert check.error(torch.ones(2), torch.zeros(2)) > 1e30
+    assert check.error(torch.ones(2, dtype=torch.int64), torch.zeros(2)) == float("inf")
+
+
+def test_rounding_of_subnormals_is_right_and_zeros_for_them_are_not():
+    want = torch.tensor([-2.9334e-07, 4.1e-06], dtype=torch.float64)
+    assert check.error(want.half(), want) < 1e-3
+    assert check.error(torch.zeros(2, dtype=torch.float16), want) > 1e-3
