@@ -538,3 +538,25 @@ def test_the_ptx_one_liners(seed):
     v = x.double()
     want = torch.stack([v.tanh(), v.exp2(), v.rsqrt(), v.log2(), v / (v + 1)])
     torch.testing.assert_close(out.double(), want, rtol=1e-6, atol=1e-6)
+
+
+@triton.jit
+def branch_scratch_kernel(x_ptr, out_ptr, k, M: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + i)
+    turned = tl.trans(tl.reshape(x, (N, M)))
+    if k > 0:
+        y = x - turned
+    else:
+        y = x + 1
+    tl.store(out_ptr + i, y)
+    tl.store(out_ptr + M * N + i, tl.maximum(x, turned))
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_what_a_branch_puts_into_scratch_is_not_there_on_the_other_path(k, seed):
+    x, out = random("float32", 256, seed, small=True).reshape(4, 64), torch.empty(2, 4, 64)
+    branch_scratch_kernel[(1,)](x, out, k, 4, 64)
+    turned = x.reshape(64, 4).t()
+    assert torch.equal(out[0], x - turned if k else x + 1)
+    assert torch.equal(out[1], torch.maximum(x, turned))
