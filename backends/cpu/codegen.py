@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ..base import CompileError
 from . import ir, lower, rows, ttir
 from .analysis import KEEP_ABOVE, Facts, partners, root_pointer, same_expression, same_offsets, walk
-from .ir import Builder, Val, i64
+from .ir import Builder, Val, const, i64
 from .nest import Buffer, Induction, Nest, memory_type, row_major
 from .scratch import Buffers, Layout
 from .targets import Target
@@ -57,7 +57,9 @@ class Kernel:
         self.buffers = Buffers()
         self.layout = Layout()
         self.asserts: list[tuple[str, str]] = []  # message, where
-        self._no_unroll: str | None = None
+        self._unroll: dict[int, str] = {}
+        self.pool: dict[float, int] = {}  # coefficients of polynomials -> place in the pool
+        self.stores_here = True  # does the loop that is emitted now store? Without a store LLVM would hoist reads of the pool
         self._pairs: dict[Op, bool] = {}
         self._depths: dict[Value, int] = {}
         self.inductions: dict[Value, Induction] = {}
@@ -184,13 +186,22 @@ class Kernel:
         """Has so much code been made already that LLVM should not multiply what is still to come?"""
         return self.fn.count > 3000
 
-    def no_unroll(self) -> str:
-        """What a loop's branch says to be left as it is: a sort has dozens of small loops, and unrolled they take seconds to
-        compile."""
-        if self._no_unroll is None:
-            self._no_unroll = self.module.add_meta('!{!"llvm.loop.unroll.disable"}')
+    def times_unrolled(self, visited) -> int:
+        """How often a loop over these expressions is unrolled: as often as its target has registers for. LLVM unrolls nothing by
+        itself: it does so where registers are short, too."""
+        work = {v for v, _ in visited if v.op is not None and v not in self.buffers and v.type.elem[0] in "fb"
+                and v.op.name.startswith(("arith.", "math.", "tt.extern"))}
+        heavy = len(work) > 4 or any(v.op.name in lower.reduce.HEAVY for v in work)
+        return min(self.target.unroll, self.target.polynomials) if heavy else self.target.unroll
+
+    def unrolled(self, times: int) -> str:
+        """What a loop's branch says to be unrolled."""
+        if times == 1:
+            return ""
+        if times not in self._unroll:
+            self._unroll[times] = self.module.add_meta(f'!{{!"llvm.loop.unroll.count", i32 {times}}}')
         n = len(self.module.meta)
-        return f", !llvm.loop {self.module.add_meta(f'distinct !{{!{n}, {self._no_unroll}}}')}"
+        return f", !llvm.loop {self.module.add_meta(f'distinct !{{!{n}, {self._unroll[times]}}}')}"
 
     # -- scratch
     def alloc(self, shape, elem: str, strides=None, panel=None, size: int | None = None) -> Buffer:
@@ -258,6 +269,7 @@ class Kernel:
         if lanes is None:
             lanes = min(self.target.lanes(self._lane_bits(visited)), shape[vector_dim]) if shape else 1
         nest.lanes = lanes
+        nest.times = self.times_unrolled(visited)
         nest.find_atoms(visited)
         self.keeps = []
         if keep:
@@ -689,6 +701,22 @@ class Kernel:
         b.br(after)
         b.enter(after)
 
+    def pooled(self, b, value: float, lanes: int) -> Val:
+        """A polynomial's coefficient. Where registers are few it is read from memory by the instruction that uses it: as a constant it
+        would be hoisted out of the loop, take a register and push something else to the stack."""
+        if self.target.registers > 16 or lanes * 32 != self.target.vector_bits or not self.stores_here:
+            return const("float", value)
+        at = self.pool.setdefault(value, len(self.pool))
+        ty = ir.vec("float", lanes)
+        return b.load(ty, b.gep(ty, Val("ptr", f"@{self.name}.pool"), i64(at)), self.target.vector_bits // 8)
+
+    def _render_pool(self):
+        """The pool is no constant to LLVM, which would hoist loads from it, and hidden, so that no table of addresses is needed."""
+        if self.pool:
+            ty = ir.vec("float", self.target.lanes(32))
+            rows = ", ".join(f"{ty} splat (float {const('float', v).s})" for v in self.pool)
+            self.module.globals.append(f"@{self.name}.pool = hidden global [{len(self.pool)} x {ty}] [{rows}], align 64")
+
     def loop(self, lo: Val, hi: Val, step: int, fn, hint: str = "loop"):
         """`for i in range(lo, hi, step): fn(i)` over i64."""
         b = self.b
@@ -724,13 +752,6 @@ class Kernel:
         zeros = max(64, self.target.vector_bits // 8 * 2) * 2
         self.module.globals.append(f"@{self.name}.zeros = internal constant [{zeros} x i8] zeroinitializer, align 64")
         self.zeros = Val("ptr", f"@{self.name}.zeros")
-        for n, arg in enumerate(self.func.args):
-            if arg.type.is_tensor:
-                raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
-            slot = b.gep("i8", Val("ptr", "%args"), i64(8 * n))
-            mem = memory_type(arg.type.elem)
-            v = b.load(mem, slot, 8)
-            self.env[arg] = b.cast("trunc", v, "i1") if arg.type.elem == "i1" else v
         self.grid = {a: Val("i32", f"%g{a}") for a in "xyz"}
         end = Val("i64", "%end")
         # The loop over programs is here, inside the compiled function.
@@ -744,6 +765,14 @@ class Kernel:
         go, leave = self.fn.new_block("start"), self.fn.new_block("leave")
         b.cond_br(b.icmp("slt", p, end), go, leave)
         b.enter(go)
+        # Read anew by each program: what follows from them is then computed in it, and does not fill registers from the top.
+        for n, arg in enumerate(self.func.args):
+            if arg.type.is_tensor:
+                raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
+            slot = b.gep("i8", Val("ptr", "%args"), i64(8 * n))
+            mem = memory_type(arg.type.elem)
+            v = b.load(mem, slot, 8)
+            self.env[arg] = b.cast("trunc", v, "i1") if arg.type.elem == "i1" else v
         gx = b.cast("sext", self.grid["x"], "i64")
         gy = b.cast("sext", self.grid["y"], "i64")
         rest = b.bin("udiv", p, gx)
@@ -760,6 +789,7 @@ class Kernel:
         head.items[at] = f"  %program.id = phi i64 [ %begin, %{pre.label} ], [ %program.next, %{latch.label} ]"
         b.place(leave)
         b.emit("ret i64 0")
+        self._render_pool()
         pairs = [(i, j, same) for (i, j), same in sorted(self.disjoint.items())]
         return Lowered(self.module.render(), self.layout.size, pairs, self.asserts, [a.type.elem for a in self.func.args])
 

@@ -148,7 +148,7 @@ class Module:
         for f in self.functions:
             out += f.render()
         out += sorted(self.decls.values())
-        out.append(f"attributes #0 = {{ nounwind {self.attrs} }}")
+        out.append(f"attributes #0 = {{ nounwind \"no-builtin-memset\" \"no-builtin-memcpy\" \"no-builtin-memmove\" {self.attrs} }}")
         if self.flags:
             out.append(f"!llvm.module.flags = !{{{', '.join(self.flags)}}}")
         for name, refs in getattr(self, "named", {}).items():

@@ -80,6 +80,7 @@ def _optimised(text: str, target: Target):
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False
+    options.loop_unrolling = False
     builder = llvm.create_pass_builder(tm, options)
     passes = builder.getModulePassManager()
     passes.run(module, builder)

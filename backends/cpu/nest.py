@@ -89,6 +89,8 @@ class Nest:
         self.atoms: list[tuple[Value, tuple, dict[int, Poly], Poly]] = []
         self._affine: dict = {}
         self.reversed: int | None = None
+        self.times = 1  # what the innermost loop is unrolled
+        self.times_of_chunks = 1  # the same where it takes several chunks at once already
         self.merged = False  # dimensions were merged: one stage of many, whose loops are left as they are
 
     # -- preparation: walk what the sinks need, without emitting
@@ -455,11 +457,13 @@ class Nest:
         self.order = [0, 1]
         self.depth_of = {0: 1, 1: 2}
         self.sections, self.memos = [self.b.open_section()], [{}]
-        for lo, hi, step, facts, _ in self._ranges(0, 1):
+        for n, (lo, hi, step, facts, _) in enumerate(self._ranges(0, 1)):
             saved = self.facts
             self.facts = {**saved, **facts}
+            self._whole = n == 0
             self._loop(lo, hi, step, 0, row)
             self.facts = saved
+        self._whole = True
 
     def new_section(self):
         """From here on what belongs to the row, but not to its elements, is emitted here."""
@@ -482,17 +486,21 @@ class Nest:
         innermost = depth == len(self.order) - 1
         if innermost and before_inner:
             before_inner(unroll if d == self.vdim else self._chunks)
-        for lo, hi, step, facts, chunks in self._ranges(d, unroll):
+        whole = self._whole
+        for n, (lo, hi, step, facts, chunks) in enumerate(self._ranges(d, unroll)):
             if d == self.vdim:
                 self._chunks = chunks
             saved = self.facts
             self.facts = {**saved, **facts}
+            self._whole = whole and n == 0
             self._loop(lo, hi, step, d, lambda: self._loops(depth + 1, body, unroll, before_inner, after_inner))
             self.facts = saved
+        self._whole = whole
         if innermost and after_inner:
             after_inner(unroll if d == self.vdim else self._chunks)
 
     _chunks = 1
+    _whole = True  # nothing in the range that is walked now is masked
 
     def _loop(self, lo: Val, hi: Val, step: int, d: int, inner):
         if lo.const is not None and hi.const is not None:
@@ -517,7 +525,10 @@ class Nest:
         self._enter_level(d, idx, inner)
         latch = b.block
         b.emit(f"{nxt} = add nuw nsw i64 {idx.s}, {step}")
-        b.emit(f"br label %{head.label}{self.k.no_unroll() if self.merged or self.k.large else ''}")
+        times = 1
+        if d == self.order[-1] and self._whole and not (self.merged or self.k.large):
+            times = self.times if self._chunks == 1 else self.times_of_chunks
+        b.emit(f"br label %{head.label}{self.k.unrolled(times)}")
         head.items[phi_at] = f"  {idx.s} = phi i64 [ {lo.s}, %{pre.label} ], [ {nxt}, %{latch.label} ]"
         b.enter(done)
         # Blocks were created before the body's own; keep the printed order readable.

@@ -139,7 +139,9 @@ def emit(k, group: list[Op], early: list[Op]):
     def row():
         for op, stage, keeps in zip(group, stages, plans):
             nest.new_section()
+            k.stores_here = bool(keeps) or op.name == "tt.store"
             stage(nest, lambda: k.write_keeps_to(nest, keeps, kept, op))
+            k.stores_here = True
             for v in keeps:
                 k.buffers[v] = kept[v]
             k.executed.add(op)
@@ -174,6 +176,7 @@ def _store_stage(k, op: Op):
             lower.memory.store_lanes(nest, ptr, (0, 1), nest.at(val, (0, 1)), m)
 
         k.b.dbg = k.debug_loc(op)
+        nest.times = k.times_unrolled(nest.explore([(val, (0, 1))]))
         nest.inner(body)
 
     return stage
@@ -218,7 +221,8 @@ def _row_loop(k, nest: Nest, op: Op, start: Val, combine, write_keeps) -> Val:
     b = k.b
     block = op.regions[0].block
     ty = f"<{nest.lanes} x {start.ty}>" if nest.lanes > 1 else start.ty
-    slots = [b.alloca(ty, "acc") for _ in range(4)]
+    chunks = lower.reduce.chunks_together(k, nest, [(op.operands[0], (0, 1))])
+    slots = [b.alloca(ty, "acc") for _ in range(chunks)]
     join = (lambda a, v: [combine(a[0], v[0])]) if combine else (lambda a, v: lower.region.inline(k, block, a + v))
     found = []
 
@@ -237,5 +241,6 @@ def _row_loop(k, nest: Nest, op: Op, start: Val, combine, write_keeps) -> Val:
             accs = join(accs, [b.load(ty, s, 8)])
         found.append(lower.reduce.across_lanes(k, join, accs)[0])
 
-    nest.inner(body, 4, before, after)
+    nest.times = 1
+    nest.inner(body, chunks, before, after)
     return found[-1]

@@ -20,7 +20,9 @@ class Target:
     name: what the user types; triple, cpu, features, abi: LLVM's; vector_bits: width of one vector register
     (RVV: VLEN); registers: how many; dot: (rows, vectors) of the
     matrix micro-kernel, vectors a power of 2; isa: the vector ISA's name for
-    people; half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
+    people; half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); fma: whether it multiplies and
+    adds in one; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers;
+    unroll: the same for other loops; dot_unroll: steps along K in the micro-kernel's loop; spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
 
     name: str
     triple: str
@@ -35,6 +37,10 @@ class Target:
     abi: str = ""
     scalef: bool = False
     half: bool = True
+    fma: bool = True
+    polynomials: int = 2
+    unroll: int = 1
+    dot_unroll: int = 4
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
@@ -48,15 +54,17 @@ _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
 
 TARGETS = {t.name: t for t in (
     Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2),
-           half=False, **_X86),
-    Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), **_X86),
+           half=False, fma=False, polynomials=1, **_X86),
+    Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), polynomials=1,
+           **_X86),
     Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
-           scalef=True, **_X86),
+           scalef=True, polynomials=4, unroll=4, **_X86),
     Target("sapphirerapids", cpu="sapphirerapids", features="", isa="AVX-512", vector_bits=512, registers=32,
-           dot=(6, 4), scalef=True, **_X86),
-    Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), **_ARM),
-    Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
+           dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_X86),
+    Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), dot_unroll=1,
            **_ARM),
+    Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
+           dot_unroll=1, **_ARM),
     Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,
            dot=(4, 2), half=False, **_RISCV),
     Target("rv64gcv", cpu="generic-rv64", features=_RVA22V + ",+zvl128b", isa="RVV", vector_bits=128, registers=32,
@@ -101,10 +109,23 @@ def native() -> Target:
     raise CompileError(f"triton-cpu: no target row for this machine ({machine}); rows: {', '.join(TARGETS)}")
 
 
+def with_vlen(name: str, vlen: int) -> Target:
+    """A RISC-V row with vector registers of `vlen` bits (a power of two); `get` knows it as NAME:vlenN."""
+    row = get(name)
+    if row.isa != "RVV" or vlen & (vlen - 1) or not 128 <= vlen <= 4096:
+        raise CompileError(f"target {name!r} does not take a vector length of {vlen} bits: RISC-V rows with vectors take a power "
+                           "of two from 128 to 4096")
+    features = ",".join(f for f in row.features.split(",") if f and not f.startswith("+zvl"))
+    return dataclasses.replace(row, name=f"{name}:vlen{vlen}", vector_bits=vlen, features=f"{features},+zvl{vlen}b".lstrip(","))
+
+
 def get(name: str) -> Target:
-    """The row called `name`; "native" is this machine's."""
+    """The row called `name`; "native" is this machine's; "rv64gcv:vlen512" a RISC-V row with other vector registers."""
     if name == "native":
         return native()
+    base, sep, vlen = name.partition(":vlen")
+    if sep and base in TARGETS and vlen.isdigit():
+        return with_vlen(base, int(vlen))
     if name not in TARGETS:
         raise CompileError(suggest("target", name, [*TARGETS, "native"]))
     return TARGETS[name]

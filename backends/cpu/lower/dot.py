@@ -12,7 +12,7 @@ from .. import ir
 from ..analysis import poly, poly_add, poly_const
 from ..ir import Val, const, i64
 from ..nest import REGISTER, Buffer, Nest
-from . import convert
+from . import convert, math
 
 #: (operand element) -> element that products are computed in
 COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32", **dict.fromkeys(convert.NARROW, "f32")}
@@ -209,7 +209,7 @@ def _accumulate(k, dest, a, bb, compute, batch, m, n, kk, rows, lanes, vectors):
     size = ir.bits_of(t) // 8
     width = lanes * vectors
     a_ptr, lda, a_batch = a
-    k_unroll = next(u for u in (4, 2, 1) if kk % u == 0)
+    k_unroll = next(u for u in (4, 2, 1) if kk % u == 0 and u <= k.target.dot_unroll)
     isf = compute[0] == "f"
 
     def one_batch(p):
@@ -244,7 +244,7 @@ def _accumulate(k, dest, a, bb, compute, batch, m, n, kk, rows, lanes, vectors):
                         for x in range(r):
                             s = b.splat(b.load(t, b.gep(t, a_cols[x], i64(u)), size), lanes)
                             for v in range(vectors):
-                                acc[x][v] = (b.intrinsic("fma", s, cols[v], acc[x][v]) if isf else
+                                acc[x][v] = (math.mul_add(b, s, cols[v], acc[x][v]) if isf else
                                              b.add(b.mul(s, cols[v]), acc[x][v]))
                     for x in range(r):
                         for v in range(vectors):

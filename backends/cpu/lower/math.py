@@ -33,37 +33,57 @@ def fma(b, x, y, z) -> Val:
     return b.intrinsic("fma", x, y, z)
 
 
+def mul_add(b, x, y, z) -> Val:
+    """x y + z, fused where the target has an instruction for that (LLVM makes a call of the C library's fmaf elsewhere)."""
+    return fma(b, x, y, z) if b.fn.kernel.target.fma else b.fbin("fadd", b.fbin("fmul", x, y, ""), z, "")
+
+
+def pooled(b, value: float, x: Val) -> Val:
+    """A constant for use with `x`, from memory where registers are few (`Kernel.pooled`)."""
+    return b.fn.kernel.pooled(b, value, x.lanes)
+
+
 def horner(b, x: Val, coefficients) -> Val:
-    """coefficients[0] x^n + ... + coefficients[n], by FMA."""
-    acc = fma(b, x, f(coefficients[0]), f(coefficients[1]))
-    for c in coefficients[2:]:
-        acc = fma(b, acc, x, f(c))
+    """coefficients[0] x^n + ... + coefficients[n]."""
+    c = [pooled(b, v, x) for v in coefficients]
+    acc = mul_add(b, x, c[0], c[1])
+    for v in c[2:]:
+        acc = mul_add(b, acc, x, v)
     return acc
 
 
-def scale(b, p: Val, t: Val) -> Val:
-    """p * 2^n where t = n + _MAGIC, |n| < 256; two steps, so that subnormal results round once."""
-    if b.fn.kernel.target.scalef and p.lanes == 16:
-        n = b.fbin("fsub", t, f(_MAGIC), "")
+def whole(b, x: Val, factor: Val) -> tuple[Val, Val | None]:
+    """(n, the same as i32 or None): x * factor rounded to a whole number below 2^22; any number for a NaN. By a conversion there and back,
+    which needs no constants in registers; where `times_power` takes floats, by adding and taking off a number whose last bit is 1."""
+    if b.fn.kernel.target.scalef and x.lanes == 16:
+        return b.fbin("fsub", fma(b, x, factor, f(_MAGIC)), f(_MAGIC), ""), None
+    ints = ir.vec("i32", x.lanes)
+    n = b.call(f"llvm.lrint.{ir.mangle(ints)}.{ir.mangle(x.ty)}", ints, [b.fbin("fmul", x, factor, "")])
+    return b.cast("sitofp", n, "float"), n
+
+
+def times_power(b, z: Val, n: Val, k: Val | None) -> Val:
+    """(1 + z) * 2^n, |n| < 256, with n also as integers in `k` where `whole` gave them; two steps, so that subnormal results round once."""
+    if k is None:
         # vscalefps: one instruction, right for subnormal results too
-        ty = p.ty
-        return b.call("llvm.x86.avx512.mask.scalef.ps.512", ty, [p, n, Val(ty, "poison"), const("i16", -1),
-                                                                 const("i32", 4)])
-    n = b.sub(b.bitcast(t, "i32"), i(0x4B400000))
-    half = b.bin("ashr", n, i(1))
-    rest = b.sub(n, half)
-    one = i(127)
+        ty = z.ty
+        return b.call("llvm.x86.avx512.mask.scalef.ps.512", ty, [b.fbin("fadd", z, f(1.0), ""), n, Val(ty, "poison"),
+                                                                 const("i16", -1), const("i32", 4)])
+    half = b.bin("ashr", k, i(1))
+    rest = b.sub(k, half)
+
+    one = b.bitcast(pooled(b, 1.0, z), "i32")
 
     def power(v):
-        return b.bitcast(b.bin("shl", b.add(v, one), i(23)), "float")
+        return b.bitcast(b.add(b.bin("shl", v, i(23)), one), "float")
 
-    return b.fbin("fmul", b.fbin("fmul", p, power(half), ""), power(rest), "")
+    first = power(half)
+    return b.fbin("fmul", mul_add(b, z, first, first), power(rest), "")
 
 
-def exp_reduced(b, r: Val) -> Val:
-    """exp(r) for |r| <= ln(2)/2."""
-    p = horner(b, r, _EXP)
-    return fma(b, p, b.fbin("fmul", r, r, ""), b.fbin("fadd", r, f(1.0), ""))
+def exp_minus_one(b, r: Val) -> Val:
+    """exp(r) - 1 for |r| <= ln(2)/2."""
+    return mul_add(b, horner(b, r, _EXP), b.fbin("fmul", r, r, ""), r)
 
 
 def clamp(b, x: Val, lo: float, hi: float) -> Val:
@@ -74,19 +94,17 @@ def clamp(b, x: Val, lo: float, hi: float) -> Val:
 
 def exp32(b, x: Val) -> Val:
     x = clamp(b, x, -104.0, 89.0)
-    t = fma(b, x, f(1.44269504088896341), f(_MAGIC))
-    n = b.fbin("fsub", t, f(_MAGIC), "")
-    r = fma(b, n, f(-0.693359375), x)
-    r = fma(b, n, f(2.12194440e-4), r)
-    return scale(b, exp_reduced(b, r), t)
+    n, k = whole(b, x, pooled(b, 1.44269504088896341, x))
+    r = mul_add(b, n, pooled(b, -0.693359375, x), x)
+    r = mul_add(b, n, pooled(b, 2.12194440e-4, x), r)
+    return times_power(b, exp_minus_one(b, r), n, k)
 
 
 def exp2_32(b, x: Val) -> Val:
     x = clamp(b, x, -151.0, 129.0)
-    t = b.fbin("fadd", x, f(_MAGIC), "")
-    n = b.fbin("fsub", t, f(_MAGIC), "")
-    r = b.fbin("fmul", b.fbin("fsub", x, n, ""), f(0.693147180559945), "")
-    return scale(b, exp_reduced(b, r), t)
+    n, k = whole(b, x, f(1.0))
+    r = b.fbin("fmul", b.fbin("fsub", x, n, ""), pooled(b, 0.693147180559945, x), "")
+    return times_power(b, exp_minus_one(b, r), n, k)
 
 
 def _log_parts(b, x: Val):
@@ -119,19 +137,19 @@ def _log_tail(b, m: Val):
 def log32(b, x: Val) -> Val:
     m, e = _log_parts(b, x)
     z, y = _log_tail(b, m)
-    y = fma(b, e, f(-2.12194440e-4), y)
-    y = fma(b, z, f(-0.5), y)
-    y = fma(b, e, f(0.693359375), b.fbin("fadd", m, y, ""))
+    y = mul_add(b, e, f(-2.12194440e-4), y)
+    y = mul_add(b, z, f(-0.5), y)
+    y = mul_add(b, e, f(0.693359375), b.fbin("fadd", m, y, ""))
     return _log_special(b, x, y)
 
 
 def log2_32(b, x: Val) -> Val:
     m, e = _log_parts(b, x)
     z, y = _log_tail(b, m)
-    y = fma(b, z, f(-0.5), y)
+    y = mul_add(b, z, f(-0.5), y)
     # log2(e) - 1 = 0.44269504 keeps the leading product exact (Cephes log2f.c).
     c = f(0.44269504088896340735992)
-    r = fma(b, y, c, b.fbin("fmul", m, c, ""))
+    r = mul_add(b, y, c, b.fbin("fmul", m, c, ""))
     r = b.fbin("fadd", b.fbin("fadd", r, y, ""), m, "")
     return _log_special(b, x, b.fbin("fadd", r, e, ""))
 
@@ -149,7 +167,7 @@ _TRIG_LIMIT = 71476.0  # up to here three FMAs reduce the angle; beyond, libm do
 
 def _quarter(b, x: Val):
     """(r, q): x = r + q pi/2 with |r| <= pi/4, q modulo 4 in the low bits, for |x| <= _TRIG_LIMIT."""
-    t = fma(b, x, f(0.6366197723675814), f(_MAGIC))
+    t = mul_add(b, x, f(0.6366197723675814), f(_MAGIC))
     n = b.fbin("fsub", t, f(_MAGIC), "")
     r = fma(b, n, f(-1.5707963705062866), x)
     r = fma(b, n, f(4.371138828673793e-08), r)

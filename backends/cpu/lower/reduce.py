@@ -127,6 +127,17 @@ def reduce(k, op):
     control.read_slots(k, op.results, slots)
 
 
+#: operations whose polynomials hold many values at once
+HEAVY = {f"math.{name}" for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf")} | {"tt.extern_elementwise"}
+
+
+def chunks_together(k, nest, sinks) -> int:
+    """Chunks of a reduction that run side by side: enough to hide the latency of an addition, as many as fit in registers."""
+    heavy = any(v.op is not None and v.op.name in HEAVY and v not in k.buffers for v, _ in nest.explore(sinks))
+    nest.times_of_chunks = 1 if heavy else min(2, k.target.unroll)
+    return k.target.polynomials if heavy else 4
+
+
 def _reduce(k, op, results, start, combine=None, missed=None):
     """Reduce into `results`: buffers and stack slots. `combine(acc, x)` stands in for the region; `missed` is set where a
     result is still `start`."""
@@ -141,7 +152,7 @@ def _reduce(k, op, results, start, combine=None, missed=None):
     elems = [v.type.elem for v in op.operands]
     over_lanes = nest.vdim == axis
     count = len(op.operands)
-    unroll = 4 if start is not None else 1
+    unroll = chunks_together(k, nest, [(v, dims) for v in op.operands]) if start is not None else 1
     lanes = nest.lanes
     slots = [[b.alloca(ir.vec(REGISTER[e], lanes), "acc") for e in elems] for _ in range(unroll)]
     started = b.alloca("i1", "started") if start is None else None
@@ -159,8 +170,10 @@ def _reduce(k, op, results, start, combine=None, missed=None):
                 b.store(Val(ir.vec(REGISTER[e], lanes), "zeroinitializer"), slot, 8)
 
     def body(u):
+        k.stores_here = bool(keeps)
         k.write_keeps(nest, keeps, op)
         vals = [b.splat(nest.at(v, dims), lanes) for v in op.operands]
+        k.stores_here = True
         tys = [ir.vec(REGISTER[e], lanes) for e in elems]
         if start is not None:
             acc = b.load(tys[0], slots[u][0], 8)
