@@ -42,6 +42,40 @@ def switched(device_type: str):
             triton.runtime.driver.set_active(before)
 
 
+class Offline:
+    """Stands in for Triton's active driver while code is made for a target that need not be here; nothing can be launched."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def get_current_target(self):
+        return self.target
+
+    def get_current_device(self):
+        return f"offline {self.target}"  # Triton keeps compiled kernels by device
+
+    def get_current_stream(self, device=None):
+        return 0
+
+    def get_active_torch_device(self):
+        import torch
+        return torch.device("cpu")
+
+
+@contextlib.contextmanager
+def compiling_for(target):
+    """Within it kernels are compiled for `target`, a Triton GPUTarget, and not launched (`kernel.warmup`)."""
+    import triton
+
+    with _switch:
+        before = getattr(triton.runtime.driver, "_active", None)
+        triton.runtime.driver.set_active(Offline(target))
+        try:
+            yield
+        finally:
+            triton.runtime.driver._active = before
+
+
 _cpu = None
 
 

@@ -7,6 +7,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from triton.runtime.jit import KernelInterface
+
 from ..backends.base import Error, suggest
 from .common import Op
 
@@ -23,18 +25,25 @@ def get(name: str) -> Op:
     return importlib.import_module(f"{__package__}.{name}").OP
 
 
-def _from_file(path: Path, attr: str) -> Op:
+def load(path: Path, attr: str):
+    """What `attr` is in a Python file of the user's. Raises `Error`."""
     if not path.is_file():
-        raise Error(f"--op {path}:{attr}: there is no file {path}")
+        raise Error(f"{path}:{attr}: there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # Triton looks a kernel's module up by name
     try:
         spec.loader.exec_module(module)
     except Exception as e:
-        raise Error(f"--op {path}:{attr}: importing {path} failed: {type(e).__name__}: {e}") from e
-    found = getattr(module, attr, None)
+        raise Error(f"{path}:{attr}: importing {path} failed: {type(e).__name__}: {e}") from e
+    if not hasattr(module, attr):
+        known = [k for k, v in vars(module).items() if isinstance(v, (Op, KernelInterface)) and not k.startswith("_")]
+        raise Error(f"{path}:{attr}: there is no {attr!r} in it; it has {', '.join(known) or 'neither ops nor kernels'}")
+    return getattr(module, attr)
+
+
+def _from_file(path: Path, attr: str) -> Op:
+    found = load(path, attr)
     if not isinstance(found, Op):
-        ops = [k for k, v in vars(module).items() if isinstance(v, Op)]
-        raise Error(f"--op {path}:{attr}: {attr!r} is not a triport.ops.Op there; it has {', '.join(ops) or 'none'}")
+        raise Error(f"{path}:{attr}: {attr!r} is not a triport.ops.Op there but {type(found).__name__}")
     return found
