@@ -1,0 +1,7 @@
+"""The inspector behind `triport asm`: any kernel's machine code, one schema for every ISA, hot loops, a verdict.
+
+    code.py      requests -> `Code`: the stages of a kernel for a target       text.py     assembly text -> `Function`s
+    isa/         one classifier per ISA: mnemonic and operands -> `Class`      flow.py     blocks and natural loops
+    stats.py     counts per loop                                               verdict.py  VECTOR, PARTLY or SCALAR, and why
+    terminal.py, page.py, diff.py                                              views of a `Report`
+"""

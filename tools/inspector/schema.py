@@ -1,0 +1,117 @@
+"""What an instruction, a function and a loop are, the same for every ISA.
+
+Every instruction has a kind and a unit:
+
+- kind: what it does. Memory operands of arithmetic show in `loads` and `stores`, not in the kind.
+- unit: who does it. On a CPU `vector` is a SIMD operation on more than one element. On a GPU every thread's instruction
+  works on a whole warp, which is `vector`; `scalar` is the warp-uniform unit (SASS U*, AMDGCN s_*). `matrix` is a tensor
+  core, MFMA, AMX or SME.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: kind -> what it holds
+KINDS = {
+    "load": "memory -> register", "store": "register -> memory",
+    "gather": "one address per element, or a stride", "scatter": "one address per element, or a stride",
+    "atomic": "read-modify-write", "arithmetic": "one operation, compares, minima and bit logic included",
+    "fma": "multiply and add in one, dot products included", "convert": "between element types or widths",
+    "shuffle": "elements change places", "move": "register copies, constants, selects",
+    "mask": "predicates and mask registers", "call": "to another function",
+    "branch": "jumps and returns", "config": "vector length, rounding, waits, hints", "sync": "barriers and fences",
+    "system": "traps, interrupts, privileged", "unknown": "not in the classifier's tables",
+}
+
+UNITS = ("scalar", "vector", "matrix")
+
+
+@dataclass(frozen=True)
+class Class:
+    """How one instruction is classified.
+
+    element: "f32", "i8", ...; "" where it has none. bits: width of the data that one execution works on, on a GPU per
+    thread; 0 where unknown. loads, stores: bits it reads from and writes to memory. space: "" or a GPU's memory space, "stack"
+    for a spill slot. flow: "", "jump", "branch" (may fall through), "return". target: label or address where it goes.
+    masked: only some elements, by a mask register. splat: one element from memory for all lanes."""
+
+    kind: str
+    unit: str = "scalar"
+    element: str = ""
+    bits: int = 0
+    loads: int = 0
+    stores: int = 0
+    space: str = ""
+    flow: str = ""
+    target: str = ""
+    masked: bool = False
+    splat: bool = False
+
+    @property
+    def is_float(self) -> bool:
+        return self.element[:1] == "f" or self.element == "bf16"
+
+    @property
+    def is_memory(self) -> bool:
+        return bool(self.loads or self.stores) or self.kind in ("load", "store", "gather", "scatter", "atomic")
+
+    @property
+    def is_spill(self) -> bool:
+        return self.space == "stack" and self.is_memory
+
+    @property
+    def is_float_work(self) -> bool:
+        """Does it compute with floating-point elements?"""
+        return self.is_float and self.kind in ("arithmetic", "fma", "convert")
+
+
+UNKNOWN = Class("unknown")
+
+
+@dataclass
+class Instruction:
+    """One line of assembly. lines: (file, line) of the source, innermost call first."""
+
+    mnemonic: str
+    operands: str
+    lines: tuple[tuple[str, int], ...] = ()
+    address: int | None = None
+    predicate: str = ""
+    comment: str = ""
+    what: Class = UNKNOWN
+
+    @property
+    def text(self) -> str:
+        return f"{self.predicate} {self.mnemonic} {self.operands}".strip()
+
+
+@dataclass
+class Block:
+    """Instructions with one entry and one exit: `first` to `last` (exclusive) of the function's."""
+
+    first: int
+    last: int
+    label: str = ""
+    successors: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Loop:
+    """A natural loop: header block, all its blocks; depth 1 is outermost; `inner`: no loop inside."""
+
+    header: int
+    blocks: frozenset[int]
+    depth: int = 1
+    inner: bool = True
+
+
+@dataclass
+class Function:
+    """A function's instructions, blocks and loops. labels: name -> index of the instruction it stands before."""
+
+    name: str
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
