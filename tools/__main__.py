@@ -12,6 +12,7 @@ import sys
 #: command -> (module, one line)
 COMMANDS = {
     "bench": ("bench", "check and time ops on every backend of this machine"),
+    "asm": ("asm", "machine code of any kernel for any target: hot loops, a verdict on their vectors, and why"),
     "language": ("language", "which operations of Triton's language the CPU compiler takes, on which types"),
     "devices": ("devices", "list backends: what they would run on, and a proof or the reason why not"),
 }

@@ -1,0 +1,147 @@
+"""Readers, loops, figures and verdicts on small functions written here."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triport.backends.base import Error
+from triport.tools.inspector import code, isa, report, text, verdict
+
+X86 = "\t.text\n\t.globl\tk\n\t.type\tk,@function\nk:\n\t.file\t1 \"/u\" \"k.py\"\n{}\n\tretq\n\t.size\tk, .-k\n"
+
+
+def x86(body, **facts):
+    return report.of(code.Code("k", "x86-64-v3", "x86-64", X86.format(body), vector_bits=256, **facts))
+
+
+def loop(body, label=".LBB0_1", line=7):
+    return f"{label}:\n\t.loc\t1 {line} 0\n{body}\n\taddq $8, %rax\n\tcmpq %rbx, %rax\n\tjb {label}"
+
+
+VECTOR = "\tvmovups (%rdi,%rax,4), %ymm0\n\tvfmadd231ps %ymm0, %ymm1, %ymm2\n\tvmovups %ymm2, (%rsi,%rax,4)"
+SCALAR = "\tvmovss (%rdi,%rax,4), %xmm0\n\tvfmadd231ss %xmm0, %xmm1, %xmm2\n\tvmovss %xmm2, (%rsi,%rax,4)"
+
+
+def test_a_vector_loop():
+    r = x86(loop(VECTOR))
+    (hot,) = r.hot
+    assert r.verdict == verdict.VECTOR and hot.label == ".LBB0_1" and hot.where == "k.py:7"
+    f = hot.figures
+    assert (f["vector"], f["fma"], f["load_bits"], f["store_bits"], f["spills"], f["bytes_per_access"]) == (1, 1, 256, 256, 0, 32)
+    assert verdict.causes(hot, False) == []
+
+
+def test_a_scalar_loop_fails_requirements():
+    r = x86(loop(SCALAR))
+    assert r.verdict == verdict.SCALAR
+    lines = r.failures(verdict.requirements("vector>=0.9, load_bits>=128, spills=0"))
+    assert len(lines) == 2 and "vector is 0.00, required >=0.9" in lines[0] and "k.py:7" in lines[0]
+    assert "load_bits is 32" in lines[1]
+
+
+@pytest.mark.parametrize("body,name", [
+    ("\tvmovss (%rdi,%rax,4), %xmm0\n\tcallq expf@PLT\n\tvmovss %xmm0, (%rsi,%rax,4)", "scalar call"),
+    ("\tmovl %ecx, %eax\n\tidivl %r8d\n\tvmovss (%rdi,%rdx,4), %xmm0\n\tvaddss %xmm0, %xmm1, %xmm1", "index by division"),
+    ("\tvgatherdps %ymm3, (%rdi,%ymm4,4), %ymm0\n\tvaddps %ymm0, %ymm1, %ymm1", "stride not one"),
+    ("\tvmaskmovps (%rdi,%rax,4), %ymm3, %ymm0\n\tvaddps %ymm0, %ymm1, %ymm1\n\tvmaskmovps %ymm1, %ymm3, (%rsi,%rax,4)", "mask in every chunk"),
+    ("\tvmovups (%rdi,%rax,4), %ymm0\n\tvaddps 32(%rsp), %ymm0, %ymm0\n\tvmovups %ymm0, (%rsi,%rax,4)", "spills"),
+    ("\tvmovups (%rdi,%rax,4), %xmm0\n\tvcvtps2pd %xmm0, %ymm0\n\tvmulpd %ymm0, %ymm1, %ymm0\n\tvcvtpd2ps %ymm0, %xmm0", "fp64"),
+    ("\tvcvtph2ps (%rdi,%rax,2), %ymm0\n\tvaddps %ymm0, %ymm1, %ymm0\n\tvcvtps2ph $4, %ymm0, (%rsi,%rax,2)", "type conversion"),
+    ("\tvmovups (%rdi,%rax,4), %ymm0\n\tvaddps %ymm0, %ymm1, %ymm1\n\taddq %r9, %r10\n\taddq %r9, %r11\n\taddq %r9, %r12\n\taddq %r9, %r13",
+     "not unrolled"),
+])
+def test_causes(body, name):
+    (hot,) = x86(loop(body)).hot
+    found = {c.name: c for c in verdict.causes(hot, False)}
+    assert name in found and found[name].remedy and found[name].line in ("k.py:7", "")
+
+
+def test_a_call_is_named():
+    (hot,) = x86(loop("\tvmovss (%rdi,%rax,4), %xmm0\n\tcallq expf@PLT")).hot
+    assert "`expf`" in verdict.causes(hot, False)[0].text and "tl.exp" in verdict.causes(hot, False)[0].remedy
+
+
+def test_fp64_is_no_fault_where_arguments_are_fp64():
+    body = loop("\tvmovupd (%rdi,%rax,8), %ymm0\n\tvaddpd %ymm0, %ymm1, %ymm1")
+    assert x86(body).hot[0].figures["f64"] == 1 and x86(body, f64=True).hot[0].figures["f64"] == 0
+
+
+def test_tails_are_not_judged_and_other_passes_are():
+    """A scalar loop over the same lines beside a vector loop takes what that leaves; one over other lines is a loop of its own."""
+    r = x86(loop(VECTOR) + "\n" + loop(SCALAR, ".LBB0_2"))
+    assert [(x.label, x.tail) for x in r.regions if x.loop] == [(".LBB0_1", False), (".LBB0_2", True)] and r.verdict == verdict.VECTOR
+    assert x86(loop(VECTOR) + "\n" + loop(SCALAR, ".LBB0_2", line=9)).verdict == verdict.PARTLY
+
+
+def test_nested_loops():
+    """Only the innermost is hot; an inner loop's instructions are not counted in the outer one."""
+    r = x86(".LBB0_1:\n\tvmovss (%rcx), %xmm7\n" + loop(VECTOR, ".LBB0_2") + "\n\taddq $1, %rcx\n\tcmpq %r8, %rcx\n\tjne .LBB0_1")
+    found = {x.label: x for x in r.regions if x.loop}
+    assert (found[".LBB0_1"].depth, found[".LBB0_2"].depth) == (1, 2) and not found[".LBB0_1"].hot and found[".LBB0_2"].hot
+    assert found[".LBB0_1"].kinds["fma"] == 0 and found[".LBB0_2"].heat > 0.8
+
+
+def test_a_body_without_loops_is_judged():
+    r = x86("\tvmovss (%rdi), %xmm0\n\tvmulss %xmm0, %xmm0, %xmm0\n\tvmovss %xmm0, (%rsi)")
+    assert r.hot[0].label == "body" and r.verdict == verdict.SCALAR
+
+
+def test_the_frame_pointer_is_a_register_like_others_unless_it_is_one():
+    body = loop("\tvmovups (%rbp,%rax,4), %ymm0\n\tvmulps %ymm0, %ymm0, %ymm0\n\tvmovups %ymm0, (%rsi,%rax,4)")
+    assert x86(body).hot[0].figures["spills"] == 0
+    assert x86("\tpushq %rbp\n\tmovq %rsp, %rbp\n" + body).hot[0].figures["spills"] == 1
+
+
+def test_hand_written_assembly_with_plain_labels():
+    source = "vadd:\n\tvsetvli t0, a0, e32, m1, ta, ma\nloop:\n\tvle32.v v0, (a1)\n\tvfadd.vv v0, v0, v1\n\tvse32.v v0, (a2)\n\tsub a0, a0, t0\n\tbnez a0, loop\n\tret\n"
+    r = report.of(code.Code("f", "rv64gcv", "riscv64", source, vlen=512))
+    assert [f.name for f in r.functions] == ["vadd"] and r.verdict == verdict.VECTOR and r.hot[0].figures["load_bits"] == 512
+    numeric = source.replace("loop:", "1:").replace(", loop", ", 1b")
+    assert report.of(code.Code("f", "rv64gcv", "riscv64", numeric, vlen=512)).verdict == verdict.VECTOR
+
+
+def test_the_vector_type_is_followed_round_loops_and_over_jumps():
+    """vset* stands before the loop; the block between is entered by a jump from further down."""
+    source = ("f:\n\tvsetivli zero, 8, e32, m1, ta, ma\n\tj start\nbody:\n\tvle32.v v8, (a0)\n\tvfadd.vv v8, v8, v9\n\tvse32.v v8, (a0)\n"
+              "\taddi a0, a0, 32\n\tbltu a0, a1, body\n\tret\nstart:\n\tli a2, 0\n\tj body\n")
+    r = report.of(code.Code("f", "spacemit-x60", "riscv64", source, vlen=256))
+    assert r.hot[0].figures["load_bits"] == 256
+    mixed = source.replace("start:\n", "start:\n\tbeqz a3, body\n\tvsetivli zero, 4, e32, m1, ta, ma\n")
+    assert {i.what.bits for i in report.of(code.Code("f", "x", "riscv64", mixed)).hot[0].instructions if i.mnemonic == "vfadd.vv"} == {0}
+
+
+@pytest.mark.parametrize("bad", ["vectr>=0.9", "vector", "vector>=", "vector>>1", "", "vector>=x"])
+def test_bad_requirements(bad):
+    with pytest.raises(Error, match="require"):
+        verdict.requirements(bad)
+
+
+def test_requirements_read():
+    assert verdict.requirements("vector >= 90%, spills=0") == [("vector", ">=", 0.9), ("spills", "=", 0.0)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet=st.sampled_from(list("abvzxr019%$(){}[]<>,.:;#/@*-+\"'_ \t\n")) | st.characters(max_codepoint=300), max_size=200),
+       st.sampled_from(sorted(isa.ISAS)))
+def test_readers_take_any_text(source, name):
+    """Reports or a triport error, never another exception, whatever the text."""
+    prefix = {"ptx": ".visible .entry k()\n{\n", "sass": "\t.section\t.text.k\n"}.get(name, "k:\n")
+    try:
+        r = report.of(code.Code("k", name, name, prefix + source))
+    except Error:
+        return
+    assert sum(len(f.instructions) for f in r.functions) == sum(len(x.instructions) for x in r.regions)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=300))
+def test_files_of_any_bytes(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("x") / "f.o"
+    path.write_bytes(data)
+    try:
+        report.inspect(path)
+    except Error as e:
+        assert "f.o" in str(e) or "objdump" in str(e)
+
+
+def test_functions_of_several_kinds_of_text():
+    assert text.functions("", isa.ISAS["x86-64"]) == []

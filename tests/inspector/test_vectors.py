@@ -1,0 +1,49 @@
+"""Every op on every CPU target: its fp32 cases compile to hot loops of vector code without spills, calls or fp64. The target need not be here."""
+
+import pytest
+from triport.backends.cpu import targets as rows
+from triport.ops import registry
+from triport.tools.inspector import code, launches, report, targets, verdict
+
+REQUIRED = "vector>=0.95, spills=0, calls=0, f64=0"
+#: (target, op): accesses to the stack that are left in a loop, where 16 vector registers, or rv64gc's without vectors, are too few
+LEFT = {("x86-64-v2", "matmul_softmax"): 2, ("x86-64-v3", "matmul_softmax"): 2, ("x86-64-v3", "add_mul_act"): 3, ("rv64gc", "matmul_softmax"): 1}
+
+
+def reports(op, target):
+    """One report for each different kernel of an op's cases."""
+    goal, seen = targets.get(target), set()
+    for case in op.cases:
+        for launch in launches.of_op(op, case, "fp32", "cpu"):
+            key = (launch.name, *sorted(launch.kwargs.items()), *launch.unaligned())
+            if key not in seen:
+                seen.add(key)
+                yield report.of(code.of_launch(launch, goal))
+
+
+@pytest.mark.parametrize("target", rows.TARGETS)
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_hot_loops(name, target):
+    required = verdict.requirements(REQUIRED)
+    if target == "rv64gc":  # it has no vectors to use
+        required = [r for r in required if r[0] != "vector"]
+    if left := LEFT.get((target, name)):
+        required = [r if r[0] != "spills" else ("spills", "<=", left) for r in required]
+    count = 0
+    for r in reports(registry.get(name), target):
+        assert not r.failures(required), "\n".join(r.failures(required))
+        assert r.unknown == 0
+        count += 1
+    assert count
+
+
+def test_the_table_of_exceptions_is_needed():
+    """An exception that is met without it goes out of the table."""
+    for (target, name), left in LEFT.items():
+        worst = max(x.figures["spills"] for r in reports(registry.get(name), target) for x in r.hot)
+        assert worst == left, (target, name, worst)
+
+
+def test_no_code_for_fills_and_copies_is_left_to_a_library():
+    r = next(reports(registry.get("matmul"), "spacemit-x60"))
+    assert not any(i.what.kind == "call" for f in r.functions for i in f.instructions)

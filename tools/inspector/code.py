@@ -1,0 +1,252 @@
+"""Machine code of kernels: every stage on the way, the assembly at the end, and what is known about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...backends.base import CompileError, Error
+from . import tools
+from .launches import Launch
+from .targets import Goal
+
+#: stages as `--stage` takes them, in the order of compilation
+STAGES = ("source", "ttir", "ttgir", "llir", "ptx", "sass", "amdgcn", "asm", "obj")
+_BINARY = {"obj": "obj", "cubin": "obj", "hsaco": "obj"}
+
+
+@dataclass
+class Code:
+    """One kernel's code for one target. isa: row of isa.ISAS of `text`, the assembly that is judged. stages: name -> text or bytes. sources: files
+    whose lines are the user's (others are libraries'). facts: registers, shared memory, ... f64: do its arguments ask for fp64?
+    unaligned: arguments whose alignment is not known. compiled: Triton's kernel object where it came from one."""
+
+    name: str
+    target: str
+    isa: str
+    text: str
+    backend: str = "triton-cpu"
+    stages: dict[str, str | bytes] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    facts: dict[str, object] = field(default_factory=dict)
+    f64: bool = False
+    unaligned: tuple[str, ...] = ()
+    vlen: int = 128
+    vector_bits: int = 128
+    remark: str = ""
+    only: tuple[str, ...] = ()
+
+    def stage(self, name: str) -> str | bytes:
+        """A stage by name. Raises `Error` with the names there are."""
+        if name not in self.stages:
+            raise Error(f"{self.name} for {self.target} has no stage {name!r}; it has {', '.join(self.stages)}")
+        return self.stages[name]
+
+
+def of_launch(launch: Launch, goal: Goal) -> Code:
+    """Compile a launch for a target. Raises `CompileError` with the kernel's line."""
+    from triton import knobs
+
+    from ...backends import drivers
+    with drivers.compiling_for(goal.triton()):
+        try:
+            compiled = launch.compile()
+            if _file(launch.kernel) not in str(compiled.asm.get("ttir", "")):  # kept from a file of the same text elsewhere: its lines are not here
+                with knobs.compilation.scope():
+                    knobs.compilation.always_compile = True
+                    launch.kernel.device_caches.clear()
+                    compiled = launch.compile()
+        except Error:
+            raise
+        except Exception as e:
+            raise CompileError(f"{launch.name} does not compile for {goal.name}:\n{_readable(e, launch.kernel)}") from e
+    code = of_compiled(compiled, goal)
+    code.f64, code.unaligned, code.remark = launch.has_f64(), tuple(launch.unaligned()), launch.config
+    return code
+
+
+def _readable(e: Exception, kernel) -> str:
+    """An exception of Triton's front end with file:line, or as it is."""
+    text = str(e).strip() or type(e).__name__
+    line = getattr(getattr(e, "node", None), "lineno", None)
+    if line is not None:
+        # Triton counts from the def, Python from the first decorator
+        before = next((k for k, text_line in enumerate(getattr(kernel, "raw_src", [])) if text_line.lstrip().startswith("def ")), 0)
+        text = f"{_file(kernel)}:{getattr(kernel, 'starting_line_number', 1) + before + line - 1}: {text}"
+    return text
+
+
+def _file(kernel) -> str:
+    import inspect
+    try:
+        return inspect.getsourcefile(kernel.fn) or "?"
+    except TypeError:
+        return "?"
+
+
+def of_compiled(compiled, goal: Goal | None = None) -> Code:
+    """From an already compiled kernel: what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return."""
+    from . import targets
+    asm = dict(compiled.asm)
+    meta = compiled.metadata
+    if goal is None:
+        t = meta.target
+        backend, arch = (t["backend"], t["arch"]) if isinstance(t, dict) else (t.backend, t.arch)
+        goal = targets.get(f"sm_{arch}" if backend == "cuda" else str(arch) or "native")
+    kernel = getattr(compiled.src, "fn", None)
+    stages: dict[str, str | bytes] = {}
+    if kernel is not None:
+        stages["source"] = _source(kernel)
+    for name, value in asm.items():
+        if name != "source" and (not isinstance(value, bytes) or name in _BINARY):
+            stages[_BINARY.get(name, name)] = value
+    facts: dict[str, object] = {}
+    shared = getattr(meta, "shared", None)
+    if goal.gpu and shared is not None:
+        facts["shared memory, bytes"] = shared
+        facts["warps"] = getattr(meta, "num_warps", 0)
+    if "cubin" in asm:
+        stages["sass"] = text = tools.sass(asm["cubin"])
+        facts |= tools.cubin_usage(asm["cubin"])
+    elif "amdgcn" in asm:
+        text = asm["amdgcn"]
+        facts |= amdgcn_usage(text)
+    elif "asm" in asm:
+        text = asm["asm"]
+        facts["scratch, bytes"] = getattr(meta, "scratch_bytes", 0)
+        if "obj" in stages:
+            from ...backends.cpu import cache
+            stages["obj"] = cache.checked(stages["obj"], name_of(compiled))
+    else:
+        raise Error(f"the kernel object {compiled!r} holds no assembly; it has {', '.join(asm)}")
+    order = {n: k for k, n in enumerate(STAGES)}
+    stages = dict(sorted(stages.items(), key=lambda kv: order.get(kv[0], 99)))
+    files = (_file(kernel),) if kernel is not None else ()
+    name = name_of(compiled)
+    return Code(name, goal.name, goal.isa, text, {"cpu": "triton-cpu"}.get(goal.backend, "triton-gpu"), stages, files, facts, vlen=goal.vlen,
+                vector_bits=goal.vector_bits, only=(name,) if goal.backend == "cpu" else ())
+
+
+def name_of(compiled) -> str:
+    return getattr(compiled.metadata, "name", None) or getattr(getattr(compiled.src, "fn", None), "__name__", "kernel")
+
+
+def _source(kernel) -> str:
+    """The kernel's Python file, whole: lines in the debug information count from its top."""
+    try:
+        return Path(_file(kernel)).read_text()
+    except OSError:
+        return getattr(kernel, "src", "")
+
+
+def amdgcn_usage(text: str) -> dict[str, int]:
+    """Registers, spills and memory from the metadata at the end of AMDGCN assembly."""
+    names = {"vgpr_count": "vector registers", "sgpr_count": "scalar registers", "agpr_count": "accumulator registers",
+             "vgpr_spill_count": "vector registers spilled", "sgpr_spill_count": "scalar registers spilled",
+             "private_segment_fixed_size": "stack, bytes", "group_segment_fixed_size": "static shared memory, bytes"}
+    return {label: int(hit[1]) for key, label in names.items() if (hit := re.search(rf"\.{key}:\s+(\d+)", text))}
+
+
+# --- CUDA C++ --------------------------------------------------------------------------------------------------------
+
+
+def of_cuda(path: Path, kernel: str, goal: Goal) -> Code:
+    """A `__global__` function of a .cu file, compiled by NVRTC, which needs no GPU. Raises `CompileError` with the compiler's log."""
+    if goal.backend != "cuda":
+        raise Error(f"{path} is CUDA C++: --target takes sm_NN for it, not {goal.name}")
+    text = path.read_text()
+    asked = f"{path.resolve()}"
+    cubin, ptx, mangled = _nvrtc(text, asked, kernel, goal)
+    sass = tools.sass(cubin)
+    stages = {"source": text, "ptx": ptx, "sass": sass, "obj": cubin}
+    return Code(kernel, goal.name, "sass", sass, "cuda", stages, (asked,), tools.cubin_usage(cubin, mangled), only=(mangled,),
+                f64="double" in text)
+
+
+def _nvrtc(text: str, name: str, kernel: str, goal: Goal) -> tuple[bytes, str, str]:
+    """(cubin, PTX, mangled name of `kernel`) of CUDA C++ by NVRTC's own interface: cuda-core's asks for a driver."""
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError:
+        raise Error("CUDA C++ needs NVRTC, which is not installed: pip install cuda-bindings nvidia-cuda-nvrtc") from None
+
+    def done(result):
+        code, *values = result
+        if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(code.name)
+        return values[0] if len(values) == 1 else values
+
+    def read(size, get) -> bytes:
+        data = b" " * done(size(program))
+        done(get(program, data))
+        return data
+
+    try:
+        program = done(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
+    except Exception as e:  # the library itself is found on the first call
+        raise Error(f"CUDA C++ needs the NVRTC library: pip install nvidia-cuda-nvrtc ({e})") from None
+    try:
+        done(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
+        options = [f"--gpu-architecture=sm_{goal.arch}".encode(), b"-lineinfo", b"-std=c++17"]
+        done(nvrtc.nvrtcCompileProgram(program, len(options), options))
+        mangled = done(nvrtc.nvrtcGetLoweredName(program, kernel.encode())).decode()
+        return (read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+                read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0").decode(), mangled)
+    except CompileError as e:
+        log = read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0").decode(errors="replace").strip()
+        if f'identifier "{kernel}" is undefined' in log:
+            log = f"there is no function {kernel} in it"
+        raise CompileError(f"{name}: NVRTC could not compile {kernel} for {goal.name} ({e}):\n{log}") from None
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def of_file(path: Path, goal: Goal | None, vlen: int | None = None) -> Code:
+    """A .s, .ptx, .o, .so, .cubin or .hsaco file. Raises `Error` where it cannot be told what it is."""
+    from .isa import ISAS
+    data = path.read_bytes()
+    if not data:
+        raise Error(f"{path} is empty")
+    if data[:4] == b"\x7fELF":
+        isa = tools.elf_isa(data, path)
+        if goal is not None and goal.isa != isa:
+            raise Error(f"{path} holds {isa} code; --target {goal.name} is {goal.isa}. Leave --target out")
+        text = tools.sass(data) if isa == "sass" else tools.disassemble(path, isa)
+        facts = tools.cubin_usage(data) if isa == "sass" else {}
+        bits = vlen or (goal.vlen if goal else 128)
+        return Code(path.name, goal.name if goal else isa, isa, text, "file", {ISAS[isa].name if isa == "sass" else "asm": text, "obj": data},
+                    (), facts, vlen=bits)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise Error(f"{path} is neither an ELF file nor text; it takes .s, .ptx, .o, .so, .cubin and .hsaco files") from None
+    isa = goal.isa if goal else guess_isa(text)
+    if isa == "sass" and ".version" in text and ".target sm" in text:
+        isa = "ptx"
+    if isa is None:
+        raise Error(f"{path}: cannot tell which machine this assembly is for; say it with --target, for example --target rv64gcv")
+    if isa == "x86-64" and ".intel_syntax" in text:
+        raise Error(f"{path} is in Intel syntax; only AT&T syntax is read. Compile with -masm=att, or assemble it and give the .o")
+    bits = vlen or (goal.vlen if goal else 128)
+    return Code(path.name, goal.name if goal else isa, isa, text, "file", {"ptx" if isa == "ptx" else "asm": text},
+                tuple(dict.fromkeys(re.findall(r'\.file\s+\d+\s+(?:"[^"]*"\s+)?"([^"]*)"', text))), vlen=bits)
+
+
+_SIGNS = (("ptx", r"^\s*\.target\s+sm_|^\s*\.address_size"), ("sass", r"//## File|/\*[0-9a-f]{4}\*/\s+\S+.*;|\.headerflags"),
+          ("amdgcn", r"\.amdgcn_target|\.amdhsa_|\bs_endpgm\b|\bv_mov_b32"), ("riscv64", r"\.attribute\s+[45]|\bvsetv?i?vli\b|\b(addi|sd|ld)\s+(sp|a\d|s\d|t\d),"),
+          ("x86-64", r"%(r[a-ds0-9]\w*|[xyz]mm\d+|e[a-ds]\w)\b"), ("aarch64", r"\b[xw]\d+\s*,|\bv\d+\.\d+[bhsd]\b|\bz\d+\.[bhsd]\b"))
+
+
+def guess_isa(text: str) -> str | None:
+    """Which ISA assembly text is for, by its directives and registers."""
+    if hit := re.search(r"file format (?:elf|ELF|mach|pe)\S*", text):
+        for isa, word in (("x86-64", "x86.64"), ("aarch64", "aarch64"), ("riscv64", "riscv"), ("amdgcn", "amdgpu")):
+            if re.search(word, hit[0]):
+                return isa
+    return next((isa for isa, sign in _SIGNS if re.search(sign, text, re.M)), None)
+
+

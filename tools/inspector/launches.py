@@ -1,0 +1,229 @@
+"""From what a user names to the kernels that would be launched: an op's case, or a kernel with arguments said by hand.
+
+An op is run on fake tensors (torch's FakeTensorMode) of the target's device type; launches are caught before they compile, so no
+GPU is needed and no work is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from dataclasses import dataclass, field
+from unittest import mock
+
+from ...backends.base import Error, suggest
+
+#: element types as --arg takes them -> torch's
+_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64", "f32": "float32", "f16": "float16", "f64": "float64",
+          "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2", "fp8e4b8": "float8_e4m3fnuz", "fp8e5b16": "float8_e5m2fnuz",
+          "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32",
+          "u64": "uint64"}
+_ALIGNED, _ODD = 16, 7  # integers that stand for "divisible by 16" and "any"
+
+
+class Pointer:
+    """An argument that Triton takes for a tensor: element type and alignment of its address in bytes."""
+
+    def __init__(self, dtype, align: int):
+        self.dtype, self.align = dtype, align
+        self.shape = (1,)
+
+    def data_ptr(self) -> int:
+        return self.align
+
+    @staticmethod
+    def ptr_range() -> int:
+        return 0
+
+    def stride(self):
+        return (1,)
+
+
+@dataclass
+class Launch:
+    """A kernel and what it would be launched with. fixed: what an autotuner's configuration added."""
+
+    kernel: object
+    args: tuple = ()
+    kwargs: dict = field(default_factory=dict)
+    config: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.kernel.__name__
+
+    def compile(self):
+        """Compile it through Triton's own front door for the driver that is active."""
+        compiled = self.kernel.warmup(*map(_mocked, self.args), grid=(1,), **{k: _mocked(v) for k, v in self.kwargs.items()})
+        if compiled is None:
+            raise Error(f"{self.name}: a hook of Triton's (jit_cache_hook) kept it from being compiled")
+        return compiled
+
+    def has_f64(self) -> bool:
+        """Is one of its arguments, or of their elements, fp64?"""
+        values = [*self.args, *self.kwargs.values()]
+        return any(str(getattr(v, "dtype", "")).endswith("float64") for v in values)
+
+    def unaligned(self) -> list[str]:
+        """Names of pointer arguments that are not known to be 16-byte aligned, and of integers not known divisible by 16."""
+        names = [p.name for p in self.kernel.params]
+        consts = {p.name for p in self.kernel.params if p.is_constexpr}
+        pairs = [*zip(names, self.args), *((k, v) for k, v in self.kwargs.items() if k in names)]
+        out = []
+        for name, v in pairs:
+            v = _mocked(v)
+            if isinstance(v, Pointer) and v.align % 16 or type(v) is int and name not in consts and v % 16 and v != 1:
+                out.append(name)
+        return out
+
+
+def _mocked(value):
+    import torch
+    if isinstance(value, torch.Tensor):
+        return Pointer(value.dtype, 16 if value.storage_offset() * value.element_size() % 16 == 0 else value.element_size())
+    return value
+
+
+def unwrap(kernel, args: tuple, kwargs: dict, config: int = 0):
+    """(JITFunction, kwargs, remark): an autotuner gives its configuration number `config`, heuristics are evaluated."""
+    from triton.runtime.autotuner import Autotuner, Heuristics
+    from triton.runtime.jit import JITFunction
+    remark, kwargs = "", dict(kwargs)
+    while not isinstance(kernel, JITFunction):
+        if isinstance(kernel, Autotuner):
+            if not 0 <= config < len(kernel.configs):
+                raise Error(f"--config {config}: {kernel.base_fn.__name__} has configurations 0 to {len(kernel.configs) - 1}")
+            chosen = kernel.configs[config]
+            kwargs = {**kwargs, **chosen.all_kwargs()}
+            remark = f"configuration {config} of {len(kernel.configs)}: {chosen}"
+        elif isinstance(kernel, Heuristics):
+            for name, rule in kernel.values.items():
+                kwargs[name] = rule({**dict(zip(kernel.arg_names, args)), **kwargs})
+        elif not hasattr(kernel, "fn"):
+            raise Error(f"{kernel!r} is not a Triton kernel")
+        kernel = kernel.fn
+    return kernel, kwargs, remark
+
+
+def is_kernel(value) -> bool:
+    from triton.runtime.jit import KernelInterface
+    return isinstance(value, KernelInterface)
+
+
+# --- ops -------------------------------------------------------------------------------------------------------------
+
+
+def of_op(op, case, dtype: str, device: str, config: int = 0) -> list[Launch]:
+    """The launches of an op's case with tensors of `dtype` on `device` ("cpu" or "cuda"), in order, each specialisation once."""
+    from torch._library.triton import set_wrap_triton_enabled
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from triton.runtime.autotuner import Autotuner, Heuristics
+    from triton.runtime.jit import JITFunction
+
+    from ...ops.common import DTYPES
+    found: list[Launch] = []
+
+    def catch(self, *args, grid=None, warmup=False, **kwargs):
+        kernel, kwargs, remark = unwrap(self, args, kwargs, config)
+        found.append(Launch(kernel, args, kwargs, remark))
+
+    with contextlib.ExitStack() as stack:
+        for kind in (JITFunction, Autotuner, Heuristics):
+            stack.enter_context(mock.patch.object(kind, "run", catch))
+        stack.enter_context(set_wrap_triton_enabled(False))
+        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        import torch
+        args = []
+        for k, shape in enumerate(case.shapes):
+            t = torch.empty(tuple(reversed(shape)) if k in case.transposed else shape, dtype=DTYPES[dtype], device=device)
+            args.append(t.T if k in case.transposed else t)
+        del mode
+        op.call(*args, **case.kwargs)
+    if not found:
+        raise Error(f"{op.name} launches no Triton kernel for case {case.name}")
+    unique = {}
+    for launch in found:
+        key = (launch.name, *[(v.dtype, v.align) if isinstance(v, Pointer) else v for v in map(_mocked, launch.args)], *launch.kwargs.items())
+        unique.setdefault(repr(key), launch)
+    return list(unique.values())
+
+
+def case_of(op, name: str | None):
+    """The op's case called `name`, or whose name contains it; the first without a name."""
+    if not name:
+        return op.cases[0]
+    exact = [c for c in op.cases if c.name == name]
+    near = exact or [c for c in op.cases if name in c.name]
+    if not near:
+        raise Error(suggest("case", name, [c.name for c in op.cases]))
+    return near[0]
+
+
+# --- kernels with arguments said by hand -----------------------------------------------------------------------------
+
+
+def argument(text: str):
+    """The value of `fp32[16]` (pointer, aligned to 16 bytes), `*fp32:16` (the same in Triton's spelling), `i32`, `i32:16` (an integer, divisible
+    by 16), `fp32` (a scalar), or a number. Raises `Error`."""
+    import torch
+    text = text.strip()
+    if hit := re.fullmatch(r"(\w+)\[(\d*)\]|\*(\w+)(?::(\d+))?", text):
+        name, align = hit[1] or hit[3], hit[2] or hit[4]
+        if name not in _TYPES:
+            raise Error(suggest("element type", name, _TYPES))
+        dtype = getattr(torch, _TYPES[name])
+        align = int(align) if align else dtype.itemsize
+        if align & (align - 1) or not align:
+            raise Error(f"--arg {text}: the alignment is a power of two in bytes, like fp32[16]")
+        return Pointer(dtype, align)
+    if hit := re.fullmatch(r"([iu]\d+)(?::(\d+))?", text):
+        if hit[1] not in _TYPES:
+            raise Error(suggest("type", hit[1], _TYPES))
+        wide = 1 << 40 if hit[1] in ("i64", "u64") else 0
+        if hit[1] not in ("i32", "i64"):
+            raise Error(f"--arg {text}: an integer argument is i32 or i64, or the number itself")
+        step = int(hit[2] or 0)
+        return step if step == 1 else wide + (_ALIGNED if step and step % 16 == 0 else _ODD)
+    if re.fullmatch(r"(fp|f|bf)\d+", text):
+        return 0.5
+    for kind in (lambda t: int(t, 0), float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    if text in ("True", "False"):
+        return text == "True"
+    if text == "None":
+        return None
+    raise Error(f"--arg {text}: it takes a pointer like fp32[16] (aligned to 16 bytes) or fp32[] (not aligned), an integer like i32 or i32:16 "
+                "(divisible by 16), a float like fp32, or a value")
+
+
+def constant(text: str):
+    """The value of a --const: an int, a float, True, False, None, a tl dtype like tl.float16, or text."""
+    import triton.language as tl
+    if text.startswith("tl.") and hasattr(tl, text[3:]):
+        return getattr(tl, text[3:])
+    for kind in (lambda t: int(t, 0), float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"True": True, "False": False, "None": None}.get(text, text.strip("'\""))
+
+
+def of_kernel(kernel, args: dict[str, str], consts: dict[str, str], options: dict, config: int = 0) -> Launch:
+    """A launch of `kernel` with arguments and constants as on the command line. Raises `Error` for missing and unknown names, with a line to copy."""
+    values = {k: argument(v) for k, v in args.items()} | {k: constant(v) for k, v in consts.items()}
+    jit, kwargs, remark = unwrap(kernel, (), values, config)
+    params = {p.name: p for p in jit.params}
+    for name in (*args, *consts):
+        if name not in params:
+            raise Error(suggest(f"argument of {jit.__name__}", name, params))
+    missing = [n for n, p in params.items() if n not in kwargs and p.default is inspect.Parameter.empty]
+    if missing:
+        example = " ".join(f"--const {n}=1024" if params[n].is_constexpr else f"--arg {n}=fp32[16]" if "ptr" in n.lower() or n[:1].isupper() or len(n) == 1
+                           else f"--arg {n}=i32" for n in missing)
+        raise Error(f"{jit.__name__} needs {', '.join(missing)}; say them, for example: {example}")
+    return Launch(jit, (), {**kwargs, **options}, remark)

@@ -1,0 +1,101 @@
+"""A kernel's report: its functions, regions and verdict, and the same as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...backends.base import Error
+from . import code as codes
+from . import flow, isa, stats, targets, text, verdict
+from .code import Code
+from .schema import Function
+from .stats import Region
+
+
+@dataclass
+class Report:
+    """A `Code` read, classified and judged. regions: every loop and body; hot: those that are judged."""
+
+    code: Code
+    functions: list[Function]
+    regions: list[Region] = field(default_factory=list)
+
+    @property
+    def gpu(self) -> bool:
+        return isa.ISAS[self.code.isa].gpu
+
+    @property
+    def hot(self) -> list[Region]:
+        return [r for r in self.regions if r.hot]
+
+    @property
+    def verdict(self) -> str | None:
+        return verdict.overall([verdict.of(r, self.gpu) for r in self.hot])
+
+    @property
+    def unknown(self) -> float:
+        """Share of instructions that the classifier does not know."""
+        every = [i.what.kind for f in self.functions for i in f.instructions]
+        return every.count("unknown") / len(every) if every else 0.0
+
+    def failures(self, required) -> list[str]:
+        """One line for each hot loop and requirement that is not met."""
+        if not self.hot:
+            return [f"{self.code.name} [{self.code.target}]: there is no hot loop to judge"]
+        return [line for r in self.hot for line in verdict.failures(r, required, self.gpu)]
+
+    def as_dict(self, instructions: bool = True) -> dict:
+        """The report as JSON takes it."""
+        return {
+            "kernel": self.code.name, "target": self.code.target, "backend": self.code.backend, "isa": self.code.isa, "verdict": self.verdict,
+            "unknown": round(self.unknown, 4), "facts": self.code.facts, "stages": list(self.code.stages), "remark": self.code.remark,
+            "loops": [self._region(r) for r in self.regions if r.instructions],
+            **({"instructions": [self._instruction(f, i) for f in self.functions for i in f.instructions]} if instructions else {}),
+        }
+
+    def _region(self, r: Region) -> dict:
+        return {
+            "function": r.function.name, "label": r.label, "depth": r.depth, "hot": r.hot, "tail": r.tail, "heat": round(r.heat, 4),
+            "verdict": verdict.of(r, self.gpu) if r.hot or r.tail else None,
+            "causes": [vars(c) for c in verdict.causes(r, self.gpu)] if r.hot else [],
+            **r.figures, "kinds": dict(r.kinds), "units": dict(r.units), "float_elements": dict(r.elements), "called": dict(r.calls),
+            "lines": [{"file": f, "line": n, "instructions": count} for (f, n), count in sorted(r.lines.items())],
+        }
+
+    def _instruction(self, f: Function, i) -> dict:
+        c = i.what
+        return {"function": f.name, "text": i.text, "kind": c.kind, "unit": c.unit, "element": c.element, "bits": c.bits, "load_bits": c.loads,
+                "store_bits": c.stores, "spill": c.is_spill, "masked": c.masked, "line": stats.line_of(i, self.code)}
+
+
+def of(code: Code) -> Report:
+    """Read and judge a kernel's assembly. Raises `Error` where it holds no instructions."""
+    row = isa.ISAS[code.isa]
+    found = text.functions(code.text, row)
+    if code.only and any(f.name in code.only for f in found):
+        found = [f for f in found if f.name in code.only]
+    if not found:
+        raise Error(f"{code.name}: no instructions of {code.isa} were found in it")
+    report = Report(code, found)
+    for f in found:
+        isa.classify(f, row, isa.Machine(code.vlen))
+        flow.analyse(f)
+        report.regions += stats.regions(f, code, row.gpu)
+    if any(r.hot and r.loop for r in report.regions):  # beside loops, functions without one set things up
+        for r in report.regions:
+            r.hot = r.hot and (r.loop is not None or any(o.hot and o.loop for o in report.regions if o.function is r.function))
+    return report
+
+
+def inspect(thing, target: str | None = None) -> Report:
+    """The report of a compiled kernel object (what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return), of a path to a .s, .ptx, .o,
+    .so, .cubin or .hsaco file, or of a `Code`. target: a name from `targets.names()` where the thing itself does not say it."""
+    from pathlib import Path
+    goal = targets.get(target) if target else None
+    if isinstance(thing, Code):
+        return of(thing)
+    if isinstance(thing, (str, Path)):
+        return of(codes.of_file(Path(thing), goal))
+    if hasattr(thing, "asm") and hasattr(thing, "metadata"):
+        return of(codes.of_compiled(thing, goal))
+    raise Error(f"inspect takes a compiled kernel, a path or a Code, not {type(thing).__name__}")

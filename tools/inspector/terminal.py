@@ -1,0 +1,91 @@
+"""The terminal view: hot loops boxed, each source line over its instructions, coloured by class; causes and remedies; a table of all loops."""
+
+from __future__ import annotations
+
+import linecache
+
+from rich.box import HEAVY, SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from . import verdict
+from .report import Report
+from .stats import Region, line_of
+
+#: style of an instruction by what it is; the first that fits
+_STYLES = ((lambda c: c.kind == "unknown", "bold white on red"), (lambda c: c.is_spill, "bold red"), (lambda c: c.kind == "call", "bold red"),
+           (lambda c: c.unit == "matrix", "bold bright_green"), (lambda c: c.kind in ("gather", "scatter"), "yellow"),
+           (lambda c: c.unit == "vector" and c.is_memory, "cyan"), (lambda c: c.unit == "vector" and c.is_float_work, "green"),
+           (lambda c: c.is_float_work, "bold yellow"), (lambda c: c.is_memory, "dark_cyan"), (lambda c: c.unit == "vector", "bright_blue"),
+           (lambda c: True, "dim"))
+VERDICTS = {verdict.VECTOR: "bold green", verdict.PARTLY: "bold yellow", verdict.SCALAR: "bold red", None: "dim"}
+
+
+def show(report: Report, console: Console, everything: bool = False):
+    """Print a report; `everything` also shows the code outside hot loops."""
+    code = report.code
+    head = Text.assemble((code.name, "bold"), f"  {code.target}, {code.backend}  ", (str(report.verdict or "nothing to judge"), VERDICTS[report.verdict]))
+    console.print(head)
+    facts = [f"{k} {v}" for k, v in code.facts.items()] + [f"unknown instructions {report.unknown:.1%}"]
+    console.print("  " + ", ".join(facts), style="dim")
+    if code.remark:
+        console.print("  " + code.remark, style="dim")
+    for r in report.regions:
+        if r.hot:
+            console.print(_panel(r, report))
+        elif everything and r.instructions:
+            console.print(Panel(_lines(r, report), title=_title(r, report), title_align="left", border_style="dim"))
+    console.print(table(report))
+
+
+def _title(r: Region, report: Report) -> Text:
+    v = verdict.of(r, report.gpu)
+    kind = "tail" if r.tail else "loop" if r.loop else "code without a loop"
+    return Text.assemble((f"{r.label} ", "bold"), f"{kind} {r.where} ", (v or "", VERDICTS[v]), f" {len(r.instructions)} instructions")
+
+
+def _panel(r: Region, report: Report) -> Panel:
+    parts = [_lines(r, report)]
+    for cause in verdict.causes(r, report.gpu):
+        parts.append(Text.assemble(("why: ", "bold yellow"), cause.text, f" [{cause.line}]" if cause.line else ""))
+        parts.append(Text.assemble(("do:  ", "bold"), cause.remedy))
+    return Panel(Group(*parts), title=_title(r, report), title_align="left", box=HEAVY, border_style=VERDICTS[verdict.of(r, report.gpu)])
+
+
+def style(c) -> str:
+    return next(s for fits, s in _STYLES if fits(c))
+
+
+def _lines(r: Region, report: Report) -> Text:
+    text, last = Text(no_wrap=True, overflow="ellipsis"), None
+    for i in r.instructions:
+        at = line_of(i, report.code)
+        if at and at != last:
+            source = linecache.getline(*at).strip()
+            text.append(f"{at[0].rpartition('/')[2]}:{at[1]}  {source}\n", "bold magenta")
+            last = at
+        c = i.what
+        note = " ".join(filter(None, (c.unit if c.unit != "scalar" else "", c.kind, c.element, f"{c.bits} bit" if c.bits else "",
+                                      "spill" if c.is_spill else "", "masked" if c.masked else "")))
+        text.append(f"    {i.text:<58}", style(c))
+        text.append(f" {note}\n", "dim")
+    return text
+
+
+def table(report: Report) -> Table:
+    """Every region that works, with its figures."""
+    t = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, right in (("loop", False), ("lines", False), ("verdict", False), ("insns", True), ("vector", True), ("fma", True), ("load bits", True),
+                        ("store bits", True), ("B/access", True), ("spills", True), ("calls", True), ("f64", True), ("matrix", True)):
+        t.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for r in report.regions:
+        v = verdict.of(r, report.gpu)
+        if not r.instructions or not (r.hot or r.tail):
+            continue
+        f = r.figures
+        cell = lambda x: "" if x is None else f"{x:.2f}" if isinstance(x, float) else str(x)  # noqa: E731
+        t.add_row(r.label, r.where, Text(f"{v or ''}{' (tail)' if r.tail else ''}", VERDICTS[v]), str(f["instructions"]),
+                  *(cell(f[k]) for k in ("vector", "fma", "load_bits", "store_bits", "bytes_per_access", "spills", "calls", "f64", "matrix")))
+    return t
