@@ -74,7 +74,20 @@ def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
             raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
         engine.detach()
         _engines.append(engine)
+        if os.environ.get("TRIPORT_PERF_MAP", "0") not in ("", "0"):
+            _write_perf_map(obj, out)
         return out
+
+
+def _write_perf_map(obj: bytes, symbols: dict[str, int]):
+    """A line for each symbol in /tmp/perf-PID.map, where Linux's perf looks up code that no file holds (tools/perf/Documentation/jit-interface.txt).
+    Sizes are taken up to the next symbol, or the end of the code."""
+    size = next((s.size() for s in llvm.ObjectFileRef.from_data(obj).sections() if s.is_text() and s.size()), 0)
+    starts = sorted(symbols.values())
+    with open(f"/tmp/perf-{os.getpid()}.map", "a") as f:
+        for name, address in symbols.items():
+            end = next((s for s in starts if s > address), min(starts) + size)
+            f.write(f"{address:x} {max(end - address, 1):x} triton-cpu::{name}\n")
 
 
 def _openmp() -> tuple[int, int] | None:
