@@ -32,19 +32,15 @@ def sigmoid(z):
 
 @triton.jit
 def tanh(z):
-    """Exact near 0 and for large |z|: an odd polynomial below 0.35, 1 - 2 / (exp(2 |z|) + 1) above."""
-    size = tl.abs(z)
-    big = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
+    """Exact near 0 and for large |z|: an odd polynomial below 0.35, 1 - 2 / (exp(2 z) + 1) above."""
+    big = 1.0 - 2.0 / (tl.exp(2.0 * z) + 1.0)
     q = z * z
     if z.dtype == tl.float64:
-        small = size * (1.0 - q * (0.3333333333333333 - q * (0.13333333333333333 - q * (
+        small = z * (1.0 - q * (0.3333333333333333 - q * (0.13333333333333333 - q * (
             0.05396825396825397 - q * (0.021869488536155203 - q * 0.008863235529902197)))))
-        out = tl.where(size < 0.01, small, big)
-    else:
-        small = size * (1.0 - q * (0.33333334 - q * (0.13333334 - q * (0.053968254 - q * (
-            0.021869488 - q * 0.008863236)))))
-        out = tl.where(size < 0.35, small, big)
-    return tl.where(z < 0, -out, out)
+        return tl.where(tl.abs(z) < 0.01, small, big)
+    small = z * (1.0 - q * (0.33333334 - q * (0.13333334 - q * (0.053968254 - q * (0.021869488 - q * 0.008863236)))))
+    return tl.where(tl.abs(z) < 0.35, small, big)
 
 
 @triton.jit

@@ -247,6 +247,7 @@ class Kernel:
 
         inner: the dimension of the innermost loop where that is not the vector dimension (a reduction's axis).
         merge: dimensions that everything walks together, in order, may become one; `into` is a buffer that is written."""
+        self.stores_here = True
         full = tuple(shape)
         while True:
             shape = full
@@ -439,9 +440,10 @@ class Kernel:
 
     def write_keeps_to(self, nest: Nest, keeps, buffers, op: Op | None):
         """Store `keeps` at the nest's current indices, in `buffers`."""
-        for v in keeps:
-            if all(nest.facts.values()) or not self._never_read_here(nest, v, op):
-                nest.store_buffer(buffers[v], nest.identity, nest.at(v, nest.identity))
+        wanted = [v for v in keeps if all(nest.facts.values()) or not self._never_read_here(nest, v, op)]
+        self.stores_here = bool(wanted) or op is None or op.name not in ("tt.reduce", "tt.scan")
+        for v in wanted:
+            nest.store_buffer(buffers[v], nest.identity, nest.at(v, nest.identity))
 
     def _kept_buffer(self, nest: Nest, v: Value) -> Buffer:
         shape = v.type.shape

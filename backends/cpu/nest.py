@@ -86,6 +86,7 @@ class Nest:
         self.depth_of: dict[int, int] = {}
         self.u = 0
         self.facts: dict[tuple[Value, tuple], bool] = {}
+        self.limits: dict[tuple[Value, tuple], Val] = {}  # comparison -> up to which index along the vector dimension it is true
         self.atoms: list[tuple[Value, tuple, dict[int, Poly], Poly]] = []
         self._affine: dict = {}
         self.reversed: int | None = None
@@ -188,7 +189,17 @@ class Nest:
             return const("i1", fact)
         lvl = self.level(dims)
         key = (v, dims, self.u if self.vdim in dims else 0)
+        limit = self.limits.get((v, dims))
+        if limit is not None:
+            return self.hoisted(lvl, key, lambda: self._below(limit))
         return self.hoisted(lvl, key, lambda: self._compute(v, dims))
+
+    def _below(self, limit: Val) -> Val:
+        """Is the index along the vector dimension below `limit`? Lane numbers are constants: nothing needs a register round the loop."""
+        left = self.b.sub(limit, self.index_of(self.vdim))
+        if self.lanes == 1:
+            return self.b.icmp("sgt", left, i64(0))
+        return self.b.icmp("slt", self.b.iota("i32", self.lanes), self.b.splat(self.b.cast("trunc", left, "i32"), self.lanes))
 
     def _compute(self, v: Value, dims) -> Val:
         k = self.k
@@ -552,6 +563,8 @@ class Nest:
         unroll = unroll if d == self.vdim else 1
         thresholds, facts_true, facts_false = [], {}, {}
         depth = self.depth_of[d]
+        if d == self.vdim:
+            self.limits = {}
         for v, dims, coef, base in self.atoms:
             if poly_const(coef.get(d, {})) != 1 or (v, dims) in self.facts:
                 continue
@@ -561,6 +574,8 @@ class Nest:
             key = ("limit", _poly_key(base), tuple(sorted((o, _poly_key(coef[o])) for o in others)))
             t = self.hoisted(len(self.sections) - 1, key, lambda: self._limit(base, coef, others, n))
             thresholds.append(t)
+            if d == self.vdim:
+                self.limits[(v, dims)] = t
             facts_true[(v, dims)] = True
             facts_false[(v, dims)] = False
         end = i64(n)

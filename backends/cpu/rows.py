@@ -139,7 +139,6 @@ def emit(k, group: list[Op], early: list[Op]):
     def row():
         for op, stage, keeps in zip(group, stages, plans):
             nest.new_section()
-            k.stores_here = bool(keeps) or op.name == "tt.store"
             stage(nest, lambda: k.write_keeps_to(nest, keeps, kept, op))
             k.stores_here = True
             for v in keeps:

@@ -140,7 +140,7 @@ def test_files_of_any_bytes(tmp_path_factory, data):
     try:
         report.inspect(path)
     except Error as e:
-        assert "f.o" in str(e) or "objdump" in str(e)
+        assert "f.o" in str(e) or "disassembler" in str(e)
 
 
 def test_functions_of_several_kinds_of_text():

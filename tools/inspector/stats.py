@@ -145,13 +145,22 @@ def _tails(found: list[Region]):
     hot = [r for r in found if r.hot and r.loop]
     for r in hot:
         for main in hot:
-            if main is r or main.tail or main.depth != r.depth or not r.lines or set(r.lines) != set(main.lines):
+            if main is r or main.tail or main.depth != r.depth or not _same_work(main, r):
                 continue
             if _rank(main) > _rank(r):
                 r.tail = True
                 break
     for r in hot:
         r.hot = not r.tail
+
+
+def _same_work(main: Region, r: Region) -> bool:
+    """Do two loops come from the same source lines? A masked one may have lines more, of loads that arithmetic takes from memory in the other."""
+    a, b = set(main.lines), set(r.lines)
+    if not b or a == b:
+        return bool(b)
+    masked = (r.figures["masked"] or 0) > (main.figures["masked"] or 0)
+    return masked and len(a & b) >= 0.7 * len(a | b)
 
 
 def _rank(r: Region) -> tuple:

@@ -170,7 +170,6 @@ def _reduce(k, op, results, start, combine=None, missed=None):
                 b.store(Val(ir.vec(REGISTER[e], lanes), "zeroinitializer"), slot, 8)
 
     def body(u):
-        k.stores_here = bool(keeps)
         k.write_keeps(nest, keeps, op)
         vals = [b.splat(nest.at(v, dims), lanes) for v in op.operands]
         k.stores_here = True
