@@ -111,7 +111,7 @@ def test_files(capfd, kernels, tmp_path):
         assert r["verdict"] == "VECTOR" and r["unknown"] == 0, (name, r["verdict"])
 
 
-@pytest.mark.parametrize("target", ["native", "spacemit-x60", "aarch64"])
+@pytest.mark.parametrize("target", ["native", "spacemit-x60", "aarch64", "gfx942", "gfx1100"])
 def test_objects(capfd, kernels, tmp_path, target):
     if not (shutil.which("llvm-objdump-22") or (target == "native" and shutil.which("objdump"))):
         pytest.skip("no disassembler for this: apt-get install llvm-22")

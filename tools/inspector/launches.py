@@ -42,7 +42,7 @@ class Pointer:
 
 @dataclass
 class Launch:
-    """A kernel and what it would be launched with. fixed: what an autotuner's configuration added."""
+    """A kernel and what it would be launched with. config: which of an autotuner's configurations, for people."""
 
     kernel: object
     args: tuple = ()

@@ -74,7 +74,6 @@ def _gnu(text: str, isa) -> list[Function]:
     jumped = set() if named else set(re.findall(r"^\s+(?!bl\b|call|jal)[a-z]\S*\s+(?:.*[,\s])?([.$\w]+)\s*$", text, re.M))
     out: list[Function] = []
     where, executable = SourceLines(), True
-    numeric: dict[str, list[int]] = {}
     for raw in _without_block_comments(text).split("\n"):
         line, comment = _cut(raw, isa.comment)
         while hit := _LABEL.match(line):
@@ -83,7 +82,6 @@ def _gnu(text: str, isa) -> list[Function]:
             if not executable:
                 continue
             if name.isdigit() and out:
-                numeric.setdefault(f"{id(out[-1])}:{name}", []).append(len(out[-1].instructions))
                 out[-1].labels[f"{name}@{len(out[-1].instructions)}"] = len(out[-1].instructions)
             elif (name in named) if named else not out or not name.startswith((".L", "$L", "L")) and name not in jumped and (
                     _ended(out[-1])):
@@ -263,6 +261,7 @@ def _sass(text: str) -> list[Function]:
 
 _OBJ_FUNCTION = re.compile(r"^([0-9a-f]+) <([^>]+)>:")
 _OBJ_CODE = re.compile(r"^\s*([0-9a-f]+):\s+(.*)$")
+_OBJ_AMD = re.compile(r"^\t(\S.*?)\s+// ([0-9A-Fa-f]{6,}): .*?(?:<[^>+]*(?:\+0x([0-9a-f]+))?>)?$")  # LLVM's for AMDGPU: addresses behind
 _OBJ_LINE = re.compile(r"^(?:; )?(/?[^:\s][^:]*):(\d+)(?: \(discriminator \d+\))?\s*$")
 _TARGET = re.compile(r"(?:0x)?([0-9a-f]+)\s+<[^>]*>")
 
@@ -272,11 +271,18 @@ def _objdump(text: str) -> list[Function]:
     from .isa import ISAS
     out: list[Function] = []
     x86 = ISAS["x86-64" if re.search(r"x86.64", text[:400]) else "riscv64"]
+    amd = "amdgpu" in text[:400]
     frames: tuple = ()
+    start = 0
     for line in text.split("\n"):
         if hit := _OBJ_FUNCTION.match(line):
             out.append(Function(hit[2]))
-            frames = ()
+            frames, start = (), int(hit[1], 16)
+        elif amd and out and (hit := _OBJ_AMD.match(line)):
+            i = _instruction(hit[1], frames, "", ISAS["amdgcn"], int(hit[2], 16))
+            if i.mnemonic.startswith(("s_branch", "s_cbranch")):
+                i.operands = f"{start + int(hit[3] or '0', 16):x} <{out[-1].name}>"
+            out[-1].instructions.append(i)
         elif out and (hit := _OBJ_CODE.match(line)):
             body, _, comment = hit[2].replace("\t", " ").strip().partition(" #" if x86.name == "x86-64" else " // ")
             if not body or body.startswith(("<unknown>", "(bad)", ".word", ".short", ".byte", ".long")):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Machine:
     """What a classifier asks about the machine besides the text: bits of a vector register whose width the code leaves open
-    (RVV, SVE), and elements that a GPU's warp has."""
+    (RVV, SVE)."""
 
     vlen: int = 128
 

@@ -43,7 +43,6 @@ _CONVERT = re.compile(r"cvt|pmov[sz]x|pmov(?:us|s)?(?:wb|dw|db|qd|qw|qb)$|pack[u
 _SHUFFLE = re.compile(
     r"p?shuf|perm|unpck|punpck|palignr|alignr$|align[dq]$|p?insr?|insert|p?extr|extract|broadcast|mov(?:ddup|shdup|sldup|hlps|lhps)"
     r"|(?:p?compress|p?expand)|ps(?:ll|rl)dq$|pmov(?:m2|[bwdq]2m)|shuf[fi]|fmul4|pbroadcast|insertps|extractps|extrq|insertq")
-_MOVES = re.compile(r"mov(?:[aul]|nt|dq|hl?p|lp|h|q2dq|dq2q)|movs[sdh]$|mov[dqw]$|lddqu|mask|rsqrt")
 _MOVE = re.compile(r"(mov(?:a|u|nt)(ps|pd)|mov(?:dqa|dqu|ntdqa?)(8|16|32|64)?|lddqu|mov(ss|sd|sh)|mov([dqw])|mov[hl](ps|pd)"
                    r"|p?maskmov(ps|pd|d|q|dqu)?|movnt(ss|sd|q)|movrs[bwdq])$")
 _BLEND = re.compile(r"p?blend(?:v|m)?(ps|pd|b|w|d|q|vb)$")
@@ -162,11 +161,8 @@ def _simd(m, ops, width, memory, to_memory, masked, operands) -> Class | None:
             return Class("config", "vector", element, 0)
         kind = "gather" if "gather" in base else "scatter"
         return Class(kind, "vector", element, width, **({"loads": width} if kind == "gather" else {"stores": width}), masked=True)
-    if not width:  # a memory operand alone cannot say
-        if hit := re.match(r"(cvtt?s[dsh]2u?si|ucom|com)", base):
-            pass
-        elif not (_CONFIG.match(m) is None and v):
-            return None
+    if not width and not v and not base.startswith("cvt"):
+        return None  # a name that vectors share with general registers, without a vector register
     for pattern, kind in _FLOATS:
         if hit := pattern.match(base):
             element, packed = _FLOAT[hit[1]]
