@@ -73,7 +73,7 @@ TARGETS = {t.name: t for t in (
            **_RISCV),
     # LLVM 22 has no name for the K3's cores: their features are given instead.
     Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", isa="RVV", vector_bits=256,
-           registers=32, dot=(8, 2), **_RISCV),
+           registers=32, dot=(8, 2), polynomials=1, **_RISCV),
     Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", isa="RVV", vector_bits=1024,
            registers=32, dot=(8, 2), **_RISCV),
 )}
