@@ -191,7 +191,7 @@ class Kernel:
         itself: it does so where registers are short, too."""
         work = {v for v, _ in visited if v.op is not None and v not in self.buffers and v.type.elem[0] in "fb"
                 and v.op.name.startswith(("arith.", "math.", "tt.extern"))}
-        heavy = len(work) > 4 or any(v.op.name in lower.reduce.HEAVY for v in work)
+        heavy = len(work) > 4 or lower.reduce.is_heavy(self, visited)
         return min(self.target.unroll, self.target.polynomials) if heavy else self.target.unroll
 
     def unrolled(self, times: int) -> str:

@@ -18,9 +18,9 @@ _BINARY = {"obj": "obj", "cubin": "obj", "hsaco": "obj"}
 
 @dataclass
 class Code:
-    """One kernel's code for one target. isa: row of isa.ISAS of `text`, the assembly that is judged. stages: name -> text or bytes. sources: files
-    whose lines are the user's (others are libraries'). facts: registers, shared memory, ... f64: do its arguments ask for fp64?
-    unaligned: arguments whose alignment is not known. compiled: Triton's kernel object where it came from one."""
+    """One kernel's code for one target. isa: row of isa.ISAS of `text`, the assembly that is judged. stages: name -> text or bytes. sources: the
+    kernel's own files. facts: registers, shared memory, ... f64: do its arguments ask for fp64? unaligned: arguments whose alignment is not
+    known. only: functions to judge; all where it is empty."""
 
     name: str
     target: str
@@ -47,6 +47,7 @@ class Code:
 def of_launch(launch: Launch, goal: Goal) -> Code:
     """Compile a launch for a target. Raises `CompileError` with the kernel's line."""
     from triton import knobs
+    from triton.runtime import driver
 
     from ...backends import drivers
     with drivers.compiling_for(goal.triton()):
@@ -55,7 +56,7 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
             if _file(launch.kernel) not in str(compiled.asm.get("ttir", "")):  # kept from a file of the same text elsewhere: its lines are not here
                 with knobs.compilation.scope():
                     knobs.compilation.always_compile = True
-                    launch.kernel.device_caches.clear()
+                    launch.kernel.device_caches.pop(driver.active.get_current_device(), None)
                     compiled = launch.compile()
         except Error:
             raise

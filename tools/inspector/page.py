@@ -28,7 +28,7 @@ def _kernel(report: Report, n: int) -> str:
     code = report.code
     panes = []
     text = code.stages.get("source")
-    files = list(dict.fromkeys(at[0] for r in report.regions for i in r.instructions if (at := line_of(i, code))))
+    files = list(dict.fromkeys(at[0] for r in report.regions for i in r.instructions if (at := line_of(i))))
     main = files or list(code.sources)
     for path in main[:4]:
         shown = text if isinstance(text, str) and path in code.sources else _read(path)
@@ -73,7 +73,7 @@ def _line(text: str, key: str, n: int, css: str = "", note: str = "") -> str:
 
 
 def _source(text: str, path: str, report: Report, n: int) -> str:
-    used = {at[1] for r in report.regions for i in r.instructions if (at := line_of(i, report.code)) and at[0] == path}
+    used = {at[1] for r in report.regions for i in r.instructions if (at := line_of(i)) and at[0] == path}
     lines = text.split("\n")
     low, high = (max(0, min(used) - 12), min(len(lines), max(used) + 6)) if used and len(lines) > 120 else (0, len(lines))
     return "\n".join(_line(f"{k + 1:5} {lines[k]}", f"{path}:{k + 1}" if k + 1 in used else "", n) for k in range(low, high))
@@ -166,7 +166,7 @@ def _assembly(report: Report, n: int) -> str:
                 run.append(f'<span class="label">{html.escape(names[k])}:</span>')
             c = i.what
             note = " ".join(filter(None, (c.unit, c.kind, c.element, f"{c.bits} bit" if c.bits else "", "spill" if c.is_spill else "")))
-            run.append(_line(f"    {i.text}", _key(line_of(i, report.code)), n, _CLASS[style(c)], note))
+            run.append(_line(f"    {i.text}", _key(line_of(i)), n, _CLASS[style(c)], note))
         if run:
             out.append(_group(last, run, report))
             run, last = [], None

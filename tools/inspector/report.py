@@ -65,7 +65,7 @@ class Report:
     def _instruction(self, f: Function, i) -> dict:
         c = i.what
         return {"function": f.name, "text": i.text, "kind": c.kind, "unit": c.unit, "element": c.element, "bits": c.bits, "load_bits": c.loads,
-                "store_bits": c.stores, "spill": c.is_spill, "masked": c.masked, "line": stats.line_of(i, self.code)}
+                "store_bits": c.stores, "spill": c.is_spill, "masked": c.masked, "line": stats.line_of(i)}
 
 
 def of(code: Code) -> Report:

@@ -30,7 +30,7 @@ _LIBRARY = re.compile(r"/triton/(language|runtime|experimental)/|^<")
 
 @dataclass
 class Region:
-    """A loop of a function, or the body of one without loops (`loop` is None). kept: instructions the region owns (those of inner loops are not
+    """A loop of a function, or the body of one without loops (`loop` is None). instructions: those the region owns (those of inner loops are not
     its own). hot: innermost and carrying memory or arithmetic; tail: takes what another loop over the same lines leaves."""
 
     function: Function
@@ -60,7 +60,7 @@ class Region:
         return f"{name.rpartition('/')[2]}:{at[0]}" + (f"-{at[-1]}" if at[-1] != at[0] else "")
 
 
-def line_of(i: Instruction, code: Code) -> tuple[str, int] | None:
+def line_of(i: Instruction) -> tuple[str, int] | None:
     """The user's source line of an instruction: the innermost frame outside Triton's own library."""
     return next((frame for frame in i.lines if not _LIBRARY.search(frame[0])), None)
 
@@ -109,7 +109,7 @@ def _count(r: Region, gpu: bool):
     r.elements = Counter(i.what.element for i in r.instructions if i.what.is_float_work)
     r.calls = Counter(i.what.target or "an address" for i in r.instructions if i.what.kind == "call")
     for i in r.instructions:
-        if works(i, gpu) and (at := line_of(i, r.code)):
+        if works(i, gpu) and (at := line_of(i)):
             r.lines[at] += 1
     floats = [i.what for i in r.instructions if i.what.is_float_work]
     memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill and i.what.space not in ("const", "param")]

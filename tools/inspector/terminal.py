@@ -61,7 +61,7 @@ def style(c) -> str:
 def _lines(r: Region, report: Report) -> Text:
     text, last = Text(no_wrap=True, overflow="ellipsis"), None
     for i in r.instructions:
-        at = line_of(i, report.code)
+        at = line_of(i)
         if at and at != last:
             source = linecache.getline(*at).strip()
             text.append(f"{at[0].rpartition('/')[2]}:{at[1]}  {source}\n", "bold magenta")

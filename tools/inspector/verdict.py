@@ -61,7 +61,7 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
     verdict = of(r, gpu)
 
     def at(pick) -> str:
-        lines = Counter(line for i in r.instructions if pick(i) and (line := line_of(i, code)))
+        lines = Counter(line for i in r.instructions if pick(i) and (line := line_of(i)))
         return "{}:{}".format(lines.most_common(1)[0][0][0].rpartition("/")[2], lines.most_common(1)[0][0][1]) if lines else ""
 
     def add(name, text, remedy, pick=lambda i: i.what.is_float_work):

@@ -131,9 +131,14 @@ def reduce(k, op):
 HEAVY = {f"math.{name}" for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf")} | {"tt.extern_elementwise"}
 
 
+def is_heavy(k, visited) -> bool:
+    """Does one of these expressions' operations become a polynomial?"""
+    return any(v.op is not None and v.op.name in HEAVY and v not in k.buffers for v, _ in visited)
+
+
 def chunks_together(k, nest, sinks) -> int:
     """Chunks of a reduction that run side by side: enough to hide the latency of an addition, as many as fit in registers."""
-    heavy = any(v.op is not None and v.op.name in HEAVY and v not in k.buffers for v, _ in nest.explore(sinks))
+    heavy = is_heavy(k, nest.explore(sinks))
     nest.times_of_chunks = 1 if heavy else min(2, k.target.unroll)
     return k.target.polynomials if heavy else 4
 

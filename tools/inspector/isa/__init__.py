@@ -22,8 +22,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Isa:
-    """A row: module below this package; `syntax`: how text.py reads it; `comment`: what starts a comment; `gpu`; `vectors`: has the
-    ISA vector instructions that fp32 code could use; `machine`: ELF's e_machine."""
+    """A row: module below this package; `syntax`: how text.py reads it; `comment`: what starts a comment; `gpu`;
+    `machine`: ELF's e_machine."""
 
     name: str
     module: str
