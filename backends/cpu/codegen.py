@@ -507,6 +507,26 @@ class Kernel:
         nest.run(nest.default_order, body, unroll)
         self.keeps, self._keep_bufs = saved_keeps, saved_bufs
 
+    def materialise_pairs(self, buf: Buffer, v: Value, convert, vdim: int, inner: int, unroll: int):
+        """As `materialise_into`, of a panel whose lanes hold two neighbours along `inner` each, the first one low."""
+        saved_keeps, saved_bufs = self.keeps, self._keep_bufs
+        self._keep_bufs = {}
+        dims = tuple(range(len(v.type.shape)))
+        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim, inner=inner,
+                               lanes=min(self.target.lanes(32), v.type.shape[vdim]))
+        nest.strides[inner] = 2
+
+        def body(u):
+            first = nest.at(v, dims)
+            pair = [first, nest.next_along(inner, lambda: nest.at(v, dims))]
+            n = nest.lanes
+            low, high = (self.b.splat(convert(self.b, x) if convert else x, n) for x in pair)
+            both = self.b.shuffle(low, high, [x // 2 + n * (x % 2) for x in range(2 * n)])
+            nest.store_pairs(buf, dims, both)
+
+        nest.run(nest.default_order, body, unroll)
+        self.keeps, self._keep_bufs = saved_keeps, saved_bufs
+
     # -- memory order
     def _arg_index(self, ptr: Value) -> int | None:
         root = root_pointer(ptr, self.carried)
@@ -701,6 +721,20 @@ class Kernel:
         b.enter(then)
         fn()
         b.br(after)
+        b.enter(after)
+
+    def either(self, test: Val, yes, no):
+        """Run `yes` where the scalar `test` holds, else `no`."""
+        b = self.b
+        if test.const is not None:
+            (yes if test.const else no)()
+            return
+        then, other, after = (self.fn.new_block(x) for x in ("then", "else", "after"))
+        b.cond_br(test, then, other)
+        for block, fn in ((then, yes), (other, no)):
+            b.enter(block)
+            fn()
+            b.br(after)
         b.enter(after)
 
     def pooled(self, b, value: float, lanes: int) -> Val:

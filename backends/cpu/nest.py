@@ -90,6 +90,7 @@ class Nest:
         self.atoms: list[tuple[Value, tuple, dict[int, Poly], Poly]] = []
         self._affine: dict = {}
         self.reversed: int | None = None
+        self.strides: dict[int, int] = {}  # how many indices a loop over a dimension takes at once, where that is not one
         self.times = 1  # what the innermost loop is unrolled
         self.times_of_chunks = 1  # the same where it takes several chunks at once already
         self.merged = False  # dimensions were merged: one stage of many, whose loops are left as they are
@@ -168,6 +169,15 @@ class Nest:
             return fn()
         finally:
             self.b.section = saved
+
+    def next_along(self, d: int, fn):
+        """`fn()` at the next index of `d`, the innermost loop's dimension, which goes in twos."""
+        lvl = self.depth_of[d]
+        index, memo = self.index[d], self.memos[lvl]
+        self.index[d], self.memos[lvl] = self.b.add(index, i64(1)), {}
+        result = fn()
+        self.index[d], self.memos[lvl] = index, memo
+        return result
 
     def hoisted(self, level: int, key, fn):
         """`fn()` emitted once at loop depth `level` and remembered there under `key`.
@@ -343,7 +353,7 @@ class Nest:
                 vector_terms.append((v, vd, scale))
             else:
                 terms.append((self.level(vd), lambda v=v, vd=vd, s=scale: self._opaque_term(v, vd, s)))
-        base = self.hoisted(0, ("base", aff.ptr, _poly_key(aff.base), elem), lambda: b.gep(
+        base = self.hoisted(0, ("base", aff.ptr, poly_key(aff.base), elem), lambda: b.gep(
             elem, k.scalar(aff.ptr), self.poly_value(aff.base)))
         # One address per loop depth, each from the one around it: the inner loop adds only its own index.
         by_level: dict[int, list] = {}
@@ -447,6 +457,18 @@ class Nest:
                 scatter(b, v, self._spread(elem, p, stride), const("i1", True, self.lanes))
         else:
             b.store(v, p, ir.bits_of(elem) // 8)
+
+    def store_pairs(self, buf: Buffer, dims, v: Val):
+        """Store the lanes' pairs (see `Kernel.materialise_pairs`) where the pair of the current indices is in a panel."""
+        b = self.b
+        axis, width, pitch = buf.panel
+        column, row = self.index_of(dims[axis]), self.index_of(dims[axis - 1])
+        inside = b.and_(column, i64(width - 1))
+        off = b.mul(_shr(b, column, width.bit_length() - 1), i64(pitch))
+        for a, d in enumerate(dims[:axis - 1]):
+            off = b.add(off, b.mul(self.index_of(d), i64(buf.strides[a])))
+        off = b.add(off, b.add(b.mul(row, i64(width)), b.mul(inside, i64(2))))
+        b.store(v, b.gep(v.elem, buf.ptr, off), ir.bits_of(v.elem) // 8)
 
     def _spread(self, elem: str, p: Val, stride: int | Val) -> Val:
         """A vector of pointers `stride` elements apart."""
@@ -560,7 +582,7 @@ class Nest:
     def _ranges(self, d: int, unroll: int):
         """The pieces of dimension `d`: (lo, hi, step, facts, chunks)."""
         n = self.shape[d]
-        step = self.lanes if d == self.vdim else 1
+        step = self.lanes if d == self.vdim else self.strides.get(d, 1)
         unroll = unroll if d == self.vdim else 1
         thresholds, facts_true, facts_false = [], {}, {}
         depth = self.depth_of[d]
@@ -572,7 +594,7 @@ class Nest:
             others = [o for o in coef if o != d]
             if any(self.depth_of.get(o, 0) >= depth for o in others):
                 continue  # decided by a loop further in
-            key = ("limit", _poly_key(base), tuple(sorted((o, _poly_key(coef[o])) for o in others)))
+            key = ("limit", poly_key(base), tuple(sorted((o, poly_key(coef[o])) for o in others)))
             t = self.hoisted(len(self.sections) - 1, key, lambda: self._limit(base, coef, others, n))
             thresholds.append(t)
             if d == self.vdim:
@@ -615,7 +637,7 @@ class Nest:
             yield i64(whole), end, step, facts, 1
 
 
-def _poly_key(p: Poly):
+def poly_key(p: Poly):
     return tuple(sorted((tuple(map(id, m)), c) for m, c in p.items()))
 
 

@@ -22,7 +22,8 @@ class Target:
     matrix micro-kernel, vectors a power of 2; isa: the vector ISA's name for
     people; half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); fma: whether it multiplies and
     adds in one; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers;
-    unroll: the same for other loops; dot_unroll: steps along K in the micro-kernel's loop; spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
+    unroll: the same for other loops; dot_unroll: steps along K in the micro-kernel's loop; bf16_dot: what multiplies pairs of bf16 and
+    adds them to f32 ("avx512", "neon", "amx", "": nothing); spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
 
     name: str
     triple: str
@@ -41,6 +42,7 @@ class Target:
     polynomials: int = 2
     unroll: int = 1
     dot_unroll: int = 4
+    bf16_dot: str = ""
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
@@ -60,22 +62,22 @@ TARGETS = {t.name: t for t in (
     Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
            scalef=True, polynomials=4, unroll=4, **_X86),
     Target("sapphirerapids", cpu="sapphirerapids", features="", isa="AVX-512", vector_bits=512, registers=32,
-           dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_X86),
+           dot=(6, 4), scalef=True, polynomials=4, unroll=4, bf16_dot="amx", **_X86),
     Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), dot_unroll=1,
            **_ARM),
     Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
-           dot_unroll=1, **_ARM),
+           dot_unroll=1, bf16_dot="neon", **_ARM),
     Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,
            dot=(4, 2), half=False, **_RISCV),
     Target("rv64gcv", cpu="generic-rv64", features=_RVA22V + ",+zvl128b", isa="RVV", vector_bits=128, registers=32,
-           dot=(8, 2), **_RISCV),
-    Target("spacemit-x60", cpu="spacemit-x60", features="", isa="RVV", vector_bits=256, registers=32, dot=(8, 2),
+           dot=(8, 2), dot_unroll=1, **_RISCV),
+    Target("spacemit-x60", cpu="spacemit-x60", features="", isa="RVV", vector_bits=256, registers=32, dot=(8, 2), dot_unroll=1,
            **_RISCV),
     # LLVM 22 has no name for the K3's cores: their features are given instead.
     Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", isa="RVV", vector_bits=256,
-           registers=32, dot=(8, 2), polynomials=1, **_RISCV),
+           registers=32, dot=(8, 2), dot_unroll=1, polynomials=1, **_RISCV),
     Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", isa="RVV", vector_bits=1024,
-           registers=32, dot=(8, 2), **_RISCV),
+           registers=32, dot=(8, 2), dot_unroll=1, **_RISCV),
 )}
 
 # The host's row by what the CPU can do, widest first: (machine, required LLVM features, base row).
@@ -103,10 +105,19 @@ def native() -> Target:
             if arch == "riscv64":  # the generic name with the row's features: LLVM aborts on names it does not know
                 return dataclasses.replace(row, name="native")
             # The row's own CPU name is one that LLVM knows; what the host adds comes as features it reported itself.
-            # amx and the 16-bit dot instructions stay out: nothing here emits them, and they change nothing else.
-            features = ",".join(f"+{f}" for f, on in sorted(host.items()) if on and not f.startswith("amx"))
-            return dataclasses.replace(row, name="native", features=features)
+            tiles = bool(host.get("amx-tile") and host.get("amx-bf16")) and _tiles_granted()
+            features = ",".join(f"+{f}" for f, on in sorted(host.items()) if on and (tiles or not f.startswith("amx")))
+            bf16 = "amx" if tiles else "avx512" if host.get("avx512bf16") and row.vector_bits == 512 else row.bf16_dot
+            return dataclasses.replace(row, name="native", features=features, bf16_dot=bf16)
     raise CompileError(f"triton-cpu: no target row for this machine ({machine}); rows: {', '.join(TARGETS)}")
+
+
+def _tiles_granted() -> bool:
+    """Ask Linux for AMX's tile registers, which a process gets on demand only: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA),
+    see the kernel's Documentation/arch/x86/xstate.rst. All threads have them from then on, and children too."""
+    import ctypes
+
+    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
 
 
 def with_vlen(name: str, vlen: int) -> Target:

@@ -32,7 +32,7 @@ def operand(name, shape, generator):
         return x, x.double()
     dtype = FP8[name] if name in FP8 else torch_type(name)
     x = torch.randn(shape, generator=generator).to(dtype)
-    return (x.view(torch.int8) if name in FP8 else x), x.double()
+    return (x.view(torch.int8) if name in FP8 else x), x.double().clone()
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int8", "float8e5", "float8e4nv", "float8e4b8",
@@ -169,3 +169,47 @@ def test_batched_dot_scaled(seed):
     wide_a = wide_a * (2.0**(sa.double() - 127)).repeat_interleave(32, 2)
     wide_b = wide_b * (2.0**(sb.double() - 127)).repeat_interleave(32, 2).transpose(1, 2)
     assert check.error(out, wide_a @ wide_b) < 2e-6
+
+
+@triton.jit
+def edge_kernel(a_ptr, b_ptr, c_ptr, out_ptr, m, n, ka, kb, sam, sak, sbk, sbn, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+                OUT: tl.constexpr, TRANS: tl.constexpr):
+    rows, cols, ks = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a = tl.load(a_ptr + rows[:, None] * sam + ks[None, :] * sak, mask=(rows[:, None] < m) & (ks[None, :] < ka), other=0)
+    if TRANS:
+        b = tl.trans(tl.load(b_ptr + cols[:, None] * sbn + ks[None, :] * sbk, mask=(ks[None, :] < kb) & (cols[:, None] < n), other=0))
+    else:
+        b = tl.load(b_ptr + ks[:, None] * sbk + cols[None, :] * sbn, mask=(ks[:, None] < kb) & (cols[None, :] < n), other=0)
+    at = rows[:, None] * N + cols[None, :]
+    tl.store(out_ptr + at, tl.dot(a, b, tl.load(c_ptr + at), out_dtype=OUT, input_precision="ieee"))
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "float64", "int8"])
+@pytest.mark.parametrize("odd", [None, float("inf"), float("nan")])
+@pytest.mark.parametrize("turned_a,turned_b,trans", [(False, False, False), (False, True, False), (True, False, False), (True, True, True)])
+def test_edges_are_as_if_computed(name, odd, turned_a, turned_b, trans, seed):
+    """What masks leave out counts as 0: 0 x inf and 0 x NaN too, which an edge tile that skips zeros must not lose."""
+    g = torch.Generator().manual_seed(seed)
+    M, N, K = 32, 128, 64
+    to = "int32" if name == "int8" else "float64" if name == "float64" else "float32"
+    for m, n, ka, kb in [(32, 128, 64, 64), (17, 33, 31, 31), (1, 1, 1, 1), (0, 5, 7, 7), (32, 64, 20, 41), (32, 50, 41, 20), (5, 128, 0, 0),
+                         tuple(torch.randint(0, s + 1, (), generator=g).item() for s in (M, N, K, K))]:
+        a, wide_a = operand(name, (M, K), g)
+        b, wide_b = operand(name, (K, N), g)
+        if odd is not None and name != "int8":
+            for x, wide, r, c in ((a, wide_a, m, ka), (b, wide_b, kb, n)):
+                if r and c:  # one element that is there; what is masked off is odd everywhere, and must not be seen
+                    i, j = (torch.randint(0, s, (), generator=g).item() for s in (r, c))
+                    x[i, j] = wide[i, j] = odd
+                x[r:], x[:, c:] = odd, odd
+        wide_a[m:], wide_a[:, ka:], wide_b[kb:], wide_b[:, n:] = 0, 0, 0, 0
+        a = a.T.contiguous().T if turned_a else a
+        b = b.T.contiguous().T if turned_b else b
+        c = torch.randint(-9, 10, (M, N), generator=g).to(torch_type(to))
+        out, whole = check.guarded((M, N), torch_type(to))
+        edge_kernel[(1,)](a, b, c, out, m, n, ka, kb, *a.stride(), *b.stride(), M, N, K, tl_type(to), trans)
+        want = wide_a @ wide_b + c.double()
+        assert check.guards_hold(whole)
+        bad = ~want.isfinite()
+        assert torch.equal(~out.isfinite(), bad), (m, n, ka, kb)
+        assert check.error(out[~bad], want[~bad]) < (1e-14 if to == "float64" else 2e-6), (m, n, ka, kb)

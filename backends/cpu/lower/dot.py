@@ -1,18 +1,18 @@
 """tt.dot: operands packed into scratch, accumulators in registers, one micro-kernel whose shape is the target row's.
 
-B goes in panels as wide as the micro-kernel, so its inner loop reads it in order. A's elements are broadcast one at a
-time, so where A is a load of whole rows in the computing type it is read where it lies; else it goes row by row with a
-stride that avoids cache-set conflicts. fp16 and bf16 widen to f32 while they are packed. The accumulator block lives in scratch
-and is updated in place across the loop over K.
+The accumulator block lives in scratch and is updated in place across the loop over K. Rows, columns and steps along K that
+masks leave out are not computed where that changes nothing: nothing is added by 0 x 0, and by 0 x y only where y is finite,
+which is looked up in the edge tiles that need it.
 """
 
 from __future__ import annotations
 
 from .. import ir
-from ..analysis import poly, poly_add, poly_const
 from ..ir import Val, const, i64
 from ..nest import REGISTER, Buffer, Nest
-from . import convert, math
+from . import convert, micro, pack
+from .micro import Extent
+from .pack import Kind, Rows
 
 #: (operand element) -> element that products are computed in
 COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32", **dict.fromkeys(convert.NARROW, "f32")}
@@ -28,23 +28,39 @@ def dot(k, op):
     product(k, op, a, bv, c)
 
 
+def _kind(target, a: str, b: str, m: int, n: int, kk: int) -> Kind:
+    """How the target multiplies these operands best."""
+    lanes = target.lanes(32)
+    if a == b == "bf16" and target.bf16_dot and kk >= 2 and n >= lanes:
+        tiles = target.bf16_dot == "amx" and m % 16 == 0 and n % 16 == 0 and kk % 32 == 0
+        return Kind("bf16", "f32", 2, tiles)
+    if a == b == "i8" and target.triple.startswith("x86") and kk >= 2 and n >= lanes:
+        return Kind("i16", "i32", 2)
+    return Kind(COMPUTE[a], COMPUTE[a])
+
+
 def product(k, op, a, bv, c):
     """op's result = a @ bv + c."""
-    compute = COMPUTE[a.type.elem]
     *batch, m, kk = a.type.shape
     n = bv.type.shape[-1]
     out = op.result
-    lanes = min(k.target.lanes(ir.bits_of(REGISTER[compute])), n)
-    rows, vectors = k.target.dot
+    kind = _kind(k.target, a.type.elem, bv.type.elem, m, n, kk)
+    lanes = min(k.target.lanes(ir.bits_of(REGISTER[kind.acc])), n)
+    rows, vectors = (32, 2) if kind.tiles else k.target.dot
     rows, vectors = min(rows, m), max(1, min(vectors, n // lanes))
-    width = lanes * vectors
     count = 1
     for d in batch:
         count *= d
-    rows_of_a = _rows(k, a, compute, bool(batch))
-    b_buf = _pack_panels(k, bv, compute, width)
-    dest = _destination(k, op, c, compute)
-    _accumulate(k, dest, rows_of_a, b_buf, compute, count, m, n, kk, rows, lanes, vectors)
+    a_ends, b_ends = pack.limits(k, a), pack.limits(k, bv)
+    rows_of_a = pack.rows(k, a, kind, b_ends[0])
+    panels = pack.panels(k, bv, kind, lanes * vectors)
+    dest = _destination(k, op, c, kind.acc)
+    extent = _extent(k, kind, rows_of_a, panels, a_ends, b_ends, count, m, n, kk)
+    if kind.tiles:
+        micro.configure_tiles(k)
+    micro.accumulate(k, kind, dest, rows_of_a, panels, count, extent, rows, vectors)
+    if kind.tiles:
+        micro.release_tiles(k)
     if dest.elem == out.type.elem:
         k.buffers[out] = dest
     else:
@@ -60,117 +76,72 @@ def _convert_buffer(k, op, src: Buffer, dst: Buffer):
         dst, nest.identity, convert.float_to_float(k.b, nest.load_buffer(src, nest.identity), src.elem, dst.elem)))
 
 
-def _widening(src: str, dst: str):
-    if src == dst:
-        return None
-    if dst[0] == "i":
-        return lambda b, v: b.cast("sext", v, REGISTER[dst])
-    return lambda b, v: convert.float_to_float(b, v, src, dst)
+# --- how far to go -----------------------------------------------------------------------------------------------------
 
 
-def _rows(k, v, compute: str, batched: bool) -> tuple[Val, Val, int]:
-    """(pointer to row 0 of A, elements from row to row, elements from batch to batch)."""
+def _extent(k, kind: Kind, a: Rows, panels: Val, a_ends, b_ends, batch: int, m: int, n: int, kk: int) -> Extent:
+    """Up to where the product has to be computed, given where A's rows and columns, and B's, end."""
     b = k.b
-    buf = k.buffers.get(v)
-    if buf is not None and buf.elem == compute and buf.strides[-1] == 1 and buf.panel is None:
-        return buf.ptr, i64(buf.strides[-2]), buf.strides[0]
-    *batch, m, kk = v.type.shape
-    direct = None if batched else _rows_in_place(k, v, compute)
-    if direct and direct[0].const:
-        return direct[1], direct[2], 0
-    pitch = kk + 16 if kk >= 64 else kk
-    strides, step = [], m * pitch
-    for d in reversed(batch):
-        strides.append(step)
-        step *= d
-    out = k.alloc(v.type.shape, compute, tuple(reversed(strides)) + (pitch, 1), size=step)
-    if direct is None:
-        k.materialise_into(out, v, _widening(v.type.elem, compute))
-        return out.ptr, i64(pitch), out.strides[0]
-    whole, ptr, lda = direct
-    ptr_slot, lda_slot = b.alloca("ptr", "rows"), b.alloca("i64", "pitch")
-    pack, ready = k.fn.new_block("pack"), k.fn.new_block("ready")
-    b.store(ptr, ptr_slot, 8)
-    b.store(lda, lda_slot, 8)
-    b.cond_br(whole, ready, pack)
-    b.enter(pack)
-    k.materialise_into(out, v, _widening(v.type.elem, compute))
-    b.store(out.ptr, ptr_slot, 8)
-    b.store(i64(pitch), lda_slot, 8)
-    b.br(ready)
-    b.place(ready)
-    return b.load("ptr", ptr_slot, 8), b.load("i64", lda_slot, 8), 0
+    depth, rows, columns = i64(kk), i64(m), i64(n)
+    if a_ends[1] and b_ends[0]:
+        same = a_ends[1].key == b_ends[0].key
+        depth = a_ends[1].at if same else b.intrinsic("smax", a_ends[1].at, b_ends[0].at)
+    if a_ends[0]:
+        rows = a_ends[0].at
+    if b_ends[1]:
+        columns = b_ends[1].at
+    if kind.acc[0] == "f" and batch == 1:
+        # Rows of zeros times a B that has an infinity or NaN are NaN; so are columns of zeros.
+        if rows.const != m:
+            rows = _unless(k, b.icmp("slt", rows, i64(m)), lambda: _finite(k, kind, panels, i64(0), i64(1), i64(kk * n)), rows, i64(m))
+        if columns.const != n:
+            there = a_ends[0].at if a_ends[0] else i64(m)
+            columns = _unless(k, b.icmp("slt", columns, i64(n)), lambda: _finite(k, kind, a.ptr, a.pitch, there, depth), columns, i64(n))
+    elif kind.acc[0] == "f":
+        rows, columns = i64(m), i64(n)
+    return Extent(m, n, kk, rows, columns, depth)
 
 
-def _rows_in_place(k, v, compute: str):
-    """(i1: is every element there, pointer to row 0, elements from row to row) where A is a plain load of contiguous
-    rows; None otherwise."""
-    op = v.op
-    if op is None or op.name != "tt.load" or v in k.buffers or v.type.elem != compute:
-        return None
-    nest = Nest(k, v.type.shape)
-    dims = nest.identity
-    aff = nest.affine(op.operands[0], dims)
-    if aff.ptr is None or aff.ptr.type.is_tensor or aff.opaque or poly_const(aff.coef.get(1, {})) != 1:
-        return None
-    limits = _all_below(nest, op.operands[1], dims) if len(op.operands) > 1 else []
-    if limits is None:
-        return None
-    found = []
-
-    def emit(_):
-        whole = const("i1", True)
-        for limit in limits:
-            test = limit if isinstance(limit, Val) else k.b.icmp("slt", nest.poly_value(limit), i64(0))
-            whole = k.b.and_(whole, test)
-        ptr = k.b.gep(REGISTER[compute], k.scalar(aff.ptr), nest.poly_value(aff.base))
-        found.append((whole, ptr, nest.poly_value(aff.coef.get(0, {}))))
-
-    nest.run([], emit)
-    return found[0]
+def _unless(k, edge: Val, finite, limit: Val, whole: Val) -> Val:
+    """`limit` where `edge` holds and `finite()`, else `whole`."""
+    b = k.b
+    slot = b.alloca("i64", "end")
+    b.store(whole, slot, 8)
+    k.guarded(edge, lambda: b.store(b.select(finite(), limit, whole), slot, 8))
+    return b.load("i64", slot, 8)
 
 
-def _all_below(nest, mask, dims):
-    """The conditions (scalars, or polynomials that must be negative) under which a mask holds everywhere, or None."""
-    op = mask.op
-    if not mask.type.is_tensor:
-        return [nest.k.scalar(mask)]
-    if op is None or mask in nest.k.buffers:
-        return None
-    if op.name == "tt.splat":
-        return [nest.k.scalar(op.operands[0])]
-    if op.name == "arith.constant" and not isinstance(op.attrs["value"], list):
-        return [const("i1", op.attrs["value"])]
-    if op.name == "arith.andi":
-        parts = [_all_below(nest, o, dims) for o in op.operands]
-        return None if None in parts else parts[0] + parts[1]
-    if op.name == "arith.cmpi":
-        nest.atoms = []
-        nest.find_atoms([(mask, dims)])
-        if not nest.atoms:
-            return None
-        _, _, coef, worst = nest.atoms[0]
-        for d, p in coef.items():
-            c = poly_const(p)
-            if c not in (1, -1):  # a larger step might wrap in 32 bits, on purpose
-                return None
-            worst = poly_add(worst, poly(max(c, 0) * (nest.shape[d] - 1)))
-        return [worst]
-    mapped = nest.k.mapped_dims(op, dims)
-    return _all_below(nest, op.operands[0], mapped) if mapped is not None else None
+def _finite(k, kind: Kind, ptr: Val, pitch: Val, rows: Val, length: Val) -> Val:
+    """Are `rows` rows of `length` floats free of infinities and NaNs: is an exponent of all ones nowhere?"""
+    b = k.b
+    packed = REGISTER[kind.packed]
+    bits = ir.bits_of(packed)
+    elem = f"i{bits}"
+    lanes = k.target.lanes(bits)
+    exponent = {16: 0x7F80, 32: 0x7F800000, 64: 0x7FF << 52}[bits]
+    slot, last = b.alloca(ir.vec(elem, lanes), "worst"), b.alloca(elem, "worst")
+    b.store(const(elem, 0, lanes), slot, 64)
+    b.store(const(elem, 0), last, 8)
+
+    def note(at, where, lanes):
+        ty = ir.vec(elem, lanes)
+        v = b.and_(b.load(ty, at, bits // 8), const(elem, exponent, lanes))
+        b.store(b.intrinsic("umax", b.load(ty, where, 8), v), where, 8)
+
+    def row(i):
+        line = b.gep(packed, ptr, b.mul(i, pitch))
+        main = b.and_(length, i64(-lanes))
+        k.loop(i64(0), main, lanes, lambda q: note(b.gep(packed, line, q), slot, lanes), "finite")
+        k.loop(main, length, 1, lambda q: note(b.gep(packed, line, q), last, 1), "finite")
+
+    k.loop(i64(0), rows, 1, row, "finite")
+    worst = b.load(ir.vec(elem, lanes), slot, 64)
+    if lanes > 1:
+        worst = b.call(f"llvm.vector.reduce.umax.{ir.mangle(worst.ty)}", elem, [worst])
+    return b.icmp("ult", b.intrinsic("umax", worst, b.load(elem, last, 8)), const(elem, exponent))
 
 
-def _pack_panels(k, v, compute: str, width: int) -> Buffer:
-    *batch, kk, n = v.type.shape
-    strides, step = [], kk * n
-    for d in reversed(batch):
-        strides.append(step)
-        step *= d
-    axis = len(batch) + 1
-    out = k.alloc(v.type.shape, compute, tuple(reversed(strides)) + (width, 1), panel=(axis, width, kk * width))
-    lanes = k.target.lanes(ir.bits_of(REGISTER[compute]))
-    k.materialise_into(out, v, _widening(v.type.elem, compute), vdim=axis, inner=axis - 1, unroll=max(1, width // lanes))
-    return out
+# --- accumulators --------------------------------------------------------------------------------------------------------
 
 
 def _destination(k, op, c, compute: str) -> Buffer:
@@ -191,7 +162,7 @@ def _destination(k, op, c, compute: str) -> Buffer:
                     return buf
     if buf is None:
         buf = k.alloc(shape, compute)
-    k.materialise_into(buf, c, _widening(c.type.elem, compute))
+    k.materialise_into(buf, c, pack.widening(c.type.elem, compute))
     return buf
 
 
@@ -199,67 +170,6 @@ def _elementwise_in(k, c, arg) -> bool:
     """Does `c` read `arg` only at its own index?"""
     nest = Nest(k, c.type.shape)
     return all(dims == nest.identity for v, dims in nest.explore([(c, nest.identity)]) if v is arg)
-
-
-def _accumulate(k, dest, a, bb, compute, batch, m, n, kk, rows, lanes, vectors):
-    """dest[batch, m, n] += a[batch, m, kk] @ b[batch, kk, n]."""
-    b = k.b
-    t = REGISTER[compute]
-    ty = ir.vec(t, lanes)
-    size = ir.bits_of(t) // 8
-    width = lanes * vectors
-    a_ptr, lda, a_batch = a
-    k_unroll = next(u for u in (4, 2, 1) if kk % u == 0 and u <= k.target.dot_unroll)
-    isf = compute[0] == "f"
-
-    def one_batch(p):
-        a_base = b.gep(t, a_ptr, b.mul(p, i64(a_batch if batch > 1 else 0)))
-        b_base = b.gep(t, bb.ptr, b.mul(p, i64(kk * n)))
-        c_base = b.gep(t, dest.ptr, b.mul(p, i64(m * n)))
-
-        def panel(j):
-            b_panel = b.gep(t, b_base, b.mul(j, i64(kk)))
-            tile_rows(0, m - m % rows, rows, j, b_panel)
-            if m % rows:
-                tile_rows(m - m % rows, m, m % rows, j, b_panel)
-
-        def tile_rows(lo, hi, r, j, b_panel):
-            slots = [[b.alloca(ty, "acc") for _ in range(vectors)] for _ in range(r)]
-
-            def tile(i):
-                c_tile = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j))
-                a_tile = b.gep(t, a_base, b.mul(i, lda))
-                a_rows = [b.gep(t, a_tile, b.mul(i64(x), lda)) for x in range(r)]
-                where = [[b.gep(t, c_tile, i64(x * n + v * lanes)) for v in range(vectors)] for x in range(r)]
-                for x in range(r):
-                    for v in range(vectors):
-                        b.store(b.load(ty, where[x][v], size), slots[x][v], 64)
-
-                def step(q):
-                    acc = [[b.load(ty, s, 64) for s in line] for line in slots]
-                    b_row = b.gep(t, b_panel, b.mul(q, i64(width)))
-                    a_cols = [b.gep(t, row, q) for row in a_rows]
-                    for u in range(k_unroll):
-                        cols = [b.load(ty, b.gep(t, b_row, i64(u * width + v * lanes)), size) for v in range(vectors)]
-                        for x in range(r):
-                            s = b.splat(b.load(t, b.gep(t, a_cols[x], i64(u)), size), lanes)
-                            for v in range(vectors):
-                                acc[x][v] = (math.mul_add(b, s, cols[v], acc[x][v]) if isf else
-                                             b.add(b.mul(s, cols[v]), acc[x][v]))
-                    for x in range(r):
-                        for v in range(vectors):
-                            b.store(acc[x][v], slots[x][v], 64)
-
-                k.loop(i64(0), i64(kk), k_unroll, step, "k")
-                for x in range(r):
-                    for v in range(vectors):
-                        b.store(b.load(ty, slots[x][v], 64), where[x][v], size)
-
-            k.loop(i64(lo), i64(hi), r, tile, "rows")
-
-        k.loop(i64(0), i64(n), width, panel, "panels")
-
-    k.loop(i64(0), i64(batch), 1, one_batch, "batch")
 
 
 ROOTS = {"tt.dot": dot}

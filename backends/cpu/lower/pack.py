@@ -1,0 +1,355 @@
+"""Operands of a matrix product: where they are zero, rows of A, panels of B.
+
+A's elements are broadcast one at a time, so where A is a plain load of contiguous rows in the computing type it is read
+where it lies. Else it goes row by row into scratch, with a stride that avoids cache-set conflicts. B goes in panels as wide
+as the micro-kernel, in its order. An operand that lies the other way round in memory is turned in registers, a block of
+lanes x lanes at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import ir
+from ..analysis import Poly, poly_const
+from ..ir import Val, const, i64
+from ..nest import REGISTER, Buffer, Nest, memory_type, poly_key
+from . import convert
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How products are computed: element types of packed operands and accumulators, how many elements along K share one
+    lane (2: a pair of 16-bit numbers, low one first), and whether whole tiles are multiplied (AMX)."""
+
+    packed: str
+    acc: str
+    group: int = 1
+    tiles: bool = False
+
+
+@dataclass(frozen=True)
+class End:
+    """The index (an i64) from which on an operand is zero along a dimension; equal keys mean equal values."""
+
+    at: Val
+    key: frozenset
+
+
+@dataclass
+class Source:
+    """A load that an operand is, element for element: elements `base + row x steps[0] + column x steps[1]` from `ptr`, zero
+    from `limits` on (None: there is no limit). `exact`: nothing else masks it."""
+
+    load: object
+    ptr: Val
+    steps: tuple[Poly, Poly]
+    limits: list[End | None]
+    exact: bool
+    nest: Nest
+
+
+def widening(src: str, dst: str):
+    """(b, lanes) -> lanes, converted from element `src` to `dst`; None where that is nothing."""
+    if src == dst:
+        return None
+    if dst[0] == "i":
+        return lambda b, v: b.cast("sext", v, REGISTER[dst])
+    return lambda b, v: convert.float_to_float(b, v, src, dst)
+
+
+# --- where an operand is zero ------------------------------------------------------------------------------------------
+
+
+def limits(k, v) -> list[End | None]:
+    """For each of the last two dimensions of `v` where its elements end: from there on all are certainly +0 because they are masked
+    off. None where nothing is known."""
+    found: dict[int, list] = {}
+    nest = Nest(k, v.type.shape)
+    rank = len(v.type.shape)
+    _zeros(nest, v, nest.identity, found)
+    return _least(nest, found, (rank - 2, rank - 1))
+
+
+def _least(nest, found, dims) -> list[End | None]:
+    out: list[End | None] = [None, None]
+
+    def emit(_):
+        for n, d in enumerate(dims):
+            least, keys = None, set()
+            for base in found.get(d, ()):
+                if isinstance(base, Val):  # a condition for the whole operand
+                    limit = nest.b.select(base, i64(nest.shape[d]), i64(0))
+                    keys.add(base.s)
+                else:
+                    limit = nest._limit(base, {}, (), nest.shape[d])
+                    keys.add(poly_key(base))
+                least = limit if least is None else nest.b.intrinsic("smin", least, limit)
+            if least is not None and least.const != nest.shape[d]:
+                out[n] = End(least, frozenset(keys))
+
+    nest.run([], emit)
+    return out
+
+
+def _zeros(nest, v, dims, found):
+    op = v.op
+    if op is None or v in nest.k.buffers:
+        return
+    if op.name == "tt.load":
+        if len(op.operands) > 1 and (len(op.operands) < 3 or _is_zero(op.operands[2])):
+            _bounds(nest, op.operands[1], dims, found)
+    elif op.name in ("arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "tt.fp_to_fp"):
+        _zeros(nest, op.operands[0], dims, found)
+    elif op.name == "arith.select" and _is_zero(op.operands[2]):
+        _bounds(nest, op.operands[0], dims, found)
+    else:
+        mapped = nest.k.mapped_dims(op, dims)
+        if mapped is not None:
+            _zeros(nest, op.operands[0], mapped, found)
+
+
+def _is_zero(v) -> bool:
+    while v.op is not None and v.op.name == "tt.splat":
+        v = v.op.operands[0]
+    return v.op is not None and v.op.name == "arith.constant" and v.op.attrs["value"] in (0, 0.0) and str(
+        v.op.attrs["value"])[0] != "-"
+
+
+def _bounds(nest, mask, dims, found) -> bool:
+    """Note in `found` (dimension -> polynomials p: false where index + p >= 0; or an i1) what `mask` is bounded by. Says whether that is all."""
+    op = mask.op
+    if not mask.type.is_tensor:
+        found.setdefault(0, []).append(nest.k.scalar(mask))
+        return True
+    if op is None or mask in nest.k.buffers:
+        return False
+    if op.name == "tt.splat":
+        found.setdefault(len(nest.shape) - 2, []).append(nest.k.scalar(op.operands[0]))
+        return True
+    if op.name == "arith.constant" and not isinstance(op.attrs["value"], list):
+        if not op.attrs["value"]:
+            found.setdefault(len(nest.shape) - 2, []).append(const("i1", False))
+        return True
+    if op.name == "arith.andi":
+        return all([_bounds(nest, o, dims, found) for o in op.operands])
+    if op.name == "arith.cmpi":
+        nest.atoms = []
+        nest.find_atoms([(mask, dims)])
+        if not nest.atoms:
+            return False
+        _, _, coef, base = nest.atoms[0]
+        if len(coef) != 1:
+            return False
+        (d, p), = coef.items()
+        if poly_const(p) == 1:  # a larger step might wrap in 32 bits, on purpose
+            found.setdefault(d, []).append(base)
+            return True
+        return False
+    mapped = nest.k.mapped_dims(op, dims)
+    return mapped is not None and _bounds(nest, op.operands[0], mapped, found)
+
+
+def source(k, v) -> Source | None:
+    """The load that matrix `v` is, element for element, if its address is affine."""
+    if len(v.type.shape) != 2:
+        return None
+    nest = Nest(k, v.type.shape)
+    dims = nest.identity
+    while v not in k.buffers and v.op is not None and v.op.name == "tt.trans":
+        dims = k.mapped_dims(v.op, dims)
+        v = v.op.operands[0]
+    op = v.op
+    if op is None or op.name != "tt.load" or v in k.buffers or v.type.elem == "i1":
+        return None
+    aff = nest.affine(op.operands[0], dims)
+    if aff.ptr is None or aff.ptr.type.is_tensor or aff.opaque:
+        return None
+    found: dict[int, list] = {}
+    exact = True
+    if len(op.operands) > 1:
+        exact = _bounds(nest, op.operands[1], dims, found) and (len(op.operands) < 3 or _is_zero(op.operands[2]))
+    bounds = _least(nest, found, (0, 1))
+    elem = memory_type(op.operands[0].type.pointee.elem)
+    ptr = k.b.gep(elem, k.scalar(aff.ptr), _value(nest, aff.base))
+    return Source(op, ptr, (aff.coef.get(0, {}), aff.coef.get(1, {})), bounds, exact, nest)
+
+
+def _value(nest, p: Poly) -> Val:
+    nest.run([], lambda _: None)
+    return nest.poly_value(p)
+
+
+# --- A: rows -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Rows:
+    """A as the micro-kernel reads it: element (i, q) of batch p at `ptr + p batch + i pitch + q`. From `limit` rows on (None: all
+    are there) nothing may be read; `padded`: so many elements of a row may be, of which those behind the operand's limit are 0."""
+
+    ptr: Val
+    pitch: Val
+    batch: int = 0
+    limit: Val | None = None
+    padded: bool = True
+
+
+def rows(k, v, kind: Kind, depth: End | None) -> Rows:
+    """A's rows, in place where they lie contiguous in the computing type, else in scratch. `depth`: where B ends along K. In place
+    A may be read up to its own end only, so the product must end there, too."""
+    buf = k.buffers.get(v)
+    if buf is not None and buf.elem == kind.packed and buf.strides[-1] == 1 and buf.panel is None:
+        return Rows(buf.ptr, i64(buf.strides[-2]), buf.strides[0])
+    *batch, m, kk = v.type.shape
+    src = source(k, v)
+    lies_right = src and v.type.elem == kind.packed and poly_const(src.steps[1]) == 1
+    if lies_right and not kind.tiles and src.exact and (src.limits[1] is None or depth and src.limits[1].key == depth.key):
+        return Rows(src.ptr, _value(src.nest, src.steps[0]), 0, src.limits[0] and src.limits[0].at, src.limits[1] is None)
+    pitch = kk + 64 // (ir.bits_of(REGISTER[kind.packed]) // 8) if kk >= 64 else kk
+    strides, step = [], m * pitch
+    for d in reversed(batch):
+        strides.append(step)
+        step *= d
+    out = k.alloc(v.type.shape, kind.packed, tuple(reversed(strides)) + (pitch, 1), size=step)
+    if lies_right and kind.tiles:
+        return _whole_or_packed(k, v, src, out, pitch)
+    lanes = k.target.lanes(ir.bits_of(REGISTER[kind.packed]))
+    if kind.group == 1 and _turnable(k, src, (m, kk), kind.packed, lanes, 1):
+        turn(k, src, (m, kk), kind.packed, lanes, 1, out.ptr, lambda q, i: k.b.add(k.b.mul(i, i64(pitch)), q))
+    else:
+        k.materialise_into(out, v, widening(v.type.elem, kind.packed))
+    return Rows(out.ptr, i64(pitch), out.strides[0])
+
+
+def _whole_or_packed(k, v, src: Source, out: Buffer, pitch: int) -> Rows:
+    """Tiles are read whole: A where it lies if all of the block is there, else a copy with zeros round it."""
+    b = k.b
+    whole = const("i1", src.exact)
+    for limit, size in zip(src.limits, v.type.shape):
+        if limit is not None:
+            whole = b.and_(whole, b.icmp("sge", limit.at, i64(size)))
+    lda = _value(src.nest, src.steps[0])
+    ptr_slot, lda_slot = b.alloca("ptr", "rows"), b.alloca("i64", "pitch")
+
+    def remember(ptr, pitch):
+        b.store(ptr, ptr_slot, 8)
+        b.store(pitch, lda_slot, 8)
+
+    def copy():
+        k.materialise_into(out, v)
+        remember(out.ptr, i64(pitch))
+
+    k.either(whole, lambda: remember(src.ptr, lda), copy)
+    return Rows(b.load("ptr", ptr_slot, 8), b.load("i64", lda_slot, 8))
+
+
+# --- B: panels -----------------------------------------------------------------------------------------------------------
+
+
+def panels(k, v, kind: Kind, width: int) -> Val:
+    """Pack B: panels of `width` columns, each [K / group][width][group]. Returns where they start; a batch follows the other."""
+    *batch, kk, n = v.type.shape
+    lanes = k.target.lanes(ir.bits_of(REGISTER[kind.acc]))
+    strides, step = [], kk * n
+    for d in reversed(batch):
+        strides.append(step)
+        step *= d
+    axis = len(batch) + 1
+    src = source(k, v)
+    g = kind.group
+    if _turnable(k, src, (kk, n), kind.packed, lanes, g):
+        out = k.alloc(v.type.shape, kind.packed)
+
+        def place(j, q):
+            in_panel = k.b.and_(j, i64(width - 1))
+            return k.b.add(k.b.mul(k.b.sub(j, in_panel), i64(kk)), k.b.mul(k.b.add(k.b.mul(q, i64(width)), in_panel), i64(g)))
+
+        turn(k, src, (kk, n), kind.packed, lanes, g, out.ptr, place)
+        return out.ptr
+    out = k.alloc(v.type.shape, kind.packed, tuple(reversed(strides)) + (width, 1), panel=(axis, width, kk * width))
+    unroll = max(1, width // lanes)
+    if kind.group == 1:
+        k.materialise_into(out, v, widening(v.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=unroll)
+    else:
+        k.materialise_pairs(out, v, widening(v.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=unroll)
+    return out.ptr
+
+
+# --- operands that lie the other way round -------------------------------------------------------------------------------
+
+
+def _turnable(k, src: Source | None, shape, packed: str, lanes: int, group: int) -> bool:
+    """Is the operand contiguous along its first dimension, and such that `turn` takes it?"""
+    if src is None or not src.exact or k.target.isa in ("RVV", "scalar"):
+        return False
+    elem = src.load.operands[0].type.pointee.elem
+    fits = elem == packed or (packed, elem) in (("f32", "f16"), ("f32", "bf16"), ("i16", "i8"), ("i32", "i8"))
+    return (fits and shape[0] % (lanes * group) == 0 and shape[1] % lanes == 0
+            and poly_const(src.steps[0]) == 1 and poly_const(src.steps[1]) != 1)
+
+
+def turn(k, src: Source, shape, packed: str, lanes: int, group: int, out: Val, place):
+    """Write the transpose of a matrix that is contiguous along dimension 0: `lanes` neighbours of dimension 1 as a vector, `group`
+    elements of dimension 0 in each lane, at element `place(column, row / group)` of `out`."""
+    b = k.b
+    elem = src.load.operands[0].type.pointee.elem
+    mem, wide = memory_type(elem), widening(elem, packed)
+    ty = ir.vec(mem, lanes * group)
+    size = ir.bits_of(mem) // 8
+    unit = REGISTER[packed] if group == 1 else f"i{ir.bits_of(REGISTER[packed]) * group}"
+    pitch = _value(src.nest, src.steps[1])
+    ends = [i64(n) if limit is None else limit.at for n, limit in zip(shape, src.limits)]
+
+    def block(column, row):
+        first = b.gep(mem, src.ptr, b.add(b.mul(column, pitch), row))
+        at = [b.gep(mem, first, b.mul(i64(t), pitch)) for t in range(lanes)]
+        slots = [b.alloca(ty, "turn") for _ in range(lanes)]
+        whole = const("i1", True)
+        for x, span, limit, end in zip((row, column), (lanes * group, lanes), src.limits, ends):
+            if limit is not None:
+                whole = b.and_(whole, b.icmp("sle", b.add(x, i64(span)), end))
+        def part():
+            left = b.cast("trunc", b.sub(ends[0], row), "i32")
+            inside = b.icmp("slt", b.iota("i32", lanes * group), b.splat(left, lanes * group))
+            for t in range(lanes):
+                here = b.icmp("slt", b.add(column, i64(t)), ends[1])
+                mask = b.and_(inside, b.splat(here, lanes * group))
+                v = b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty,
+                           [at[t], const("i32", size), mask, Val(ty, "zeroinitializer")])
+                b.store(v, slots[t], 64)
+
+        def all_there():
+            for t in range(lanes):
+                b.store(b.load(ty, at[t], size), slots[t], 64)
+
+        k.either(whole, all_there, part)
+        lines = [b.load(ty, s, 64) for s in slots]
+        if wide:
+            lines = [wide(b, v) for v in lines]
+        if group > 1:
+            lines = [b.value(ir.vec(unit, lanes), f"bitcast {v.ty} {v.s} to {ir.vec(unit, lanes)}") for v in lines]
+        grouped = row if group == 1 else b.value("i64", f"lshr exact i64 {row.s}, {group.bit_length() - 1}")
+        for t, v in enumerate(transposed(b, lines)):
+            b.store(v, b.gep(REGISTER[packed], out, place(column, b.add(grouped, i64(t)))), size if group == 1 else size * group)
+
+    k.loop(i64(0), i64(shape[1]), lanes, lambda column: k.loop(
+        i64(0), i64(shape[0]), lanes * group, lambda row: block(column, row), "row"), "column")
+
+
+def transposed(b, lines: list[Val]) -> list[Val]:
+    """n vectors of n lanes (a power of two) as the rows of a square, transposed: in log2 n rounds the off-diagonal blocks of ever
+    smaller squares change places."""
+    n = len(lines)
+    half = n // 2
+    while half:
+        low = [x if not x & half else n + x - half for x in range(n)]
+        high = [x + half if not x & half else n + x for x in range(n)]
+        out = list(lines)
+        for i in range(n):
+            if not i & half:
+                out[i] = b.shuffle(lines[i], lines[i + half], low)
+                out[i + half] = b.shuffle(lines[i], lines[i + half], high)
+        lines = out
+        half //= 2
+    return lines
