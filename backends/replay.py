@@ -48,14 +48,22 @@ def temporary(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def run(body, tensors: tuple, params: tuple, advise):
-    """`body(*tensors, *params)`, replayed where it was recorded. Plain CPU tensors only. `advise(out)` prepares a large
-    output's memory."""
-    key = (body, params, torch.get_num_threads(),
-           *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors])
+def key_of(body, tensors: tuple, params: tuple):
+    """What a plan is remembered under."""
+    return (body, params, _threads(), *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors])
+
+
+_threads = torch.get_num_threads
+
+
+def find(key):
+    """The plan remembered under a key, if it may be used."""
     plan = _plans.get(key)
-    if plan is not None and not hooked():
-        return plan(*tensors)
+    return None if plan is None or hooked() else plan
+
+
+def record(key, body, tensors: tuple, params: tuple, advise):
+    """`body(*tensors, *params)`, to be replayed from now on. Plain CPU tensors only. `advise(out)` prepares a large output's memory."""
     recording.launches, recording.temps = [], []
     try:
         out = body(*tensors, *params)
@@ -85,11 +93,15 @@ def _compile(launches, temps, tensors, out, advise):
     names |= {t.data_ptr(): f"m{k}" for k, t in enumerate(temps)}
     names |= {p: f"t{k}" for k, p in enumerate(pointers)}
     pool = runtime.pool()
-    env = {"pool": pool, "call": pool.call, "threads": torch.get_num_threads, "empty": torch.empty_strided,
+    env = {"pool": pool, "call": pool.call, "threads": torch.get_num_threads, "empty": torch.empty_strided, "like": torch.empty_like,
            "fail": runtime.failed}
     lines = [f"def plan({', '.join(f't{k}' for k in range(len(tensors)))}):"]
 
     def allocate(name, t):
+        for n, x in enumerate(tensors):
+            if (x.dtype, x.shape, x.stride()) == (t.dtype, t.shape, t.stride()):
+                lines.append(f"    {name} = like(t{n})")
+                return
         env[f"{name}_a"] = (t.shape, t.stride())
         env[f"{name}_d"] = t.dtype
         lines.append(f"    {name} = empty(*{name}_a, dtype={name}_d)")
@@ -116,8 +128,9 @@ def _compile(launches, temps, tensors, out, advise):
                 values.append(f"v{k}_{n}")
         env[f"pack{k}"] = struct.Struct("<8Q" + run_fn.format).pack
         gx, gy, gz = (*grid, 1, 1)[:3]
+        team = "threads()" if gx * gy * gz > run_fn.few else "1"
         env[f"asserts{k}"] = run_fn.asserts
-        lines.append(f"    status = call(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, threads(), "
+        lines.append(f"    status = call(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, {team}, "
                      f"*pool.openmp, {', '.join(values)}))")
         lines.append(f"    if status:\n        fail({function.name!r}, status, {run_fn.scratch}, asserts{k}, {gx}, {gy})")
     lines.append("    return out")

@@ -281,7 +281,7 @@ def watched(*tensors: torch.Tensor) -> bool:
     if torch.compiler.is_compiling():
         return True
     if (_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None
-            or _jit_tracing() is not None or forward_ad._current_level >= 0 or interpreted()):
+            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _INTERPRETED):
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
@@ -292,6 +292,7 @@ def watched(*tensors: torch.Tensor) -> bool:
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_INTERPRETED = knobs.runtime.interpret  # Triton, too, looks when a kernel is decorated
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _functorch_level = torch._C._functorch.maybe_current_level
@@ -300,10 +301,14 @@ _jit_tracing = torch._C._get_tracing_state
 
 def direct(body: Callable, tensors: tuple, *params):
     """Run an op's body without the dispatcher (see `watched`); `tensors` are its first arguments, `params` the rest."""
+    key = replay.key_of(body, tensors, params)
+    plan = replay.find(key)
+    if plan is not None:
+        return plan(*tensors)
     before = getattr(_direct, "on", False)
     _direct.on = True
     try:
-        return replay.run(body, tensors, params, roomy)
+        return replay.record(key, body, tensors, params, roomy)
     finally:
         _direct.on = before
 

@@ -212,3 +212,37 @@ def partners(region) -> dict[Op, tuple[Value, int]]:
             x = x.op.operands[0]
         out[op] = (x, axis)
     return out
+
+
+def work(region, cost) -> int | None:
+    """Operations on elements that a run of `region` takes, roughly; None where a loop's length is not known. `cost`: `Facts.cost`."""
+    if len(region.blocks) > 1:
+        return None
+    total = 0
+    for op in region.block.ops:
+        tensors = [o for o in op.operands if o.type.is_tensor]
+        if op.name == "scf.for":
+            lo, hi, step = (o.op.attrs["value"] if o.op is not None and o.op.name == "arith.constant" else None for o in op.operands[:3])
+            inner = work(op.regions[0], cost)
+            if inner is None or not all(isinstance(x, int) for x in (lo, hi, step)):
+                return None
+            total += max(0, -(-(hi - lo) // max(step, 1))) * inner
+        elif op.name in ("tt.dot", "tt.dot_scaled"):
+            total += _volume(op.operands[0]) * op.result.type.shape[-1]
+        elif op.name in ("scf.while", "tt.call"):
+            return None
+        elif op.name == "scf.if":
+            inner = [work(r, cost) for r in op.regions]
+            if None in inner:
+                return None
+            total += max(inner)
+        elif op.regions or not op.results:  # reductions, scans; stores
+            total += max(map(_volume, tensors), default=0) * (2 + sum(map(cost, tensors)))
+    return total
+
+
+def _volume(v: Value) -> int:
+    n = 1
+    for d in v.type.shape:
+        n *= d
+    return n

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field
 
 from ..base import CompileError
-from . import ir, lower, rows, ttir
+from . import analysis, ir, lower, rows, ttir
 from .analysis import KEEP_ABOVE, Facts, partners, root_pointer, same_expression, same_offsets, walk
 from .ir import Builder, Val, const, i64
 from .nest import Buffer, Induction, Nest, memory_type, row_major
@@ -25,6 +25,8 @@ from .ttir import Func, Loc, Module, Op, Value
 SIGNATURE = [("ptr", "args"), ("ptr", "scratch"), ("i64", "begin"), ("i64", "end"), ("i32", "gx"), ("i32", "gy"),
              ("i32", "gz")]
 SCRATCH_LIMIT = 1 << 28
+#: vector operations that take as long as threads take to share a launch: two meet in 1.5 microseconds, sixteen in 4 (measured)
+SHARING = 10_000
 
 
 @dataclass
@@ -39,6 +41,8 @@ class Lowered:
     asserts: list[tuple[str, str]] = field(default_factory=list)
     #: the element types of the function's arguments
     arguments: list[str] = field(default_factory=list)
+    #: a launch of no more programs than this is done sooner by one thread than by waking others
+    few: int = 0
 
 
 class Kernel:
@@ -827,7 +831,10 @@ class Kernel:
         b.emit("ret i64 0")
         self._render_pool()
         pairs = [(i, j, same) for (i, j), same in sorted(self.disjoint.items())]
-        return Lowered(self.module.render(), self.layout.size, pairs, self.asserts, [a.type.elem for a in self.func.args])
+        work = analysis.work(self.func.body, self.facts.cost)
+        few = SHARING * self.target.lanes(32) // max(work, 1) if work is not None else 0
+        return Lowered(self.module.render(), self.layout.size, pairs, self.asserts, [a.type.elem for a in self.func.args],
+                       min(few, 1 << 20))
 
 
 def _di_file(path: str) -> str:

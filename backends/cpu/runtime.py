@@ -242,10 +242,11 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": metadata.asserts}
     alias = (f"    if {' or '.join(pairs)}:\n"
              "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
+    team = f"threads() if gx * gy * gz > {metadata.few} else 1" if metadata.few else "threads()"
     source = (
         "call = pool.call\n"
         "def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):\n"
-        f"    packed = pack(fn.address, gx, gy, gz, scratch, threads(), *pool.openmp, {', '.join(exprs)})\n" + alias +
+        f"    packed = pack(fn.address, gx, gy, gz, scratch, {team}, *pool.openmp, {', '.join(exprs)})\n" + alias +
         "    if enter is not None:\n        enter(lm)\n"
         "    if profiler._is_profiler_enabled:\n"
         "        status = traced(name, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: call(packed))\n"
@@ -258,7 +259,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
     plain = len(flat) == sum(t != "constexpr" for _, t in signature)
     launch.slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
-    launch.format, launch.scratch, launch.asserts = fmt, metadata.scratch_bytes, metadata.asserts
+    launch.format, launch.scratch, launch.asserts, launch.few = fmt, metadata.scratch_bytes, metadata.asserts, metadata.few
     return launch
 
 
