@@ -118,7 +118,7 @@ def _prepare(plan, op, dtype, case, backend, candidates) -> dict:
 
 def _fill(row: dict, s: clock.Samples, base: clock.Samples | None, limits: dict):
     wall, cpu = clock.summary(s.wall), clock.summary(s.cpu)
-    row |= {"wall_s": wall, "cpu_s": cpu, "repeats": s.repeats}
+    row |= {"wall_s": wall, "cpu_s": cpu, "repeats": s.repeats, "rounds_s": s.wall}
     t = wall["p50"]
     if row["bytes"]:
         row["gb_per_s"] = row["bytes"] / t / 1e9

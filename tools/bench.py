@@ -22,10 +22,15 @@ def add(parser):
     parser.add_argument("--format", choices=("table", "markdown", "spine"), default="table",
                         help="table, Markdown, or spine-triton's two lines")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD.json", "NEW.json"),
+                        help="compare two results files row by row, with a noise band from their rounds; exit 1 where a row is slower "
+                             "beyond it, or no longer right")
     parser.add_argument("--list", action="store_true", help="list ops, cases, dtypes and backends, and stop")
 
 
 def run(args) -> int:
+    if args.compare:
+        return _compare(*args.compare)
     from ..backends import BACKENDS, available, get
     from ..backends.base import Error, Unavailable, suggest
     from ..ops import registry
@@ -59,6 +64,17 @@ def run(args) -> int:
     if args.json and not args.json.parent.is_dir():
         raise Error(f"--json {args.json}: there is no folder {args.json.parent}")
     return _measure(args, ops, backends)
+
+
+def _compare(old: Path, new: Path) -> int:
+    from rich.console import Console
+
+    from ..bench import compare, results
+
+    before, after = results.load(old), results.load(new)
+    changes = compare.compare(before, after)
+    compare.show(changes, compare.differences(before, after), Console(width=None if sys.stdout.isatty() else 160))
+    return 1 if any(c.is_regression for c in changes) else 0
 
 
 def _measure(args, ops, backends) -> int:
