@@ -8,6 +8,7 @@ which count double while a kernel's data has the caches.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 
@@ -81,6 +82,17 @@ def record(key, body, tensors: tuple, params: tuple, advise):
 def forget():
     """Drop all plans."""
     _plans.clear()
+
+
+@contextlib.contextmanager
+def plans(own: dict):
+    """Within it plans are found in and added to `own`. For one thread that searches: others would see them, too."""
+    global _plans
+    before, _plans = _plans, own
+    try:
+        yield
+    finally:
+        _plans = before
 
 
 def _compile(launches, temps, tensors, out, advise):

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, known, launch, next_power_of_2,
                      register, roomy, tiles, traffic, watched, wrap_triton)
+from .tuning import Tiles
 
 
 def reference(x, bias):
@@ -27,7 +28,7 @@ def add_relu_kernel(x_ptr, bias_ptr, out_ptr, m, n, ROWS: tl.constexpr, COLS: tl
 
 
 CASES = tuple(Case(((m, n), (n,))) for m, n in ((128, 128), (256, 256), (512, 512), (1823, 781), (4096, 2048)))
-TILES = {"cpu": (8, 2048), "cuda": (4, 512)}
+TILES = Tiles("add_relu", cpu=(8, 2048), cuda=(4, 512), candidates=tuple((r, c) for c in (512, 1024, 2048, 4096) for r in (2, 4, 8, 16)))
 
 
 def nbytes(x, bias):

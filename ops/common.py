@@ -25,6 +25,7 @@ from triton.runtime.jit import JITFunction
 
 from ..backends import drivers, quick, replay
 from ..backends.base import ArgumentError, Unsupported, sources_digest
+from .tuning import Tiles
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int32, torch.int64)
@@ -214,9 +215,14 @@ def register(name: str, body: Callable, *kernels, mutates_args=()):
 # --- launching -------------------------------------------------------------------------------------------------------
 
 
-def tiles(table: dict, x: torch.Tensor) -> dict:
-    """The row of a tile table for the device of `x`; other devices take the GPU's."""
-    return table.get(x.device.type if x.device.type != "meta" else "cpu", table["cuda"])
+def tiles(table: Tiles, x: torch.Tensor):
+    """The tiles for the device of `x`."""
+    return table.get(x.device.type)
+
+
+def blocks(smallest: int, largest: int) -> tuple:
+    """Candidates {"BLOCK": n}, powers of two."""
+    return tuple({"BLOCK": 1 << n} for n in range(smallest.bit_length() - 1, largest.bit_length()))
 
 
 def next_power_of_2(n: int) -> int:

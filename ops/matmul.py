@@ -7,6 +7,7 @@ TF32). Neighbouring programs share rows of a and columns of b, so that caches se
 from __future__ import annotations
 
 import functools
+import heapq
 
 import torch
 import triton
@@ -14,6 +15,7 @@ import triton.language as tl
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
                      register, roomy, traffic, watched, wrap_triton)
+from .tuning import Tiles
 
 
 def reference(a, b):
@@ -64,11 +66,19 @@ CASES = (Case(((128, 128), (128, 128))), Case(((256, 256), (256, 256))), Case(((
          Case(((1024, 1024), (1024, 1024))), Case(((512, 512), (512, 512)), transposed=(1,)),
          Case(((333, 257), (257, 511))))
 
-#: tiles by preference, largest first: (BM, BN, BK). A large tile packs each operand less often, a small one
-#: wastes less at the edges and leaves every thread some
-TILES = {"cpu": ((512, 128, 256), (256, 256, 256), (128, 256, 256), (256, 128, 256), (128, 128, 256), (64, 128, 256),
-                 (64, 64, 256), (32, 64, 256), (16, 64, 256)),
-         "cuda": ((128, 128, 32),)}
+def _guess(bm, bn, bk):
+    """A tile as the tables have it: (BM, BN, BK, speed of a full tile relative to others). A large tile packs each operand less often."""
+    return bm, bn, bk, 1 / (1 + 4 / bm + 8 / bn)
+
+
+#: by how operands are multiplied: fp64 has tiles of its own, 16-bit types go as bf16 where the target multiplies pairs, else as fp32.
+#: What `triport tune` measures is the speed of every shape of `SHAPES` on one thread.
+SHAPES = tuple((bm, bn, bk) for bm in (16, 32, 64, 128, 256, 512) for bn in (64, 128, 256) for bk in (256, 512))
+_WIDE = tuple(_guess(*t) for t in ((512, 128, 256), (256, 256, 256), (128, 256, 256), (256, 128, 256), (128, 128, 256), (64, 128, 256),
+                                   (64, 64, 256), (32, 64, 256), (16, 64, 256)))
+_DOUBLE = tuple(_guess(bm, bn, 32) for bm in (64, 32, 16) for bn in (64,))
+TILES = Tiles("matmul", cpu={"fp32": _WIDE, "bf16": _WIDE, "fp64": _DOUBLE},
+              cuda={"fp32": ((128, 128, 32, 1.0),), "bf16": ((128, 128, 32, 1.0),), "fp64": ((64, 64, 32, 1.0),)})
 EXTRA = {"cpu": {"GROUP": 4}, "cuda": {"GROUP": 8, "num_warps": 8}}
 SMALLEST = {"cpu": 8, "cuda": 16}
 
@@ -86,24 +96,33 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     cpu = a.device.type != "cuda"
     if not known(*a.shape, *b.shape):
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
-    return _tile(cpu, torch.get_num_threads() if cpu else 1, a.shape[0], b.shape[1], a.shape[1],
-                 a.dtype == torch.float64)
+    key = "fp64" if a.dtype == torch.float64 else "bf16" if a.dtype == torch.bfloat16 else "fp32"
+    choice = tuple(map(tuple, TILES.get(a.device.type)[key]))
+    return _tile(cpu, torch.get_num_threads() if cpu else 1, a.shape[0], b.shape[1], a.shape[1], choice)
 
 
 @functools.lru_cache(maxsize=1024)
-def _tile(cpu: bool, workers: int, m: int, n: int, k: int, double: bool) -> dict:
+def _tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dict:
     device = "cpu" if cpu else "cuda"
-
-    def cost(tile):
-        # Time, roughly: what the busiest thread multiplies (edges included), and what is packed for it.
-        bm, bn, _ = tile
-        return cdiv(cdiv(m, bm) * cdiv(n, bn), workers) * bm * bn * (1 + 4 / bm + 8 / bn)
-
     low = SMALLEST[device]
-    bm, bn, bk = (min(t, max(low, next_power_of_2(size))) for t, size in zip(min(TILES[device], key=cost), (m, n, k)))
-    if double:
-        bm, bn, bk = min(bm, 64), min(bn, 64), min(bk, 32)
+    fitting = [(*(min(t, max(low, next_power_of_2(size))) for t, size in zip(tile, (m, n, k))), tile[3]) for tile in choice]
+    bm, bn, bk, _ = min(fitting, key=lambda t: _time(workers, m, n, *t))
     return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device]}
+
+
+def _time(workers: int, m: int, n: int, bm: int, bn: int, bk: int, speed: float) -> float:
+    """How long `workers` take over m x n in these tiles, roughly: each next tile goes to who is free first, and an edge tile takes as long
+    as what it holds, in whole micro-kernels."""
+    sizes = [[min(b, size - at) for at in range(0, size, b)] for size, b in ((m, bm), (n, bn))]
+    tiles = len(sizes[0]) * len(sizes[1])
+    if tiles > 8 * workers:  # so many even out
+        return (m + bm / 4) * (n + bn / 4) / workers / speed
+    free = [0.0] * workers
+    for rows in sizes[0]:
+        for columns in sizes[1]:
+            at = heapq.heappop(free)
+            heapq.heappush(free, at + min(cdiv(rows, 8) * 8, bm) * min(cdiv(columns, 64) * 64, bn) / speed)
+    return max(free)
 
 
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

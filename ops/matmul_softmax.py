@@ -16,6 +16,7 @@ import triton.language as tl
 from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch,
                      next_power_of_2, register, roomy, tiles, traffic, watched, wrap_triton)
 from .matmul import SMALLEST, product_tile, tile_for, tile_of_program
+from .tuning import Tiles
 from ..backends.base import ArgumentError
 from ..backends.replay import temporary
 
@@ -89,9 +90,12 @@ def scale_kernel(c_ptr, stats_ptr, m, n, parts, AXIS: tl.constexpr, STEP: tl.con
 CASES = tuple(Case(((s, s), (s, s)), {"dim": d}, scale=0.3) for s in (128, 256, 512, 1024) for d in (0, -1)) + (
     Case(((333, 257), (257, 511)), {"dim": 0}, scale=0.3),)
 #: largest tile of the scaling kernel, (rows, columns) by axis: inside one part, long where memory is contiguous
-TILES = {"cpu": ((64, 1024), (64, 1024)), "cuda": ((16, 256), (16, 256))}
+TILES = Tiles("matmul_softmax", cpu=((64, 1024), (64, 1024)), cuda=((16, 256), (16, 256)),
+              candidates=tuple(((r, c), (r, c)) for r in (16, 32, 64) for c in (256, 512, 1024)))
 #: longest dimension that one tile spans, and what the tile may have across it, by preference
-SPAN = {"cpu": (512, (256, 128, 64, 32, 16)), "cuda": (128, (128, 64, 32))}
+_ACROSS = (256, 128, 64, 32, 16)
+SPAN = Tiles("matmul_softmax_span", cpu=(512, _ACROSS), cuda=(128, (128, 64, 32)),
+             candidates=tuple((longest, _ACROSS) for longest in (0, 128, 256, 512, 1024)))
 
 
 def nbytes(a, b, dim=0):

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
                      next_power_of_2, register, roomy, tiles, traffic, watched, wrap_triton)
+from .tuning import Tiles
 
 
 def reference(x, dim=-1):
@@ -116,8 +117,9 @@ def softmax_backward_kernel(grad_ptr, y_ptr, out_ptr, n, inner, ROWS: tl.constex
 CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)),
          Case(((1024, 1024),), {"dim": 0}))
 #: longest whole row, piece of a long row, and (rows, columns) of a column tile
-TILES = {"cpu": {"row": 16384, "piece": 4096, "columns": (64, 64)},
-         "cuda": {"row": 16384, "piece": 4096, "columns": (32, 64)}}
+TILES = Tiles("softmax", cpu={"row": 16384, "piece": 4096, "columns": (64, 64)},
+              cuda={"row": 16384, "piece": 4096, "columns": (32, 64)},
+              candidates=tuple({"row": 16384, "piece": 4096, "columns": (r, c)} for r in (16, 32, 64, 128) for c in (32, 64, 128)))
 
 
 def nbytes(x, dim=-1):

@@ -9,8 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, INTS, Case, Op, cdiv, check, check_tensors, dense, direct, launch, register, tiles, traffic, watched,
-                     wrap_triton)
+from .common import (FLOATS, INTS, Case, Op, cdiv, check, check_tensors, blocks, dense, direct, launch, register, tiles,
+                     traffic, watched, wrap_triton)
+from .tuning import Tiles
 
 
 def reference(x):
@@ -26,7 +27,7 @@ def square_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)))
-TILES = {"cpu": {"BLOCK": 8192}, "cuda": {"BLOCK": 1024}}
+TILES = Tiles("square", cpu={"BLOCK": 8192}, cuda={"BLOCK": 1024}, candidates=blocks(2048, 32768))
 
 
 def nbytes(x):

@@ -151,8 +151,8 @@ class CPUDriver(DriverBase):
         return CpuInterface
 
     def get_benchmarker(self):
-        from triton.testing import do_bench
-        return do_bench
+        from .benchmarker import benchmark
+        return benchmark
 
     def get_empty_cache_for_benchmark(self):
         import torch

@@ -1,0 +1,80 @@
+"""Tile sizes by measurement: for each kind of CPU what `triport tune` found fastest, in tuned.json beside this file.
+
+An op states its tiles as `Tiles`: a default for each device, and for the CPU the candidates that a search tries. What the table
+has for this machine's kind of CPU comes before the default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE = Path(__file__).with_name("tuned.json")
+_trial: dict = {}  # op -> what a search tries now
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """An op's tiles: `cpu` and `cuda` are the defaults, of one shape; `candidates`: what a search on the CPU tries instead."""
+
+    op: str
+    cpu: object
+    cuda: object
+    candidates: tuple = ()
+
+    def get(self, device_type: str):
+        """The tiles for a device; other devices than the CPU take the GPU's. "meta" stands for what is only traced."""
+        if device_type not in ("cpu", "meta"):
+            return self.cuda
+        if _trial and self.op in _trial:
+            return _trial[self.op]
+        return tuned().get(self.op, self.cpu)
+
+
+def kind(row) -> str:
+    """What the table calls a CPU with this row of targets.py: its vector ISA, and what multiplies bf16."""
+    return row.isa + (f"/{row.bf16_dot}" if row.bf16_dot else "")
+
+
+@functools.lru_cache(maxsize=1)
+def tuned() -> dict:
+    """Op -> tiles, for this machine's kind of CPU; that of its vector ISA alone where the very kind was never measured."""
+    from ..backends.base import CompileError
+    from ..backends.cpu import targets
+    table = load()
+    try:
+        row = targets.native()
+    except CompileError:
+        return {}
+    found = table.get(kind(row)) or next((v for k, v in sorted(table.items()) if k.partition("/")[0] == row.isa), None)
+    return found["tiles"] if found else {}
+
+
+def load(path: Path = FILE) -> dict:
+    """The table: kind of CPU -> {"machine", "versions", "date", "command", "tiles": {op: tiles}}. Empty where there is none."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+
+
+def save(table: dict, path: Path = FILE):
+    text = json.dumps(table, indent=1, sort_keys=True)
+    flat = re.sub(r"\[[^\[\]{}]*\]", lambda m: " ".join(m[0].split()).replace("[ ", "[").replace(" ]", "]"), text)  # a tile a line
+    path.write_text(flat + "\n")
+
+
+@contextlib.contextmanager
+def trying(op: str, tiles, plans: dict):
+    """Within it `op` uses `tiles` on the CPU; `plans` keeps what calls were recorded under them."""
+    from ..backends import replay
+    _trial[op] = tiles
+    try:
+        with replay.plans(plans):
+            yield
+    finally:
+        del _trial[op]

@@ -1,0 +1,124 @@
+"""Tile tables, `triport tune`, and `triton.autotune` on the CPU."""
+
+import json
+import time
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triport import ops
+from triport.backends.base import Error
+from triport.backends.cpu import benchmarker, compiler, targets
+from triport.bench import check, search
+from triport.ops import registry, tuning
+from triport.tools.__main__ import main
+
+
+def test_table_is_what_the_ops_take():
+    """Every entry of the table names an op with tiles, has their shape, and gives right results at odd sizes."""
+    table = tuning.load()
+    assert table and all({"machine", "threads", "date", "command", "versions", "tiles"} <= entry.keys() for entry in table.values())
+    found = search.searches()
+    kinds = {tuning.kind(row) for row in targets.TARGETS.values()} | {tuning.kind(targets.native())}
+    for kind, entry in table.items():
+        assert kind.partition("/")[0] in {k.partition("/")[0] for k in kinds}
+        for name, tiles in entry["tiles"].items():
+            op = registry.get(next(n for n in sorted(registry.NAMES, key=len, reverse=True) if name.startswith(n)))
+            assert name in found and type(tiles) in (dict, list)
+            case = next(c for c in op.cases if "781" in c.name or "333" in c.name)
+            args = case.make(torch.float32)
+            with tuning.trying(name, tiles, {}):
+                right, e = check.verdict(op, op.call(*args, **case.kwargs), args, case.kwargs)
+            assert right, (kind, name, tiles, e)
+
+
+def test_what_was_never_measured_has_the_default(monkeypatch):
+    tiles = tuning.Tiles("no such op", cpu=1, cuda=2, candidates=(3,))
+    assert tiles.get("cpu") == tiles.get("meta") == 1 and tiles.get("cuda") == 2
+    with tuning.trying("no such op", 3, {}):
+        assert tiles.get("cpu") == 3 and tiles.get("cuda") == 2
+    assert tiles.get("cpu") == 1
+    monkeypatch.setattr(tuning, "load", lambda: {"AVX-512/amx": {"tiles": {"no such op": 4}}, "NEON": {"tiles": {}}})
+    for row, want in (("sapphirerapids", 4), ("x86-64-v4", 4), ("x86-64-v3", 1)):  # the vector ISA alone is near enough
+        monkeypatch.setattr(targets, "native", lambda row=row: targets.TARGETS[row])
+        tuning.tuned.cache_clear()
+        assert tiles.get("cpu") == want
+    monkeypatch.undo()
+    tuning.tuned.cache_clear()
+
+
+def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, capsys):
+    module_tiles = search.searches()["square"]
+    slow = tuning.Tiles("square", cpu={"BLOCK": 16}, cuda={}, candidates=({"BLOCK": 4096},))
+    monkeypatch.setattr(search, "searches", lambda: {"square": slow})
+    assert search.search("square", ["fp32"], 3, 0.02, lambda text: None) == {"BLOCK": 4096}
+    monkeypatch.setattr(search, "searches", lambda: {"square": tuning.Tiles("square", {"BLOCK": 4096}, {}, ({"BLOCK": 16},))})
+    assert search.search("square", ["fp32"], 3, 0.02, lambda text: None) is None
+    path = tmp_path / "t.json"
+    monkeypatch.setattr(search, "searches", lambda: {"square": slow})
+    assert main(["tune", "--op", "square", "--dtype", "fp32", "--reps", "2", "-o", str(path)]) == 0
+    entry, = json.loads(path.read_text()).values()
+    assert entry["tiles"] == {"square": {"BLOCK": 4096}} and "0." in capsys.readouterr().err
+    monkeypatch.setattr(check, "verdict", lambda *a: (False, 1.0))
+    with pytest.raises(Error, match="the result is wrong"):
+        search.search("square", ["fp32"], 2, 0.02, lambda text: None)
+    assert module_tiles.get("cpu") != {"BLOCK": 16}
+
+
+@pytest.mark.parametrize("argv", [["--op", "sqare"], ["--dtype", "fp31"], ["--reps", "0"], ["--threads", "0"]])
+def test_usage(argv, capsys):
+    assert main(["tune", "--dry-run", *argv]) == 2
+    assert argv[-1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("m,n,k", [(1, 1, 1), (333, 511, 257), (100, 1000, 10), (513, 65, 4097)])
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_tiles_of_matmul_cover_and_stay_small(m, n, k, threads):
+    import importlib
+    matmul = importlib.import_module("triport.ops.matmul")
+    for key, choice in matmul.TILES.get("cpu").items():
+        t = matmul._tile(True, threads, m, n, k, tuple(map(tuple, choice)))
+        for size, edge in ((m, "BM"), (n, "BN"), (k, "BK")):
+            assert t[edge] & (t[edge] - 1) == 0 and t[edge] <= max(8, 2 * size) and t[edge] >= 8
+
+
+def make_kernel(options):
+    @triton.autotune(configs=[triton.Config({"BLOCK": b}, **o) for b in (16, 2048) for o in options], key=["n"])
+    @triton.jit
+    def autotuned_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+        offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) + 1, mask=offs < n)
+
+    return autotuned_kernel
+
+
+def test_autotune_compiles_what_differs_on_a_cpu_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    made = []
+    monkeypatch.setattr(compiler, "make_llir", lambda *a, real=compiler.make_llir: made.append(1) or real(*a))
+    kernel = make_kernel([dict(num_warps=w, num_stages=s) for w in (1, 4, 8) for s in (2, 3)])
+    x = torch.randn(100_000)
+    out = torch.empty_like(x)
+    start = time.perf_counter()
+    kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+    took = time.perf_counter() - start
+    assert torch.equal(out, x + 1) and kernel.best_config.kwargs["BLOCK"] == 2048
+    assert len(made) == 2, "12 configurations, 2 of which differ in more than a GPU's options"
+    assert took < 5
+
+
+def test_benchmarker():
+    calls = []
+
+    def fn():
+        calls.append(1)
+        time.sleep(0.002)
+
+    a, b, c = benchmarker.benchmark(fn, quantiles=(0.5, 0.2, 0.8))
+    assert 2 <= b <= a <= c < 20 and 5 < len(calls) < 40
+    assert 2 <= benchmarker.benchmark(fn, return_mode="min") <= benchmarker.benchmark(fn, return_mode="max")
+    assert len(benchmarker.benchmark(fn, rep=50, return_mode="all")) >= 5
+    with pytest.raises(ValueError, match="return_mode"):
+        benchmarker.benchmark(fn, return_mode="mode")
+    assert isinstance(benchmarker.benchmark(lambda: ops.square(torch.ones(8))), float)

@@ -1,0 +1,61 @@
+"""`triport tune`: search the ops' tiles on this machine and write the table."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+
+def add(parser):
+    parser.add_argument("--op", action="append", default=[], metavar="NAME", help="an op with candidates; repeatable (default: all)")
+    parser.add_argument("--dtype", action="append", default=[], metavar="NAME", help="repeatable (default: fp32 and bf16)")
+    parser.add_argument("--reps", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
+    parser.add_argument("--gain", type=float, default=0.02, metavar="X",
+                        help="a candidate replaces the default only if it is faster by this part over all cases (default: 0.02)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the table to update (default: the one that ops read)")
+    parser.add_argument("--dry-run", action="store_true", help="search and print, write nothing")
+
+
+def run(args) -> int:
+    import torch
+
+    from ..backends.base import Error, suggest
+    from ..backends.cpu import targets
+    from ..bench import search
+    from ..bench.results import machine
+    from ..ops import tuning
+    from ..ops.common import DTYPES
+
+    names = args.op or list(search.searches())
+    for name in names:
+        if name not in search.searches():
+            raise Error(suggest("op to tune", name, search.searches()))
+    for d in args.dtype:
+        if d not in DTYPES:
+            raise Error(suggest("dtype", d, DTYPES))
+    for value, name in ((args.reps, "--reps"), (args.threads, "--threads")):
+        if value is not None and value < 1:
+            raise Error(f"{name} {value}: it takes a number from 1 up")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    path = args.output or tuning.FILE
+    kind = tuning.kind(targets.native())
+    table = tuning.load(path)
+    entry = table.get(kind, {"tiles": {}})
+    for name in names:
+        found = search.search(name, args.dtype or ["fp32", "bf16"], args.reps, args.gain, lambda text: print(text, file=sys.stderr))
+        if found is None:
+            entry["tiles"].pop(name, None)
+            print(f"{name}: the default stays")
+        else:
+            entry["tiles"][name] = found
+            print(f"{name}: {found}")
+    m = machine()
+    entry |= {"machine": m["cpu"], "threads": m["threads"], "date": time.strftime("%Y-%m-%d"), "command": "triport " + " ".join(sys.argv[1:]),
+              "versions": {k: m[k] for k in ("torch", "triton", "LLVM")}}
+    if not args.dry_run:
+        tuning.save({**table, kind: entry}, path)
+        print(f"{path}: {kind} written", file=sys.stderr)
+    return 0
