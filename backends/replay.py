@@ -63,6 +63,28 @@ def find(key):
     return None if plan is None or hooked() else plan
 
 
+try:  # what Dynamo's guards are made of: one call compares type, dispatch keys (modes, autograd, views), dtype, sizes and strides
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:
+    TensorGuards = None
+#: calls of one op and parameters that are told apart by guards; where there are more, shapes come without end
+_GUARDED = 4
+
+
+def guarded(name: str, params) -> list:
+    """The guarded plans of an op for its parameters: (guard of the tensors, number of threads, plan). They go when plans go."""
+    return _plans.get((name, params), ())
+
+
+def add_guarded(name: str, params, tensors: tuple, plan):
+    """From now on `guarded` finds `plan` for tensors like these."""
+    if TensorGuards is None or any(t.requires_grad for t in tensors):  # recorded under no_grad it would hold without it, too
+        return
+    check = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    if check(*tensors):
+        _plans[name, params] = [(check, _threads(), plan), *_plans.get((name, params), ())][:_GUARDED]
+
+
 def record(key, body, tensors: tuple, params: tuple, advise):
     """`body(*tensors, *params)`, to be replayed from now on. Plain CPU tensors only. `advise(out)` prepares a large output's memory."""
     recording.launches, recording.temps = [], []
@@ -96,7 +118,8 @@ def plans(own: dict):
 
 
 def _compile(launches, temps, tensors, out, advise):
-    """A function of the input tensors that allocates and launches, or None where the record does not say everything."""
+    """A function of the input tensors that allocates and launches, or None where the record does not say everything. Called with
+    tensors of another alignment it does nothing and returns None."""
     pointers = [t.data_ptr() for t in tensors]
     if (not launches or None in launches or not isinstance(out, torch.Tensor) or len(set(pointers)) != len(pointers)
             or out.data_ptr() in pointers or not out.numel()):
@@ -105,9 +128,11 @@ def _compile(launches, temps, tensors, out, advise):
     names |= {t.data_ptr(): f"m{k}" for k, t in enumerate(temps)}
     names |= {p: f"t{k}" for k, p in enumerate(pointers)}
     pool = runtime.pool()
-    env = {"pool": pool, "call": pool.call, "threads": torch.get_num_threads, "empty": torch.empty_strided, "like": torch.empty_like,
+    env = {"pool": pool, "call": pool.call, "held": pool.call_held, "threads": torch.get_num_threads, "empty": torch.empty_strided, "like": torch.empty_like,
            "fail": runtime.failed}
     lines = [f"def plan({', '.join(f't{k}' for k in range(len(tensors)))}):"]
+    for k, p in enumerate(pointers):
+        lines += [f"    p{k} = t{k}.data_ptr()", f"    if p{k} & 15 != {p & 15}:", "        return None"]
 
     def allocate(name, t):
         for n, x in enumerate(tensors):
@@ -134,15 +159,15 @@ def _compile(launches, temps, tensors, out, advise):
                 name = names.get(a.data_ptr())
                 if name is None:
                     return None
-                values.append(f"{name}.data_ptr()")
+                values.append(f"p{name[1:]}" if name[0] == "t" else f"{name}.data_ptr()")
             else:
                 env[f"v{k}_{n}"] = runtime.bf16_bits(a) if ty == "bf16" else a
                 values.append(f"v{k}_{n}")
         env[f"pack{k}"] = struct.Struct("<8Q" + run_fn.format).pack
         gx, gy, gz = (*grid, 1, 1)[:3]
-        team = "threads()" if gx * gy * gz > run_fn.few else "1"
+        call, team = ("call", "threads()") if gx * gy * gz > run_fn.few else ("held", "1")
         env[f"asserts{k}"] = run_fn.asserts
-        lines.append(f"    status = call(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, {team}, "
+        lines.append(f"    status = {call}(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, {team}, "
                      f"*pool.openmp, {', '.join(values)}))")
         lines.append(f"    if status:\n        fail({function.name!r}, status, {run_fn.scratch}, asserts{k}, {gx}, {gy})")
     lines.append("    return out")

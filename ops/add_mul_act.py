@@ -13,7 +13,7 @@ import triton.language as tl
 from ..backends.base import ArgumentError, suggest
 from .add_relu import row_tile
 from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, direct,
-                     launch, register, roomy, traffic, watched, wrap_triton)
+                     launch, register, replayed, roomy, traffic, watched, wrap_triton)
 from .gelu import gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
@@ -204,6 +204,7 @@ def _check_plain(op: str, m, act):
         raise ArgumentError(f"triport.{op}: " + suggest("act", str(act), ACTS))
 
 
+@replayed(3)
 def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
     """act(x + m * y + bias). x, y: (..., N), any strides; bias: N elements; all fp32, fp16, bf16 or fp64; m: a number;
     act: "relu", "sigmoid", "gelu", "silu" or "tanh". Returns a contiguous tensor of the shape of x.

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, known, launch, next_power_of_2,
-                     register, roomy, tiles, traffic, watched, wrap_triton)
+                     register, replayed, roomy, tiles, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
 
@@ -77,6 +77,7 @@ def _backward(ctx, grad):
 _add_relu.register_autograd(_backward, setup_context=_setup)
 
 
+@replayed(2)
 def add_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """relu(x + bias). x: (..., N), any strides; bias: N elements; both fp32, fp16, bf16 or fp64. Returns a contiguous
     tensor of the shape of x.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -297,6 +298,7 @@ def watched(*tensors: torch.Tensor) -> bool:
     return False
 
 
+is_compiling, guarded, hooked = torch.compiler.is_compiling, replay.guarded, replay.hooked
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INTERPRETED = knobs.runtime.interpret  # Triton, too, looks when a kernel is decorated
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -310,6 +312,7 @@ def direct(body: Callable, tensors: tuple, *params):
     key = replay.key_of(body, tensors, params)
     plan = replay.find(key)
     if plan is not None:
+        _direct.plan = plan
         return plan(*tensors)
     before = getattr(_direct, "on", False)
     _direct.on = True
@@ -317,6 +320,44 @@ def direct(body: Callable, tensors: tuple, *params):
         return replay.record(key, body, tensors, params, roomy)
     finally:
         _direct.on = before
+
+
+def replayed(count: int):
+    """Decorator of an op's public function, whose first `count` arguments are tensors: a call like one before, that nothing watches, goes
+    straight to what that one launched. One check in C++ takes the place of a dozen attributes read in Python (1.4 microseconds)."""
+
+    def decorate(fn):
+        name = fn.__name__
+
+        @functools.wraps(fn)
+        def call(*args, **kwargs):
+            if is_compiling():
+                return fn(*args, **kwargs)
+            if kwargs or len(args) > count:
+                tensors, rest = args[:count], args[count:]
+                params = (rest, *map(type, rest), *kwargs.items(), *map(type, kwargs.values()))  # True is 1, and not the same
+            else:
+                tensors, params = args, ()
+            try:
+                found = guarded(name, params)
+            except TypeError:  # a parameter that cannot be hashed: the op says what it thinks of it
+                return fn(*args, **kwargs)
+            if found and not (_function_modes() or profiler._is_profiler_enabled or forward_ad._current_level >= 0 or hooked()):
+                threads = torch.get_num_threads()
+                for check, n, plan in found:
+                    if n == threads and check(*tensors):
+                        out = plan(*tensors)
+                        if out is not None:
+                            return out
+            _direct.plan = None
+            out = fn(*args, **kwargs)
+            if _direct.plan is not None and len(tensors) == count:
+                replay.add_guarded(name, params, tensors, _direct.plan)
+            return out
+
+        return call
+
+    return decorate
 
 
 def wrap_triton(kernel):

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, launch, register, tiles,
-                     traffic, watched, wrap_triton)
+from .common import (FLOATS, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, launch, register,
+                     replayed, tiles, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
 
@@ -101,6 +101,7 @@ _gelu.register_autograd(lambda ctx, grad: torch.ops.triport.gelu_backward(grad, 
                         setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
 
 
+@replayed(1)
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """GELU, tanh form. x: any shape and strides, fp32, fp16, bf16 or fp64. Returns a tensor like x.
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
-                     register, roomy, traffic, watched, wrap_triton)
+                     register, replayed, roomy, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
 
@@ -156,6 +156,7 @@ def _backward(ctx, grad):
 _matmul.register_autograd(_backward, setup_context=_setup)
 
 
+@replayed(2)
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b. a: M x K, b: K x N, any strides, both fp32, fp16, bf16 or fp64. Returns M x N, contiguous, of that dtype.
 

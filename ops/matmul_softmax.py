@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch,
-                     next_power_of_2, register, roomy, tiles, traffic, watched, wrap_triton)
+                     next_power_of_2, register, replayed, roomy, tiles, traffic, watched, wrap_triton)
 from .matmul import SMALLEST, product_tile, tile_for, tile_of_program
 from .tuning import Tiles
 from ..backends.base import ArgumentError
@@ -168,6 +168,7 @@ def _backward(ctx, grad):
 _matmul_softmax.register_autograd(_backward, setup_context=_setup)
 
 
+@replayed(2)
 def matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """softmax(a @ b, dim). a: M x K, b: K x N, any strides, both fp32, fp16, bf16 or fp64; dim 0 (each column sums to 1)
     or -1 (each row does). Returns M x N, contiguous, of that dtype.

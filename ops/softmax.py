@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
-                     next_power_of_2, register, roomy, tiles, traffic, watched, wrap_triton)
+                     next_power_of_2, register, replayed, roomy, tiles, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
 
@@ -191,6 +191,7 @@ _softmax.register_autograd(
     setup_context=_setup)
 
 
+@replayed(1)
 def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """Softmax of x along `dim`. x: any shape and strides, fp32, fp16, bf16 or fp64. Returns a contiguous tensor of the
     shape and dtype of x; sums are kept in fp32 (fp64 for fp64).

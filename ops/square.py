@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, INTS, Case, Op, cdiv, check, check_tensors, blocks, dense, direct, launch, register, tiles,
-                     traffic, watched, wrap_triton)
+from .common import (FLOATS, INTS, Case, Op, blocks, cdiv, check, check_tensors, dense, direct, launch, register, replayed,
+                     tiles, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
 
@@ -53,6 +53,7 @@ _square.register_autograd(lambda ctx, grad: grad * (2 * ctx.saved_tensors[0]),
                           setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
 
 
+@replayed(1)
 def square(x: torch.Tensor) -> torch.Tensor:
     """x * x. x: any shape and strides, fp32, fp16, bf16, fp64, int32 or int64. Returns a tensor like x.
 

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import triton
 from conftest import SEED, unavailable
 from hypothesis import given, settings, strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from triport import ops
 from triport.backends import BACKENDS, get
 from triport.backends.base import ArgumentError
@@ -312,6 +314,92 @@ def test_replayed_calls_use_their_own_arguments(seed):
         assert_right(RECORDS["matmul"], ops.matmul(x.T, x), [x.T, x], {})
         square = x[:30, :30].contiguous()
         assert_right(RECORDS["matmul"], ops.matmul(square, square), [square, square], {})
+
+
+def test_what_watches_sees_calls_that_were_made_before(seed):
+    """A call like earlier ones takes a short cut, but not where something follows it."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    x, y = make("xy", seed, (40, 30), (40, 30))
+    want = torch.softmax(x.double(), -1)
+
+    def right(got, want=want):
+        assert check.error(got, want) < 2e-6
+        return got
+
+    for _ in range(4):
+        right(ops.softmax(x))
+        right(ops.softmax(x, -1))
+
+    seen = []
+
+    class Dispatch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    class Function(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    for mode in (Dispatch, Function):
+        seen.clear()
+        with mode():
+            right(ops.softmax(x))
+        assert any("softmax" in s for s in seen), mode
+    leaf = x.clone().requires_grad_()
+    got = right(ops.softmax(leaf))
+    got.backward(y)
+    assert leaf.grad is not None
+    with torch.no_grad():
+        assert not right(ops.softmax(leaf)).requires_grad
+    assert right(ops.softmax(leaf)).requires_grad
+    with torch.inference_mode():
+        right(ops.softmax(x))
+    right(torch.func.vmap(ops.softmax)(x[None])[0])
+    with torch.autograd.forward_ad.dual_level():
+        right(ops.softmax(x))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
+        right(ops.softmax(x))
+    assert any(e.key == "triport::softmax" for e in prof.key_averages())
+    names = []
+    hook = lambda metadata: names.append(1)  # noqa: E731
+    triton.knobs.runtime.launch_enter_hook.add(hook)
+    try:
+        right(ops.softmax(x))
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(hook)
+    assert names
+    fake = FakeTensorMode()
+    assert ops.softmax(fake.from_tensor(x)).shape == x.shape
+    neg = torch.view_as_complex(torch.stack([x, -x], -1)).conj().imag
+    assert neg.is_neg()
+    right(ops.softmax(neg))
+    right(ops.softmax(torch.nn.Parameter(x, requires_grad=False)))
+
+
+def test_calls_made_before_at_another_alignment_and_with_other_parameters(seed):
+    base, = make("x", seed, (40 * 30 + 8,))
+    for start in (0, 4, 1, 4, 0, 1):  # 0, 16 and 4 bytes from a boundary
+        x = base[start:start + 1200].view(40, 30)
+        for _ in range(3):
+            assert check.error(ops.square(x), x.double()**2) < 2e-6
+            assert check.error(ops.softmax(x, 0), torch.softmax(x.double(), 0)) < 2e-6
+    for _ in range(3):
+        assert check.error(ops.softmax(x, 1), torch.softmax(x.double(), 1)) < 2e-6
+        assert check.error(ops.softmax(x, dim=1), torch.softmax(x.double(), 1)) < 2e-6
+    for wrong in (True, [0], 1.0):
+        with pytest.raises((ArgumentError, TypeError)):
+            ops.softmax(x, wrong)
+    before = torch.get_num_threads()
+    try:
+        for n in (1, 2, before):
+            torch.set_num_threads(n)
+            assert check.error(ops.softmax(x, 1), torch.softmax(x.double(), 1)) < 2e-6
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("shapes", [False, True])

@@ -114,6 +114,8 @@ class Pool:
         target = targets.native()
         address = load_object(machine.emit_object(pool_ir(target), target), ["tp_call", "tp_forget"])
         self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(address["tp_call"])
+        #: the same, keeping the GIL: for launches that are over sooner than another thread would have woken
+        self.call_held = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(address["tp_call"])
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
         #: (GOMP_parallel, omp_get_thread_num), or zeros for threads of our own
         self.openmp = (os.environ.get("TRITON_CPU_THREADS", "openmp") == "openmp" and _openmp()) or (0, 0)
