@@ -373,3 +373,28 @@ def test_bitcast(a, b, seed):
     out = torch.zeros(N, dtype=torch_type(b))
     reinterpret[(1,)](x, out, tl_type(b), N)
     assert out.view(torch.uint8).tolist() == x.view(torch.uint8).tolist()
+
+
+@triton.jit
+def to_bf16_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n).to(tl.bfloat16), mask=offs < n)
+
+
+def test_rounding_to_bf16_bit_by_bit(seed):
+    """Subnormals too, alone and among others: the instruction for it takes them for zero."""
+    g = torch.Generator().manual_seed(seed)
+    bits = torch.randint(-2**31, 2**31, (100_003,), generator=g, dtype=torch.int64).to(torch.int32)
+    tiny = torch.randint(0, 1 << 23, (1000,), generator=g, dtype=torch.int64).to(torch.int32) * torch.tensor([1, -1])[
+        torch.randint(0, 2, (1000,), generator=g)].to(torch.int32)
+    bits[torch.randint(0, len(bits), (1000,), generator=g)] = tiny & ~0x7F800000
+    bits[500:532] = tiny[:32] & ~0x7F800000
+    bits[:9] = torch.tensor([0, -2**31, 0x7F800000, 0x7F7FFFFF, 0x7F800001, 0x7FFFFFFF, 1, 0x007FFFFF, 0x00800000], dtype=torch.int64).to(
+        torch.int32)
+    x = bits.view(torch.float32)
+    out = torch.empty(len(x), dtype=torch.bfloat16)
+    to_bf16_kernel[(triton.cdiv(len(x), 1024),)](x, out, len(x), BLOCK=1024)
+    want = x.to(torch.bfloat16)
+    nan = x.isnan()
+    assert torch.equal(out.isnan(), nan)
+    assert torch.equal(out.view(torch.int16)[~nan], want.view(torch.int16)[~nan])

@@ -128,6 +128,26 @@ def narrow(b, v: Val, e: str, rtz: bool = False) -> Val:
 
 
 def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
+    if not rtz and v.ty == "<16 x float>" and b.fn.kernel.target.bf16_dot in ("avx512", "amx"):
+        return b.fn.kernel.helper("tp.bf16.v16", "<16 x i16>", [v], _native_bf16)
+    return _bf16_by_integers(b, v, rtz)
+
+
+def _native_bf16(b, v: Val):
+    """AVX512-BF16's conversion, which rounds to nearest even but takes subnormals for zero: vectors with one go the long way."""
+    tiny = b.call("llvm.is.fpclass.v16f32", "<16 x i1>", [v, const("i32", 0x90)], tail="")
+    some = b.icmp("ne", b.value("i16", f"bitcast <16 x i1> {tiny.s} to i16"), const("i16", 0))
+    long, short = b.fn.new_block("subnormal"), b.fn.new_block("normal")
+    weights = b.fn.module.add_meta('!{!"branch_weights", i32 1, i32 4000}')
+    b.emit(f"br i1 {some.s}, label %{long.label}, label %{short.label}, !prof {weights}")
+    b.enter(long)
+    b.emit(f"ret <16 x i16> {_bf16_by_integers(b, v, False).s}")
+    b.enter(short)
+    native = b.call("llvm.x86.avx512bf16.cvtneps2bf16.512", "<16 x bfloat>", [v])
+    b.emit(f"ret <16 x i16> {b.value('<16 x i16>', f'bitcast <16 x bfloat> {native.s} to <16 x i16>').s}")
+
+
+def _bf16_by_integers(b, v: Val, rtz: bool) -> Val:
     bits = b.bitcast(v, "i32")
     rounded = bits
     if not rtz:
