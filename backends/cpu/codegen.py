@@ -728,7 +728,7 @@ class Kernel:
         b.enter(after)
 
     def either(self, test: Val, yes, no):
-        """Run `yes` where the scalar `test` holds, else `no`."""
+        """Run `yes` where the scalar `test` holds, else `no`. What either puts into scratch is forgotten: it is there on one path only."""
         b = self.b
         if test.const is not None:
             (yes if test.const else no)()
@@ -736,9 +736,11 @@ class Kernel:
         then, other, after = (self.fn.new_block(x) for x in ("then", "else", "after"))
         b.cond_br(test, then, other)
         for block, fn in ((then, yes), (other, no)):
+            before = set(self.buffers)
             b.enter(block)
             fn()
             b.br(after)
+            self.forget_foreign(before, ())
         b.enter(after)
 
     def pooled(self, b, value: float, lanes: int) -> Val:

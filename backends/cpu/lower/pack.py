@@ -8,10 +8,11 @@ lanes x lanes at a time.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from .. import ir
-from ..analysis import Poly, poly_const
+from ..analysis import Affine, Poly, poly_const
 from ..ir import Val, const, i64
 from ..nest import REGISTER, Buffer, Nest, memory_type, poly_key
 from . import convert
@@ -39,7 +40,8 @@ class End:
 @dataclass
 class Source:
     """A load that an operand is, element for element: elements `base + row x steps[0] + column x steps[1]` from `ptr`, zero
-    from `limits` on (None: there is no limit). `exact`: nothing else masks it."""
+    from `limits` on (None: there is no limit). `exact`: nothing else masks it. All that where `given` (an i1) holds: an index that is
+    taken modulo a size, as kernels do to stay inside a matrix, is itself unless the block passes the end."""
 
     load: object
     ptr: Val
@@ -47,6 +49,7 @@ class Source:
     limits: list[End | None]
     exact: bool
     nest: Nest
+    given: Val
 
 
 def widening(src: str, dst: str):
@@ -162,8 +165,8 @@ def source(k, v) -> Source | None:
     op = v.op
     if op is None or op.name != "tt.load" or v in k.buffers or v.type.elem == "i1":
         return None
-    aff = nest.affine(op.operands[0], dims)
-    if aff.ptr is None or aff.ptr.type.is_tensor or aff.opaque:
+    aff, given = _without_wrapping(nest, nest.affine(op.operands[0], dims))
+    if aff is None or aff.ptr is None or aff.ptr.type.is_tensor:
         return None
     found: dict[int, list] = {}
     exact = True
@@ -172,7 +175,26 @@ def source(k, v) -> Source | None:
     bounds = _least(nest, found, (0, 1))
     elem = memory_type(op.operands[0].type.pointee.elem)
     ptr = k.b.gep(elem, k.scalar(aff.ptr), _value(nest, aff.base))
-    return Source(op, ptr, (aff.coef.get(0, {}), aff.coef.get(1, {})), bounds, exact, nest)
+    return Source(op, ptr, (aff.coef.get(0, {}), aff.coef.get(1, {})), bounds, exact, nest, given)
+
+
+def _without_wrapping(nest, aff: Affine) -> tuple[Affine | None, Val]:
+    """An address with `(base + index) % size` taken as `base + index`, and under which condition it is that."""
+    b = nest.b
+    out, given = Affine(aff.base, dict(aff.coef), [], aff.ptr), const("i1", True)
+    for v, dims, scale in aff.opaque:
+        if v.op is None or v.op.name not in ("arith.remsi", "arith.remui"):
+            return None, given
+        x, size = (nest.affine(o, dims) for o in v.op.operands)
+        if x.opaque or x.ptr is not None or not size.uniform or len(x.coef) != 1:
+            return None, given
+        (d, step), = x.coef.items()
+        if poly_const(step) != 1:
+            return None, given
+        out = out.plus(x.times(scale))
+        first, end = _value(nest, x.base), _value(nest, size.base)
+        given = b.and_(given, b.and_(b.icmp("sge", first, i64(0)), b.icmp("sle", b.add(first, i64(nest.shape[d])), end)))
+    return out, given
 
 
 def _value(nest, p: Poly) -> Val:
@@ -204,8 +226,11 @@ def rows(k, v, kind: Kind, depth: End | None) -> Rows:
     *batch, m, kk = v.type.shape
     src = source(k, v)
     lies_right = src and v.type.elem == kind.packed and poly_const(src.steps[1]) == 1
-    if lies_right and not kind.tiles and src.exact and (src.limits[1] is None or depth and src.limits[1].key == depth.key):
-        return Rows(src.ptr, _value(src.nest, src.steps[0]), 0, src.limits[0] and src.limits[0].at, src.limits[1] is None)
+    in_place = lies_right and not kind.tiles and src.exact and (
+        src.limits[1] is None or depth and src.limits[1].key == depth.key)
+    limit = src.limits[0].at if src and src.limits[0] else None
+    if in_place and src.given.const:
+        return Rows(src.ptr, _value(src.nest, src.steps[0]), 0, limit, src.limits[1] is None)
     pitch = kk + 64 // (ir.bits_of(REGISTER[kind.packed]) // 8) if kk >= 64 else kk
     strides, step = [], m * pitch
     for d in reversed(batch):
@@ -213,23 +238,27 @@ def rows(k, v, kind: Kind, depth: End | None) -> Rows:
         step *= d
     out = k.alloc(v.type.shape, kind.packed, tuple(reversed(strides)) + (pitch, 1), size=step)
     if lies_right and kind.tiles:
-        return _whole_or_packed(k, v, src, out, pitch)
+        whole = _all(k, [src.given, const("i1", src.exact)] + [
+            k.b.icmp("sge", end.at, i64(size)) for end, size in zip(src.limits, v.type.shape) if end])
+        return _in_place_or_packed(k, v, src, out, pitch, whole)
+    if in_place:
+        return dataclasses.replace(_in_place_or_packed(k, v, src, out, pitch, src.given), limit=limit, padded=src.limits[1] is None)
     lanes = k.target.lanes(ir.bits_of(REGISTER[kind.packed]))
     if kind.group == 1 and _turnable(k, src, (m, kk), kind.packed, lanes, 1):
-        turn(k, src, (m, kk), kind.packed, lanes, 1, out.ptr, lambda q, i: k.b.add(k.b.mul(i, i64(pitch)), q))
+        k.either(src.given, lambda: turn(k, src, (m, kk), kind.packed, lanes, 1, out.ptr,
+                                         lambda q, i: k.b.add(k.b.mul(i, i64(pitch)), q)),
+                 lambda: k.materialise_into(out, v, widening(v.type.elem, kind.packed)))
     else:
         k.materialise_into(out, v, widening(v.type.elem, kind.packed))
     return Rows(out.ptr, i64(pitch), out.strides[0])
 
 
-def _whole_or_packed(k, v, src: Source, out: Buffer, pitch: int) -> Rows:
-    """Tiles are read whole: A where it lies if all of the block is there, else a copy with zeros round it."""
+def _in_place_or_packed(k, v, src: Source, out: Buffer, pitch: int, whole: Val) -> Rows:
+    """A where it lies if `whole` (its tiles are read whole, its rows do not wrap), else a copy with zeros round it."""
     b = k.b
-    whole = const("i1", src.exact)
-    for limit, size in zip(src.limits, v.type.shape):
-        if limit is not None:
-            whole = b.and_(whole, b.icmp("sge", limit.at, i64(size)))
     lda = _value(src.nest, src.steps[0])
+    if whole.const:
+        return Rows(src.ptr, lda)
     ptr_slot, lda_slot = b.alloca("ptr", "rows"), b.alloca("i64", "pitch")
 
     def remember(ptr, pitch):
@@ -258,22 +287,79 @@ def panels(k, v, kind: Kind, width: int) -> Val:
     axis = len(batch) + 1
     src = source(k, v)
     g = kind.group
+    out = k.alloc(v.type.shape, kind.packed, tuple(reversed(strides)) + (width, 1), panel=(axis, width, kk * width))
+    unroll = max(1, width // lanes)
+    materialise = k.materialise_into if g == 1 else k.materialise_pairs
+    generic = lambda: materialise(out, v, widening(v.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=unroll)  # noqa: E731
     if _turnable(k, src, (kk, n), kind.packed, lanes, g):
-        out = k.alloc(v.type.shape, kind.packed)
-
         def place(j, q):
             in_panel = k.b.and_(j, i64(width - 1))
             return k.b.add(k.b.mul(k.b.sub(j, in_panel), i64(kk)), k.b.mul(k.b.add(k.b.mul(q, i64(width)), in_panel), i64(g)))
 
-        turn(k, src, (kk, n), kind.packed, lanes, g, out.ptr, place)
-        return out.ptr
-    out = k.alloc(v.type.shape, kind.packed, tuple(reversed(strides)) + (width, 1), panel=(axis, width, kk * width))
-    unroll = max(1, width // lanes)
-    if kind.group == 1:
-        k.materialise_into(out, v, widening(v.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=unroll)
+        k.either(src.given, lambda: turn(k, src, (kk, n), kind.packed, lanes, g, out.ptr, place), generic)
+    elif src and not src.given.const and src.exact and poly_const(src.steps[1]) == 1 and k.target.isa != "scalar":
+        k.either(src.given, lambda: copy_panels(k, src, (kk, n), kind, width, out.ptr), generic)
     else:
-        k.materialise_pairs(out, v, widening(v.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=unroll)
+        generic()
     return out.ptr
+
+
+def copy_panels(k, src: Source, shape, kind: Kind, width: int, out: Val):
+    """Pack B, whose rows are contiguous, into panels (see `panels`); what lies behind its limits is zero."""
+    b = k.b
+    kk, n = shape
+    g = kind.group
+    elem = src.load.operands[0].type.pointee.elem
+    mem, packed, wide = memory_type(elem), REGISTER[kind.packed], widening(elem, kind.packed)
+    lanes = min(k.target.lanes(ir.bits_of(REGISTER[kind.acc])), n)
+    ty, size = ir.vec(mem, lanes), ir.bits_of(mem) // 8
+    pitch = _value(src.nest, src.steps[0])
+    rows_end, columns_end = (i64(x) if end is None else end.at for x, end in zip(shape, src.limits))
+    zero = Val(ir.vec(packed, lanes), "zeroinitializer")
+
+    def panel(j):
+        to = b.gep(packed, out, b.mul(j, i64(kk)))
+
+        def rows_of(load):
+            def row(q, count):
+                for v in range(0, width, lanes):
+                    lines = [load(b.gep(mem, src.ptr, b.add(b.mul(b.add(q, i64(u)), pitch), b.add(j, i64(v)))), v) for u in range(count)]
+                    lines = [wide(b, x) for x in lines] if wide else lines
+                    put(q, v, lines + [zero] * (g - count))
+
+            main = b.and_(rows_end, i64(-g))
+            k.loop(i64(0), main, g, lambda q: row(q, g), "row")
+            if g > 1:
+                k.loop(main, rows_end, g, lambda q: row(q, 1), "last")
+
+        def put(q, v, lines):
+            x = lines[0] if g == 1 else b.shuffle(*lines, [i // 2 + lanes * (i % 2) for i in range(2 * lanes)])
+            b.store(x, b.gep(packed, to, b.add(b.mul(q, i64(width)), i64(v * g))), ir.bits_of(packed) // 8)
+
+        def part():
+            masks = {v: b.icmp("slt", b.iota("i64", lanes), b.splat(b.sub(columns_end, b.add(j, i64(v))), lanes))
+                     for v in range(0, width, lanes)}
+            if lanes == 1:
+                masks = {v: b.icmp("slt", b.add(j, i64(v)), columns_end) for v in masks}
+            rows_of(lambda p, v: masked(b, ty, p, size, masks[v]))
+
+        k.either(b.icmp("sle", b.add(j, i64(width)), columns_end), lambda: rows_of(lambda p, v: b.load(ty, p, size)), part)
+        rest = b.and_(b.add(rows_end, i64(g - 1)), i64(-g))
+        k.loop(rest, i64(kk), g, lambda q: [put(q, v, [zero] * g) for v in range(0, width, lanes)], "rest")
+
+    k.loop(i64(0), i64(n), width, panel, "panel")
+
+
+def masked(b, ty: str, ptr: Val, size: int, mask: Val) -> Val:
+    """The elements at `ptr` where `mask`, zero elsewhere."""
+    return b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [ptr, const("i32", size), mask, Val(ty, "zeroinitializer")])
+
+
+def _all(k, tests: list[Val]) -> Val:
+    out = const("i1", True)
+    for t in tests:
+        out = k.b.and_(out, t)
+    return out
 
 
 # --- operands that lie the other way round -------------------------------------------------------------------------------
@@ -315,9 +401,7 @@ def turn(k, src: Source, shape, packed: str, lanes: int, group: int, out: Val, p
             for t in range(lanes):
                 here = b.icmp("slt", b.add(column, i64(t)), ends[1])
                 mask = b.and_(inside, b.splat(here, lanes * group))
-                v = b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty,
-                           [at[t], const("i32", size), mask, Val(ty, "zeroinitializer")])
-                b.store(v, slots[t], 64)
+                b.store(masked(b, ty, at[t], size, mask), slots[t], 64)
 
         def all_there():
             for t in range(lanes):
