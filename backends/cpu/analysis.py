@@ -51,6 +51,27 @@ def poly_mul(a: Poly, b: Poly) -> Poly:
     return out
 
 
+def expanded(a: Poly) -> Poly:
+    """`a` with scalars that are sums, differences and products of others written out."""
+    out: Poly = {}
+    for m, c in a.items():
+        term = poly(c)
+        for s in m:
+            term = poly_mul(term, _scalar_poly(s))
+        out = poly_add(out, term)
+    return out
+
+
+def _scalar_poly(v) -> Poly:
+    op = getattr(v, "op", None)
+    if op is not None and op.name == "arith.constant" and isinstance(op.attrs["value"], int):
+        return poly(int(op.attrs["value"]))
+    if op is not None and op.name in ("arith.addi", "arith.subi", "arith.muli"):
+        x, y = map(_scalar_poly, op.operands)
+        return poly_mul(x, y) if op.name == "arith.muli" else poly_add(x, y, 1 if op.name == "arith.addi" else -1)
+    return poly_of(v)
+
+
 def poly_const(a: Poly) -> int | None:
     """The integer that `a` is, or None."""
     return 0 if not a else a[()] if len(a) == 1 and () in a else None

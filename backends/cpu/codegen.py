@@ -46,6 +46,7 @@ class Lowered:
 
 
 class Kernel:
+    DEFERRED = object()  # what a root returns that a later one carries out with itself
 
     def __init__(self, module: Module, target: Target, name: str, *, fp_fusion: bool = True,
                  assume_disjoint: bool = True):
@@ -667,7 +668,8 @@ class Kernel:
             return
         root = lower.ROOTS.get(op.name)
         if root is not None:
-            root(self, op)
+            if root(self, op) is self.DEFERRED:
+                return
             self.finish_root()
         elif op.name == "tt.load":
             lower.memory.scalar_load(self, op)

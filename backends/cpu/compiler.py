@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,6 +139,45 @@ def _foreign() -> bool:
     return bool(other_claimants())
 
 
+#: K that a loop round a product should go through at once, pieces of it at most, and accumulators from which on that pays
+K_AT_ONCE, PIECES, ACCUMULATORS = 256, 4, 64 * 64
+_ADDRESSES = ("tt.load", "tt.dot", "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.trans", "scf.yield")
+
+
+def _unroll_products(mod):
+    """Ask Triton's unroller for loops that do nothing but load and multiply short pieces of K, as tiles made for a GPU's shared memory
+    are: `lower/dot.py` multiplies the pieces at once, so the accumulators go through registers once for all of them."""
+    loops, bodies = [], {}
+
+    def visit(op):
+        name = op.get_name()
+        block = op.get_block()
+        region = block.get_parent() if block is not None else None
+        if region is not None:
+            bodies.setdefault(region.id(), []).append((name, op))
+        if name == "scf.for" and op.get_num_results():
+            loops.append(op)
+
+    mod.walk(visit)
+    builder = ir.builder(mod.context)
+    for loop in loops:
+        body = bodies.get(loop.get_region(0).id(), [])
+        products = [op for name, op in body if name == "tt.dot"]
+        if len(products) != 1 or loop.get_int_attr("tt.loop_unroll_factor"):
+            continue
+        plain = all(name in _ADDRESSES or name.startswith("arith.") and (
+            name == "arith.constant" or not _is_float(op)) for name, op in body)
+        shape, other = (products[0].get_operand(n).get_shape() for n in (0, 1))
+        if plain and len(shape) == 2 and shape[0] * other[1] >= ACCUMULATORS:
+            pieces = min(PIECES, K_AT_ONCE // max(shape[1], 1))
+            if pieces > 1:
+                loop.get_result(0).set_attr("tt.loop_unroll_factor", builder.get_int32_attr(pieces))
+
+
+def _is_float(op) -> bool:
+    return bool(op.get_num_results() and re.search(r"(?:^|x)b?f\d", str(op.get_result(0).get_type())))
+
+
 def make_ttir(mod, metadata):
     """Triton's target-independent passes."""
     pm = ir.pass_manager(mod.context)
@@ -152,12 +192,19 @@ def make_ttir(mod, metadata):
     passes.common.add_cse(pm)
     passes.ttir.add_triton_licm(pm)
     passes.common.add_symbol_dce(pm)
+    _run(pm, mod)
+    _unroll_products(mod)
+    pm = ir.pass_manager(mod.context)
     passes.ttir.add_loop_unroll(pm)
+    _run(pm, mod)
+    return mod
+
+
+def _run(pm, mod):
     try:
         pm.run(mod, "make_ttir")
     except TypeError:  # triton < 3.7
         pm.run(mod)
-    return mod
 
 
 def make_llir(src, metadata, options) -> str:

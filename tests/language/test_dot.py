@@ -213,3 +213,84 @@ def test_edges_are_as_if_computed(name, odd, turned_a, turned_b, trans, seed):
         bad = ~want.isfinite()
         assert torch.equal(~out.isfinite(), bad), (m, n, ka, kb)
         assert check.error(out[~bad], want[~bad]) < (1e-14 if to == "float64" else 2e-6), (m, n, ka, kb)
+
+
+@triton.jit
+def pieces_kernel(a_ptr, b_ptr, out_ptr, m, n, k, sam, sak, sbk, sbn, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, OUT: tl.constexpr,
+                  WRAP: tl.constexpr, EVEN: tl.constexpr, READ: tl.constexpr):
+    pid = tl.program_id(0)
+    rows, cols, ks = pid // tl.cdiv(n, N) * M + tl.arange(0, M), pid % tl.cdiv(n, N) * N + tl.arange(0, N), tl.arange(0, K)
+    if WRAP:
+        a_ptrs = a_ptr + (rows % m)[:, None] * sam + ks[None, :] * sak
+        b_ptrs = b_ptr + ks[:, None] * sbk + (cols % n)[None, :] * sbn
+    else:
+        a_ptrs = a_ptr + rows[:, None] * sam + ks[None, :] * sak
+        b_ptrs = b_ptr + ks[:, None] * sbk + cols[None, :] * sbn
+    acc = tl.zeros((M, N), dtype=OUT)
+    for start in range(0, k, K):
+        if EVEN:
+            a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+        elif WRAP:
+            a = tl.load(a_ptrs, mask=ks[None, :] < k - start, other=0)
+            b = tl.load(b_ptrs, mask=ks[:, None] < k - start, other=0)
+        else:
+            a = tl.load(a_ptrs, mask=(ks[None, :] < k - start) & (rows[:, None] < m), other=0)
+            b = tl.load(b_ptrs, mask=(ks[:, None] < k - start) & (cols[None, :] < n), other=0)
+        acc = tl.dot(a, b, acc, out_dtype=OUT, input_precision="ieee")
+        if READ:  # somebody else reads the accumulators in each trip
+            acc += (tl.max(acc) * 0).to(OUT)
+        a_ptrs += K * sak
+        b_ptrs += K * sbk
+    mask = (rows < m)[:, None] & (cols < n)[None, :]
+    tl.store(out_ptr + rows[:, None] * n + cols[None, :], acc, mask=mask)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("turned_a,turned_b", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("wrap,even", [(False, False), (True, False), (True, True), (False, True)])
+def test_k_in_short_pieces(name, turned_a, turned_b, wrap, even, seed):
+    """Loops over K that are gone through several pieces at a time: any number of trips, a last piece that is not whole, none at all."""
+    g = torch.Generator().manual_seed(seed)
+    to = "int32" if name == "int8" else "float32"
+    M, N, K = 64, 64, 32
+    for m, n, k in ((128, 128, 256), (64, 64, 32), (64, 128, 96)) if even else ((130, 70, 100), (64, 64, 128), (1, 1, 1), (63, 65, 257), (64, 200, 0)):
+        a, wide_a = operand(name, (m, k), g)
+        b, wide_b = operand(name, (k, n), g)
+        a = a.T.contiguous().T if turned_a else a
+        b = b.T.contiguous().T if turned_b else b
+        out, whole = check.guarded((m, n), torch_type(to))
+        pieces_kernel[(triton.cdiv(m, M) * triton.cdiv(n, N),)](a, b, out, m, n, k, *a.stride(), *b.stride(), M, N, K, tl_type(to), wrap, even,
+                                                                False)
+        want = wide_a @ wide_b
+        assert check.guards_hold(whole)
+        assert torch.equal(out.double(), want) if to == "int32" else check.error(out, want) < 2e-6, (m, n, k)
+
+
+def test_accumulators_that_others_read_are_there_in_each_trip(seed):
+    g = torch.Generator().manual_seed(seed)
+    a, b = (torch.randn(100, 100, generator=g) for _ in range(2))
+    out = torch.empty(100, 100)
+    pieces_kernel[(4,)](a, b, out, 100, 100, 100, *a.stride(), *b.stride(), 64, 64, 32, tl.float32, False, False, True)
+    assert check.error(out, a.double() @ b.double()) < 2e-6
+
+
+@triton.jit
+def chained_kernel(a_ptr, b_ptr, x_ptr, out_ptr, N: tl.constexpr, STORE: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    c = tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), input_precision="ieee")
+    y = tl.load(x_ptr + at)
+    if STORE:
+        tl.store(x_ptr + at, y * 2)
+    x = tl.load(x_ptr + at)
+    tl.store(out_ptr + at, tl.dot(x, tl.load(a_ptr + at), c, input_precision="ieee"))
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_product_on_top_of_another(store, seed):
+    """The second adds to the first; with a store between them that the second one's operand sees."""
+    g = torch.Generator().manual_seed(seed)
+    a, b, x = (torch.randn(32, 32, generator=g) for _ in range(3))
+    want = a.double() @ b.double() + x.double() * (2 if store else 1) @ a.double()
+    out = torch.empty(32, 32)
+    chained_kernel[(1,)](a, b, x, out, 32, store)
+    assert check.error(out, want) < 2e-6

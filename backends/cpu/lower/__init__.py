@@ -31,5 +31,5 @@ LANES = merge(shape.LANES, memory.LANES)
 ROOTS = merge(memory.ROOTS, reduce.ROOTS, dot.ROOTS, dot_scaled.ROOTS, control.ROOTS, shape.ROOTS, scan.ROOTS, atomic.ROOTS,
               debug.ROOTS)
 #: operations that write memory
-WRITES = {"tt.store", *atomic.ROOTS}
+WRITES = atomic.WRITES
 merge(ELEMENTWISE, DIMS, LANES, ROOTS)  # refuses an operation that is in two of them

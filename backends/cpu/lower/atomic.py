@@ -211,3 +211,5 @@ def _each(k, op, operands, mask, one):
 
 ROOTS = {"tt.atomic_rmw": rmw, "tt.atomic_cas": cas, "tt.atomic_load": load, "tt.atomic_store": store,
          "tt.atomic_poll": poll}
+#: what changes memory
+WRITES = {"tt.store", *ROOTS}

@@ -231,7 +231,7 @@ def for_loop(k, op):
                 k.carried[res] = init
             inductions.append((arg, init, moved, res))
             probe = Nest(k, arg.type.shape)  # read after the loop too
-            k.buffers.pinned.update(v for v, _ in probe.explore([(init, probe.identity), (moved, probe.identity)]))
+            k.buffers.pinned.update(v for v, _ in probe.explore([(init, probe.identity), (moved[0], probe.identity)]))
             slots.append(None)
         else:
             buf = k.alloc(arg.type.shape, arg.type.elem)
@@ -247,8 +247,8 @@ def for_loop(k, op):
     b.enter(body)
     k.env[iv] = i
     count = b.load("i64", count_slot, 8)
-    for arg, init, moved, _ in inductions:
-        k.inductions[arg] = Induction(init, moved, count)
+    for arg, init, (moved, times), _ in inductions:
+        k.inductions[arg] = Induction(init, moved, b.mul(count, i64(times)))
     read_slots(k, args, slots)
 
     def inside():
@@ -262,21 +262,29 @@ def for_loop(k, op):
     b.br(head)
     b.place(done)
     trips = b.load("i64", count_slot, 8)
-    for _, init, moved, res in inductions:
-        k.inductions[res] = Induction(init, moved, trips)
+    for _, init, (moved, times), res in inductions:
+        k.inductions[res] = Induction(init, moved, b.mul(trips, i64(times)))
     read_slots(k, op.results, slots)
 
 
 def _induction_step(k, loop, arg, y):
-    """The loop-invariant tensor that `arg` grows by in each trip, or None."""
-    op = y.op
-    if op is None or arg.type.elem not in ("ptr", "i32", "i64") or op.name not in ("tt.addptr", "arith.addi"):
+    """(the loop-invariant tensor that `arg` grows by in each trip, how many times), or None."""
+    if arg.type.elem not in ("ptr", "i32", "i64"):
         return None
-    if op.operands[0] is arg:
-        step = op.operands[1]
-    elif op.name == "arith.addi" and op.operands[1] is arg:
-        step = op.operands[0]
-    else:
+    step, times = None, 0
+    while y is not arg:  # an unrolled loop takes its step several times
+        op = y.op
+        if op is None or op.name not in ("tt.addptr", "arith.addi") or op.block is not loop.regions[0].block:
+            return None
+        y, by = op.operands
+        if times and by is not step:
+            if op.name != "arith.addi" or y is not step:
+                return None
+            y, by = by, y
+        elif not times and op.name == "arith.addi" and by is arg:
+            y, by = by, y
+        step, times = by, times + 1
+    if not times:
         return None
     inside = {o for r in loop.regions for o in walk(r)}
     stack, seen = [step], set()
@@ -293,7 +301,7 @@ def _induction_step(k, loop, arg, y):
             if v.op.name not in ("tt.splat", "tt.broadcast", "tt.expand_dims", "arith.constant"):
                 return None
             stack.extend(v.op.operands)
-    return step
+    return step, times
 
 
 def if_op(k, op):

@@ -11,6 +11,7 @@ from .. import ir
 from ..ir import Val, const, i64
 from ..nest import REGISTER, Buffer, Nest
 from . import convert, micro, pack
+from .atomic import WRITES
 from .micro import Extent
 from .pack import Kind, Rows
 
@@ -19,13 +20,39 @@ COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32", **dict.fromkey
 
 
 def dot(k, op):
-    a, bv, c = op.operands[:3]
+    following = _next(op)
+    if following is not None:  # carried out with the next one: see `product`
+        return k.DEFERRED
+    chain = [op]
+    while chain[0].operands[2].op is not None and chain[0].operands[2].op.name == "tt.dot" and _next(chain[0].operands[2].op) is chain[0]:
+        chain.insert(0, chain[0].operands[2].op)
+    for o in chain:
+        _check(k, o)
+    product(k, op, [o.operands[0] for o in chain], [o.operands[1] for o in chain], chain[0].operands[2], chain[0])
+    k.executed.update(chain)
+
+
+def _next(op):
+    """The product that adds to this one's result, right behind it in the block, and is all that reads it: K in pieces, as in an unrolled
+    loop. (The two are multiplied at once: the accumulators go through registers once.)"""
+    out = op.result
+    if len(out.uses) != 1 or out.uses[0].name != "tt.dot" or out.uses[0].block is not op.block:
+        return None
+    other = out.uses[0]
+    if other.operands[2] is not out or [o.type for o in other.operands] != [o.type for o in op.operands]:
+        return None
+    ops = op.block.ops
+    between = ops[ops.index(op) + 1:ops.index(other)]
+    return other if not any(o.regions or o.name in WRITES for o in between) else None
+
+
+def _check(k, op):
+    a, bv = op.operands[:2]
     for v in (a, bv):
         if v.type.elem not in COMPUTE:
             raise k.error(op, f"{v.type.elem} operands are not taken; it takes {', '.join(COMPUTE)}")
     if COMPUTE[bv.type.elem] != COMPUTE[a.type.elem]:
         raise k.error(op, f"operands {a.type.elem} and {bv.type.elem} do not go together")
-    product(k, op, a, bv, c)
 
 
 def _kind(target, a: str, b: str, m: int, n: int, kk: int) -> Kind:
@@ -39,9 +66,11 @@ def _kind(target, a: str, b: str, m: int, n: int, kk: int) -> Kind:
     return Kind(COMPUTE[a], COMPUTE[a])
 
 
-def product(k, op, a, bv, c):
-    """op's result = a @ bv + c."""
+def product(k, op, lhs, rhs, c, first=None):
+    """op's result = the sum of lhs[u] @ rhs[u], and c. `first`: the operation that reads c."""
+    a, bv = lhs[0], rhs[0]
     *batch, m, kk = a.type.shape
+    kk *= len(lhs)
     n = bv.type.shape[-1]
     out = op.result
     kind = _kind(k.target, a.type.elem, bv.type.elem, m, n, kk)
@@ -51,10 +80,11 @@ def product(k, op, a, bv, c):
     count = 1
     for d in batch:
         count *= d
-    a_ends, b_ends = pack.limits(k, a), pack.limits(k, bv)
-    rows_of_a = pack.rows(k, a, kind, b_ends[0])
-    panels = pack.panels(k, bv, kind, lanes * vectors)
-    dest = _destination(k, op, c, kind.acc)
+    a_src, b_src = pack.joined(k, lhs, 1), pack.joined(k, rhs, 0)
+    a_ends, b_ends = pack.ends(k, lhs, a_src), pack.ends(k, rhs, b_src)
+    rows_of_a = pack.rows(k, lhs, a_src, kind, b_ends[0])
+    panels = pack.panels(k, rhs, b_src, kind, lanes * vectors)
+    dest = _destination(k, op, first or op, c, kind.acc)
     extent = _extent(k, kind, rows_of_a, panels, a_ends, b_ends, count, m, n, kk)
     if kind.tiles:
         micro.configure_tiles(k)
@@ -144,7 +174,7 @@ def _finite(k, kind: Kind, ptr: Val, pitch: Val, rows: Val, length: Val) -> Val:
 # --- accumulators --------------------------------------------------------------------------------------------------------
 
 
-def _destination(k, op, c, compute: str) -> Buffer:
+def _destination(k, op, first, c, compute: str) -> Buffer:
     """The accumulator buffer, holding C. A loop's own accumulator is used where it is: no copy per trip."""
     out = op.result
     shape = out.type.shape
@@ -156,7 +186,7 @@ def _destination(k, op, c, compute: str) -> Buffer:
         if loop is not None and loop.name == "scf.for":
             arg = region.block.args[1 + y.operands.index(out)]
             held = k.buffers.get(arg)
-            if held is not None and held.is_row_major and k.facts.consumers(arg) == {op} and _elementwise_in(k, c, arg):
+            if held is not None and held.is_row_major and k.facts.consumers(arg) == {first} and _elementwise_in(k, c, arg):
                 buf = held
                 if c is arg:
                     return buf

@@ -30,7 +30,7 @@ def dot_scaled(k, op):
     m, n = op.result.type.shape[-2:]
     lhs = _decoded(k, op, a, a_scale, str(op.attrs.get("lhs")), op.attrs.get("lhs_k_pack", True), m, k_axis=1)
     rhs = _decoded(k, op, bv, b_scale, str(op.attrs.get("rhs")), op.attrs.get("rhs_k_pack", True), n, k_axis=0)
-    dot.product(k, op, lhs, rhs, c)
+    dot.product(k, op, [lhs], [rhs], c)
 
 
 def _decoded(k, op, v, scale, form: str, k_pack: bool, free: int, k_axis: int) -> Value:

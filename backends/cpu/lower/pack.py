@@ -12,9 +12,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from .. import ir
-from ..analysis import Affine, Poly, poly_const
+from ..analysis import Affine, Poly, expanded, poly, poly_add, poly_const, poly_mul
 from ..ir import Val, const, i64
 from ..nest import REGISTER, Buffer, Nest, memory_type, poly_key
+from ..ttir import Value
 from . import convert
 
 
@@ -31,10 +32,12 @@ class Kind:
 
 @dataclass(frozen=True)
 class End:
-    """The index (an i64) from which on an operand is zero along a dimension; equal keys mean equal values."""
+    """The index (an i64) from which on an operand is zero along a dimension: the least of those at which a polynomial of `bases` stops
+    being below 0 (or of none where an i1 does not hold). Equal keys mean equal values."""
 
     at: Val
     key: frozenset
+    bases: tuple = ()
 
 
 @dataclass
@@ -44,6 +47,8 @@ class Source:
     taken modulo a size, as kernels do to stay inside a matrix, is itself unless the block passes the end."""
 
     load: object
+    origin: Value
+    base: Poly
     ptr: Val
     steps: tuple[Poly, Poly]
     limits: list[End | None]
@@ -80,16 +85,17 @@ def _least(nest, found, dims) -> list[End | None]:
     def emit(_):
         for n, d in enumerate(dims):
             least, keys = None, set()
+            bases = tuple(found.get(d, ()))
             for base in found.get(d, ()):
                 if isinstance(base, Val):  # a condition for the whole operand
                     limit = nest.b.select(base, i64(nest.shape[d]), i64(0))
                     keys.add(base.s)
                 else:
                     limit = nest._limit(base, {}, (), nest.shape[d])
-                    keys.add(poly_key(base))
+                    keys.add(poly_key(expanded(base)))
                 least = limit if least is None else nest.b.intrinsic("smin", least, limit)
             if least is not None and least.const != nest.shape[d]:
-                out[n] = End(least, frozenset(keys))
+                out[n] = End(least, frozenset(keys), bases)
 
     nest.run([], emit)
     return out
@@ -175,7 +181,42 @@ def source(k, v) -> Source | None:
     bounds = _least(nest, found, (0, 1))
     elem = memory_type(op.operands[0].type.pointee.elem)
     ptr = k.b.gep(elem, k.scalar(aff.ptr), _value(nest, aff.base))
-    return Source(op, ptr, (aff.coef.get(0, {}), aff.coef.get(1, {})), bounds, exact, nest, given)
+    return Source(op, aff.ptr, aff.base, ptr, (aff.coef.get(0, {}), aff.coef.get(1, {})), bounds, exact, nest, given)
+
+
+def joined(k, values: list[Value], along: int) -> Source | None:
+    """The one load that `values`, pieces of an operand that follow each other along dimension `along`, are together; None where they are
+    not a load each, or do not follow each other in memory and in their masks."""
+    pieces = [source(k, v) for v in values]
+    first, size = pieces[0], values[0].type.shape[along]
+    if None in pieces or len(pieces) == 1:
+        return None if None in pieces else first
+    across = 1 - along
+    for u, s in enumerate(pieces[1:], 1):
+        apart = poly_add(expanded(s.base), expanded(first.base), -1)
+        if (s.origin is not first.origin or s.steps != first.steps or not (s.exact and first.exact)
+                or s.load.operands[0].type != first.load.operands[0].type
+                or apart != expanded(poly_mul(poly(u * size), first.steps[along]))):
+            return None
+        x, y = s.limits[across], first.limits[across]
+        if (x is None) != (y is None) or x and x.key != y.key:
+            return None
+        x, y = s.limits[along], first.limits[along]
+        if (x is None) != (y is None) or x and (len(x.bases) != 1 or len(y.bases) != 1 or isinstance(x.bases[0], Val) or poly_add(
+                expanded(x.bases[0]), expanded(y.bases[0]), -1) != poly(u * size)):
+            return None
+    limits = list(first.limits)
+    if limits[along]:
+        base = limits[along].bases[0]
+        found = []
+        first.nest.run([], lambda _: found.append(first.nest._limit(base, {}, (), size * len(values))))
+        limits[along] = dataclasses.replace(limits[along], at=found[0])
+    return dataclasses.replace(first, limits=limits)
+
+
+def ends(k, values: list[Value], src: Source | None) -> list[End | None]:
+    """`limits` of an operand in pieces; `src`: what they are together."""
+    return limits(k, values[0]) if len(values) == 1 else src.limits if src else [None, None]
 
 
 def _without_wrapping(nest, aff: Affine) -> tuple[Affine | None, Val]:
@@ -217,14 +258,15 @@ class Rows:
     padded: bool = True
 
 
-def rows(k, v, kind: Kind, depth: End | None) -> Rows:
-    """A's rows, in place where they lie contiguous in the computing type, else in scratch. `depth`: where B ends along K. In place
-    A may be read up to its own end only, so the product must end there, too."""
-    buf = k.buffers.get(v)
+def rows(k, values: list[Value], src: Source | None, kind: Kind, depth: End | None) -> Rows:
+    """A's rows, in place where they lie contiguous in the computing type, else in scratch. `values`: its pieces along K; `src`: the load
+    that they are; `depth`: where B ends along K. In place A may be read up to its own end only, so the product must end there, too."""
+    v = values[0]
+    buf = k.buffers.get(v) if len(values) == 1 else None
     if buf is not None and buf.elem == kind.packed and buf.strides[-1] == 1 and buf.panel is None:
         return Rows(buf.ptr, i64(buf.strides[-2]), buf.strides[0])
-    *batch, m, kk = v.type.shape
-    src = source(k, v)
+    *batch, m, piece = v.type.shape
+    kk = piece * len(values)
     lies_right = src and v.type.elem == kind.packed and poly_const(src.steps[1]) == 1
     in_place = lies_right and not kind.tiles and src.exact and (
         src.limits[1] is None or depth and src.limits[1].key == depth.key)
@@ -236,25 +278,29 @@ def rows(k, v, kind: Kind, depth: End | None) -> Rows:
     for d in reversed(batch):
         strides.append(step)
         step *= d
-    out = k.alloc(v.type.shape, kind.packed, tuple(reversed(strides)) + (pitch, 1), size=step)
+    out = k.alloc((*batch, m, kk), kind.packed, tuple(reversed(strides)) + (pitch, 1), size=step)
+
+    def copy():
+        for u, x in enumerate(values):
+            k.materialise_into(k.view(out, u * piece, x.type.shape, out.strides), x, widening(x.type.elem, kind.packed))
+
     if lies_right and kind.tiles:
         whole = _all(k, [src.given, const("i1", src.exact)] + [
-            k.b.icmp("sge", end.at, i64(size)) for end, size in zip(src.limits, v.type.shape) if end])
-        return _in_place_or_packed(k, v, src, out, pitch, whole)
+            k.b.icmp("sge", end.at, i64(size)) for end, size in zip(src.limits, (m, kk)) if end])
+        return _in_place_or_packed(k, src, out, pitch, whole, copy)
     if in_place:
-        return dataclasses.replace(_in_place_or_packed(k, v, src, out, pitch, src.given), limit=limit, padded=src.limits[1] is None)
+        return dataclasses.replace(_in_place_or_packed(k, src, out, pitch, src.given, copy), limit=limit, padded=src.limits[1] is None)
     lanes = k.target.lanes(ir.bits_of(REGISTER[kind.packed]))
     if kind.group == 1 and _turnable(k, src, (m, kk), kind.packed, lanes, 1):
         k.either(src.given, lambda: turn(k, src, (m, kk), kind.packed, lanes, 1, out.ptr,
-                                         lambda q, i: k.b.add(k.b.mul(i, i64(pitch)), q)),
-                 lambda: k.materialise_into(out, v, widening(v.type.elem, kind.packed)))
+                                         lambda q, i: k.b.add(k.b.mul(i, i64(pitch)), q)), copy)
     else:
-        k.materialise_into(out, v, widening(v.type.elem, kind.packed))
+        copy()
     return Rows(out.ptr, i64(pitch), out.strides[0])
 
 
-def _in_place_or_packed(k, v, src: Source, out: Buffer, pitch: int, whole: Val) -> Rows:
-    """A where it lies if `whole` (its tiles are read whole, its rows do not wrap), else a copy with zeros round it."""
+def _in_place_or_packed(k, src: Source, out: Buffer, pitch: int, whole: Val, copy) -> Rows:
+    """A where it lies if `whole` (its tiles are read whole, its rows do not wrap), else what `copy` puts into `out`."""
     b = k.b
     lda = _value(src.nest, src.steps[0])
     if whole.const:
@@ -265,39 +311,44 @@ def _in_place_or_packed(k, v, src: Source, out: Buffer, pitch: int, whole: Val) 
         b.store(ptr, ptr_slot, 8)
         b.store(pitch, lda_slot, 8)
 
-    def copy():
-        k.materialise_into(out, v)
+    def packed():
+        copy()
         remember(out.ptr, i64(pitch))
 
-    k.either(whole, lambda: remember(src.ptr, lda), copy)
+    k.either(whole, lambda: remember(src.ptr, lda), packed)
     return Rows(b.load("ptr", ptr_slot, 8), b.load("i64", lda_slot, 8))
 
 
 # --- B: panels -----------------------------------------------------------------------------------------------------------
 
 
-def panels(k, v, kind: Kind, width: int) -> Val:
-    """Pack B: panels of `width` columns, each [K / group][width][group]. Returns where they start; a batch follows the other."""
-    *batch, kk, n = v.type.shape
+def panels(k, values: list[Value], src: Source | None, kind: Kind, width: int) -> Val:
+    """Pack B: panels of `width` columns, each [K / group][width][group]. `values`: its pieces along K; `src`: the load that they are.
+    Returns where the panels start; a batch follows the other."""
+    *batch, piece, n = values[0].type.shape
+    kk = piece * len(values)
     lanes = k.target.lanes(ir.bits_of(REGISTER[kind.acc]))
     strides, step = [], kk * n
     for d in reversed(batch):
         strides.append(step)
         step *= d
     axis = len(batch) + 1
-    src = source(k, v)
     g = kind.group
-    out = k.alloc(v.type.shape, kind.packed, tuple(reversed(strides)) + (width, 1), panel=(axis, width, kk * width))
-    unroll = max(1, width // lanes)
+    out = k.alloc((*batch, kk, n), kind.packed, tuple(reversed(strides)) + (width, 1), panel=(axis, width, kk * width))
     materialise = k.materialise_into if g == 1 else k.materialise_pairs
-    generic = lambda: materialise(out, v, widening(v.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=unroll)  # noqa: E731
+
+    def generic():
+        for u, x in enumerate(values):
+            part = dataclasses.replace(k.view(out, u * piece * width, x.type.shape, out.strides), panel=out.panel)
+            materialise(part, x, widening(x.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=max(1, width // lanes))
+
     if _turnable(k, src, (kk, n), kind.packed, lanes, g):
         def place(j, q):
             in_panel = k.b.and_(j, i64(width - 1))
             return k.b.add(k.b.mul(k.b.sub(j, in_panel), i64(kk)), k.b.mul(k.b.add(k.b.mul(q, i64(width)), in_panel), i64(g)))
 
         k.either(src.given, lambda: turn(k, src, (kk, n), kind.packed, lanes, g, out.ptr, place), generic)
-    elif src and not src.given.const and src.exact and poly_const(src.steps[1]) == 1 and k.target.isa != "scalar":
+    elif src and (not src.given.const or len(values) > 1) and src.exact and poly_const(src.steps[1]) == 1 and k.target.isa != "scalar":
         k.either(src.given, lambda: copy_panels(k, src, (kk, n), kind, width, out.ptr), generic)
     else:
         generic()
