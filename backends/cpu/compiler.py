@@ -159,19 +159,24 @@ def _unroll_products(mod):
             loops.append(op)
 
     mod.walk(visit)
-    builder = ir.builder(mod.context)
+    chosen = []
     for loop in loops:
         body = bodies.get(loop.get_region(0).id(), [])
         products = [op for name, op in body if name == "tt.dot"]
-        if len(products) != 1 or loop.get_int_attr("tt.loop_unroll_factor"):
+        if len(products) != 1:
             continue
         plain = all(name in _ADDRESSES or name.startswith("arith.") and (
             name == "arith.constant" or not _is_float(op)) for name, op in body)
-        shape, other = (products[0].get_operand(n).get_shape() for n in (0, 1))
-        if plain and len(shape) == 2 and shape[0] * other[1] >= ACCUMULATORS:
-            pieces = min(PIECES, K_AT_ONCE // max(shape[1], 1))
+        shape = re.match(r"tensor<(\d+)x(\d+)x[^x]*>$", str(products[0].get_result(0).get_type()))
+        depth = re.match(r"tensor<\d+x(\d+)x", str(products[0].get_operand(0).get_type()))
+        if plain and shape and int(shape[1]) * int(shape[2]) >= ACCUMULATORS:
+            pieces = min(PIECES, K_AT_ONCE // int(depth[1]))
             if pieces > 1:
-                loop.get_result(0).set_attr("tt.loop_unroll_factor", builder.get_int32_attr(pieces))
+                chosen.append((loop, pieces))
+    if chosen and "tt.loop_unroll_factor" not in str(mod):  # whoever wrote that knows better
+        builder = ir.builder(mod.context)
+        for loop, pieces in chosen:
+            loop.get_result(0).set_attr("tt.loop_unroll_factor", builder.get_int32_attr(pieces))
 
 
 def _is_float(op) -> bool:
