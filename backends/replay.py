@@ -165,7 +165,7 @@ def _compile(launches, temps, tensors, out, advise):
                 values.append(f"v{k}_{n}")
         env[f"pack{k}"] = struct.Struct("<8Q" + run_fn.format).pack
         gx, gy, gz = (*grid, 1, 1)[:3]
-        call, team = ("call", "threads()") if gx * gy * gz > run_fn.few else ("held", "1")
+        call, team = ("call", "threads()") if runtime.team_of(gx * gy * gz, run_fn.few) > 1 else ("held", "1")
         env[f"asserts{k}"] = run_fn.asserts
         lines.append(f"    status = {call}(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, {team}, "
                      f"*pool.openmp, {', '.join(values)}))")

@@ -279,3 +279,32 @@ def test_a_function_that_the_machine_lacks_is_an_error_not_a_crash():
     assert sorted(runtime.undefined_symbols(obj)) == ["expf", "no_such_function"]
     with pytest.raises(CompileError, match="calls no_such_function, which"):
         runtime.load_object(obj, ["f"])
+
+
+@triton.jit
+def heavy_or_light_kernel(x_ptr, out_ptr, n, trips, HEAVY: tl.constexpr, LOOP: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n)
+    if HEAVY:
+        x = tl.exp(tl.sin(x))
+    for _ in range(LOOP if LOOP else trips):
+        x = x * 0.5
+    tl.store(out_ptr + offs, x, mask=offs < n)
+
+
+def test_launches_too_small_to_share_stay_on_the_calling_thread(monkeypatch):
+    """How many programs are few follows from what each does; where nobody can know, all threads share."""
+    x, out = torch.randn(10_000), torch.empty(10_000)
+
+    def few(**consts):
+        k = heavy_or_light_kernel.warmup(x, out, 10_000, 3, grid=(1,), **consts)
+        return k.metadata.few
+
+    light = few(HEAVY=False, LOOP=1, BLOCK=128)
+    assert light > few(HEAVY=True, LOOP=1, BLOCK=128) > 0
+    assert light > few(HEAVY=False, LOOP=1, BLOCK=1024) > 0
+    assert few(HEAVY=False, LOOP=0, BLOCK=128) == 0, "the number of trips is an argument"
+    for threads in (1, 2, 16):
+        monkeypatch.setattr(runtime, "_threads", lambda: threads)
+        assert runtime.team_of(10**6, 100) == threads and runtime.team_of(1, 100) == 1 and runtime.team_of(5, 0) == threads
+    assert runtime.team_of(250, 100) == 1, "sixteen threads take longer to meet than two"

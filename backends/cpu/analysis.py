@@ -235,16 +235,26 @@ def partners(region) -> dict[Op, tuple[Value, int]]:
     return out
 
 
-def work(region, cost) -> int | None:
-    """Operations on elements that a run of `region` takes, roughly; None where a loop's length is not known. `cost`: `Facts.cost`."""
+def work(region, is_lazy, seen: set[Value] | None = None) -> int | None:
+    """Operations on elements that a run of `region` takes, roughly; None where a loop's length is not known. What several roots need
+    counts once."""
     if len(region.blocks) > 1:
         return None
     total = 0
+    seen = set() if seen is None else seen
+
+    def cost(v: Value) -> int:
+        if v in seen or v.op is None or not v.type.is_tensor or not is_lazy(v.op):
+            return 1
+        seen.add(v)
+        own = 0 if v.op.name in FREE else COSTS.get(v.op.name, 1)
+        return own + sum(map(cost, v.op.operands[1:] if v.op.name == "tt.load" else v.op.operands))
+
     for op in region.block.ops:
         tensors = [o for o in op.operands if o.type.is_tensor]
         if op.name == "scf.for":
             lo, hi, step = (o.op.attrs["value"] if o.op is not None and o.op.name == "arith.constant" else None for o in op.operands[:3])
-            inner = work(op.regions[0], cost)
+            inner = work(op.regions[0], is_lazy, seen)
             if inner is None or not all(isinstance(x, int) for x in (lo, hi, step)):
                 return None
             total += max(0, -(-(hi - lo) // max(step, 1))) * inner
@@ -253,7 +263,7 @@ def work(region, cost) -> int | None:
         elif op.name in ("scf.while", "tt.call"):
             return None
         elif op.name == "scf.if":
-            inner = [work(r, cost) for r in op.regions]
+            inner = [work(r, is_lazy, seen) for r in op.regions]
             if None in inner:
                 return None
             total += max(inner)
