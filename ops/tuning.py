@@ -15,6 +15,7 @@ from pathlib import Path
 
 FILE = Path(__file__).with_name("tuned.json")
 _trial: dict = {}  # op -> what a search tries now
+_elsewhere: dict | None = None  # the tiles of another CPU, while code for it is looked at
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Tiles:
             return self.cuda
         if _trial and self.op in _trial:
             return _trial[self.op]
-        return tuned().get(self.op, self.cpu)
+        return (tuned() if _elsewhere is None else _elsewhere).get(self.op, self.cpu)
 
 
 def kind(row) -> str:
@@ -42,16 +43,31 @@ def kind(row) -> str:
 
 @functools.lru_cache(maxsize=1)
 def tuned() -> dict:
-    """Op -> tiles, for this machine's kind of CPU; that of its vector ISA alone where the very kind was never measured."""
+    """Op -> tiles, for this machine's kind of CPU."""
     from ..backends.base import CompileError
     from ..backends.cpu import targets
-    table = load()
     try:
-        row = targets.native()
+        return tuned_for(targets.native())
     except CompileError:
         return {}
+
+
+def tuned_for(row) -> dict:
+    """Op -> tiles, for a row's kind of CPU; that of its vector ISA alone where the very kind was never measured."""
+    table = load()
     found = table.get(kind(row)) or next((v for k, v in sorted(table.items()) if k.partition("/")[0] == row.isa), None)
     return found["tiles"] if found else {}
+
+
+@contextlib.contextmanager
+def on(row):
+    """Within it ops choose the tiles that they would have on a CPU of another row (of targets.py)."""
+    global _elsewhere
+    before, _elsewhere = _elsewhere, tuned_for(row)
+    try:
+        yield
+    finally:
+        _elsewhere = before
 
 
 def load(path: Path = FILE) -> dict:

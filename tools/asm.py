@@ -157,7 +157,7 @@ def codes_of(what: str, args, goal) -> list:
         from .inspector import inductor
         return inductor.cpp(op, case, args.dtype) if goal.name == "native" else inductor.triton_kernels(op, case, args.dtype, goal)
     device = "cuda" if goal.gpu else "cpu"
-    return [code.of_launch(launch, goal) for launch in launches.of_op(op, case, args.dtype, device, args.config)]
+    return [code.of_launch(launch, goal) for launch in launches.of_op(op, case, args.dtype, device, args.config, goal.row)]
 
 
 def _diff(reports, args):

@@ -20,7 +20,7 @@ def reports(op, target):
     """One report for each different kernel of an op's cases."""
     goal, seen = targets.get(target), set()
     for case in op.cases:
-        for launch in launches.of_op(op, case, "fp32", "cpu"):
+        for launch in launches.of_op(op, case, "fp32", "cpu", row=goal.row):
             key = (launch.name, *sorted(launch.kwargs.items()), *launch.unaligned())
             if key not in seen:
                 seen.add(key)

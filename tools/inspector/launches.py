@@ -114,13 +114,15 @@ def is_kernel(value) -> bool:
 # --- ops -------------------------------------------------------------------------------------------------------------
 
 
-def of_op(op, case, dtype: str, device: str, config: int = 0) -> list[Launch]:
-    """The launches of an op's case with tensors of `dtype` on `device` ("cpu" or "cuda"), in order, each specialisation once."""
+def of_op(op, case, dtype: str, device: str, config: int = 0, row=None) -> list[Launch]:
+    """The launches of an op's case with tensors of `dtype` on `device` ("cpu" or "cuda"), in order, each specialisation once. `row`: the
+    CPU whose tiles they have, a row of the compiler's targets (default: this machine's)."""
     from torch._library.triton import set_wrap_triton_enabled
     from torch._subclasses.fake_tensor import FakeTensorMode
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
 
+    from ...ops import tuning
     from ...ops.common import DTYPES
     found: list[Launch] = []
 
@@ -129,6 +131,8 @@ def of_op(op, case, dtype: str, device: str, config: int = 0) -> list[Launch]:
         found.append(Launch(kernel, args, kwargs, remark))
 
     with contextlib.ExitStack() as stack:
+        if row is not None:
+            stack.enter_context(tuning.on(row))
         for kind in (JITFunction, Autotuner, Heuristics):
             stack.enter_context(mock.patch.object(kind, "run", catch))
         stack.enter_context(set_wrap_triton_enabled(False))
