@@ -1,7 +1,8 @@
 """Two benchmark runs side by side: each row's time, new over old, and whether it moved by more than its rounds did.
 
 Machines drift between runs, so where both runs have the `torch` column of a row, the row's time is taken as a multiple of
-torch's in the same round; candidates took turns, so what slowed one slowed the other. The noise band of a row is the spread
+torch's in the same round; candidates took turns, so what slowed one slowed the other. torch's own row is then the yardstick and
+not judged. The noise band of a row is the spread
 of its rounds: half the distance from the 20th to the 80th percentile of the logarithms, of both runs together (root of the
 sum of squares), and at least `FLOOR`: the medians of two runs of one build differ by about that on a quiet machine.
 """
@@ -20,8 +21,8 @@ FLOOR = 0.03
 @dataclass
 class Change:
     """One row of both runs. ratio: new time / old time (below 1 is faster); band: e.g. 0.05 is 5 % either way; basis: "torch"
-    where times were multiples of torch's, else "wall"; verdict: same, faster, slower, broken (right before, not now), mended, only old,
-    only new, or not right in either."""
+    where times were multiples of torch's, else "wall"; verdict: same, faster, slower, yardstick (torch's, which others are measured by),
+    broken (right before, not now), mended, only old, only new, or not right in either."""
 
     key: tuple[str, str, str, str]
     verdict: str
@@ -90,9 +91,10 @@ def _change(key, x, y, before, after) -> Change:
     if None in logs:  # a file without rounds: medians and percentiles are what there is
         basis = "wall"
         logs = [[math.log(r["wall_s"][q]) for q in ("p20", "p20", "p50", "p80", "p80")] for r in (x, y)]
+    judged = key[3] != "torch" or not any(k[:3] == key[:3] and k[3] != "torch" for k in before.keys() & after.keys())
     change = statistics.median(logs[1]) - statistics.median(logs[0])
     band = max(FLOOR, math.hypot(*map(_spread, logs)))
-    verdict = "slower" if change > band else "faster" if change < -band else "same"
+    verdict = "yardstick" if not judged else "slower" if change > band else "faster" if change < -band else "same"
     return Change(key, verdict, math.exp(change), math.expm1(band), basis, x["wall_s"]["p50"], y["wall_s"]["p50"])
 
 
