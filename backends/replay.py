@@ -49,12 +49,12 @@ def temporary(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
+_threads = torch.get_num_threads
+
+
 def key_of(body, tensors: tuple, params: tuple):
     """What a plan is remembered under."""
     return (body, params, _threads(), *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors])
-
-
-_threads = torch.get_num_threads
 
 
 def find(key):
@@ -128,8 +128,8 @@ def _compile(launches, temps, tensors, out, advise):
     names |= {t.data_ptr(): f"m{k}" for k, t in enumerate(temps)}
     names |= {p: f"t{k}" for k, p in enumerate(pointers)}
     pool = runtime.pool()
-    env = {"pool": pool, "call": pool.call, "held": pool.call_held, "threads": torch.get_num_threads, "empty": torch.empty_strided, "like": torch.empty_like,
-           "fail": runtime.failed}
+    env = {"pool": pool, "call": pool.call, "held": pool.call_held, "threads": _threads, "empty": torch.empty_strided,
+           "like": torch.empty_like, "fail": runtime.failed}
     lines = [f"def plan({', '.join(f't{k}' for k in range(len(tensors)))}):"]
     for k, p in enumerate(pointers):
         lines += [f"    p{k} = t{k}.data_ptr()", f"    if p{k} & 15 != {p & 15}:", "        return None"]
@@ -165,7 +165,7 @@ def _compile(launches, temps, tensors, out, advise):
                 values.append(f"v{k}_{n}")
         env[f"pack{k}"] = struct.Struct("<8Q" + run_fn.format).pack
         gx, gy, gz = (*grid, 1, 1)[:3]
-        call, team = ("call", "threads()") if runtime.team_of(gx * gy * gz, run_fn.few) > 1 else ("held", "1")
+        call, team = ("call", "threads()") if runtime.team_of(gx * gy * gz, run_fn.few, _threads()) > 1 else ("held", "1")
         env[f"asserts{k}"] = run_fn.asserts
         lines.append(f"    status = {call}(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, {team}, "
                      f"*pool.openmp, {', '.join(values)}))")

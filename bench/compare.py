@@ -1,18 +1,17 @@
 """Two benchmark runs side by side: each row's time, new over old, and whether it moved by more than its rounds did.
 
 Machines drift between runs, so where both runs have the `torch` column of a row, the row's time is taken as a multiple of
-torch's in the same round; candidates took turns, so what slowed one slowed the other. torch's own row is then the yardstick and
-not judged. The noise band of a row is the spread
-of its rounds: half the distance from the 20th to the 80th percentile of the logarithms, of both runs together (root of the
+torch's in the same round; candidates took turns, so what slowed one slowed the other. torch's own row is then the yardstick
+and not judged. The noise band of a row is the spread of its rounds: half the distance from the 20th to the 80th percentile of the logarithms, of both runs together (root of the
 sum of squares), and at least `FLOOR`: the medians of two runs of one build differ by about that on a quiet machine.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 
+from . import clock
 from ..backends.base import Error
 
 FLOOR = 0.03
@@ -52,14 +51,6 @@ def _logs(row: dict, base: dict | None) -> list[float] | None:
     return [math.log(t / u) for t, u in zip(rounds, against)] if len(against) == len(rounds) else None
 
 
-def _spread(logs: list[float]) -> float:
-    if len(logs) < 2:
-        return 0.0
-    ordered = sorted(logs)
-    at = lambda q: ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]  # noqa: E731
-    return (at(0.8) - at(0.2)) / 2
-
-
 def compare(old: dict, new: dict) -> list[Change]:
     """The changes from results `old` to `new` (as `results.load` gives them), in the new run's order. Raises `Error` where they have no
     row in common."""
@@ -92,8 +83,9 @@ def _change(key, x, y, before, after) -> Change:
         basis = "wall"
         logs = [[math.log(r["wall_s"][q]) for q in ("p20", "p20", "p50", "p80", "p80")] for r in (x, y)]
     judged = key[3] != "torch" or not any(k[:3] == key[:3] and k[3] != "torch" for k in before.keys() & after.keys())
-    change = statistics.median(logs[1]) - statistics.median(logs[0])
-    band = max(FLOOR, math.hypot(*map(_spread, logs)))
+    x_logs, y_logs = map(clock.summary, logs)
+    change = y_logs["p50"] - x_logs["p50"]
+    band = max(FLOOR, math.hypot(*((s["p80"] - s["p20"]) / 2 for s in (x_logs, y_logs))))
     verdict = "yardstick" if not judged else "slower" if change > band else "faster" if change < -band else "same"
     return Change(key, verdict, math.exp(change), math.expm1(band), basis, x["wall_s"]["p50"], y["wall_s"]["p50"])
 

@@ -8,7 +8,6 @@ import statistics
 
 import torch
 
-from ..backends import replay
 from ..backends.base import Error
 from ..ops import registry, tuning
 from ..ops.common import DTYPES
@@ -91,5 +90,4 @@ def matmul_speeds(tiles, dtypes, rounds: int, say) -> dict:
                 say(f"matmul {dtype} {'x'.join(map(str, shape))}: {speed:.3f} of the fastest")
     finally:
         torch.set_num_threads(threads)
-        replay.forget()
     return out

@@ -66,12 +66,13 @@ CASES = (Case(((128, 128), (128, 128))), Case(((256, 256), (256, 256))), Case(((
          Case(((1024, 1024), (1024, 1024))), Case(((512, 512), (512, 512)), transposed=(1,)),
          Case(((333, 257), (257, 511))))
 
+
 def _guess(bm, bn, bk):
     """A tile as the tables have it: (BM, BN, BK, speed of a full tile relative to others). A large tile packs each operand less often."""
     return bm, bn, bk, 1 / (1 + 4 / bm + 8 / bn)
 
 
-#: by how operands are multiplied: fp64 has tiles of its own, 16-bit types go as bf16 where the target multiplies pairs, else as fp32.
+#: by how operands are multiplied: fp64 and bf16 have tiles of their own, fp16 is widened and goes as fp32.
 #: What `triport tune` measures is the speed of every shape of `SHAPES` on one thread.
 SHAPES = tuple((bm, bn, bk) for bm in (16, 32, 64, 128, 256, 512) for bn in (64, 128, 256) for bk in (256, 512))
 _WIDE = tuple(_guess(*t) for t in ((512, 128, 256), (256, 256, 256), (128, 256, 256), (256, 128, 256), (128, 128, 256), (64, 128, 256),
@@ -106,11 +107,11 @@ def _tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dic
     device = "cpu" if cpu else "cuda"
     low = SMALLEST[device]
     fitting = [(*(min(t, max(low, next_power_of_2(size))) for t, size in zip(tile, (m, n, k))), tile[3]) for tile in choice]
-    bm, bn, bk, _ = min(fitting, key=lambda t: _time(workers, m, n, *t))
+    bm, bn, bk, _ = min(fitting, key=lambda t: _time(workers, m, n, t[0], t[1], t[3]))
     return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device]}
 
 
-def _time(workers: int, m: int, n: int, bm: int, bn: int, bk: int, speed: float) -> float:
+def _time(workers: int, m: int, n: int, bm: int, bn: int, speed: float) -> float:
     """How long `workers` take over m x n in these tiles, roughly: each next tile goes to who is free first, and an edge tile takes as long
     as what it holds, in whole micro-kernels."""
     sizes = [[min(b, size - at) for at in range(0, size, b)] for size, b in ((m, bm), (n, bn))]

@@ -292,7 +292,7 @@ def heavy_or_light_kernel(x_ptr, out_ptr, n, trips, HEAVY: tl.constexpr, LOOP: t
     tl.store(out_ptr + offs, x, mask=offs < n)
 
 
-def test_launches_too_small_to_share_stay_on_the_calling_thread(monkeypatch):
+def test_launches_too_small_to_share_stay_on_the_calling_thread():
     """How many programs are few follows from what each does; where nobody can know, all threads share."""
     x, out = torch.randn(10_000), torch.empty(10_000)
 
@@ -305,6 +305,6 @@ def test_launches_too_small_to_share_stay_on_the_calling_thread(monkeypatch):
     assert light > few(HEAVY=False, LOOP=1, BLOCK=1024) > 0
     assert few(HEAVY=False, LOOP=0, BLOCK=128) == 0, "the number of trips is an argument"
     for threads in (1, 2, 16):
-        monkeypatch.setattr(runtime, "_threads", lambda: threads)
-        assert runtime.team_of(10**6, 100) == threads and runtime.team_of(1, 100) == 1 and runtime.team_of(5, 0) == threads
-    assert runtime.team_of(250, 100) == 1, "sixteen threads take longer to meet than two"
+        assert runtime.team_of(10**6, 100, threads) == threads
+        assert runtime.team_of(1, 100, threads) == 1 and runtime.team_of(5, 0, threads) == threads
+    assert runtime.team_of(250, 100, 16) == 1, "sixteen threads take longer to meet than two"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import statistics
 import time
 
+import numpy as np
+
 #: seconds that a configuration is timed for, and how many samples at least and at most
 BUDGET, FEWEST, MOST = 0.015, 5, 60
 #: seconds that one sample takes at least: the clock and a launch's jitter stay below a hundredth of it
@@ -33,8 +35,7 @@ def benchmark(fn, warmup=None, rep=None, grad_to_none=None, quantiles=None, retu
             x.grad = None
         samples.append(1e3 * _seconds(fn, times))
     if quantiles is not None:
-        ordered = sorted(samples)
-        return [_quantile(ordered, q) for q in quantiles]
+        return np.quantile(samples, quantiles).tolist()
     return samples if return_mode == "all" else {"mean": statistics.fmean, "median": statistics.median, "min": min,
                                                  "max": max}[return_mode](samples)
 
@@ -44,10 +45,3 @@ def _seconds(fn, times: int) -> float:
     for _ in range(times):
         fn()
     return (time.perf_counter() - start) / times
-
-
-def _quantile(ordered: list[float], q: float) -> float:
-    at = q * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

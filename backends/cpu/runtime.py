@@ -106,11 +106,6 @@ def _openmp() -> tuple[int, int] | None:
     return None
 
 
-def _threads() -> int:
-    import torch
-    return torch.get_num_threads()
-
-
 class Pool:
     """The runtime's entry point in this process. `call(packed)` runs a kernel's programs and returns a status code of
     pool.py; `packed` starts with (function, grid x, y, z, scratch, threads, parallel, number), 8 bytes each."""
@@ -249,7 +244,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": metadata.asserts}
     alias = (f"    if {' or '.join(pairs)}:\n"
              "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
-    team = f"team(gx * gy * gz, {metadata.few})" if metadata.few else "threads()"
+    team = f"team(gx * gy * gz, {metadata.few}, threads())" if metadata.few else "threads()"
     source = (
         "call = pool.call\n"
         "def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):\n"
@@ -270,10 +265,9 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     return launch
 
 
-def team_of(programs: int, few: int) -> int:
-    """How many threads share a launch of so many programs, where two would be slower than one up to `few`. The more threads there are
+def team_of(programs: int, few: int, threads: int) -> int:
+    """How many of `threads` share a launch of so many programs, where two would be slower than one up to `few`. The more threads there are
     the longer they take to meet: 1.5 microseconds for two, 3 for four, 5 for eight, 8 for sixteen (measured, 16-core host)."""
-    threads = _threads()
     return threads if programs > few * (threads + 5) // 7 else 1
 
 
