@@ -497,37 +497,30 @@ class Kernel:
         return out
 
     def materialise_into(self, buf: Buffer, v: Value, convert=None, vdim: int | None = None, inner: int | None = None,
-                         unroll: int = 1):
+                         unroll: int = 1, pairs: bool = False):
         """Write a tensor's elements into `buf`, through `convert(b, lanes)` if given. `inner` names the innermost loop's
-        dimension where that is not the vector dimension; `unroll` chunks of that one go together."""
+        dimension where that is not the vector dimension; `unroll` chunks of that one go together. `pairs`: a lane is two neighbours along
+        `inner`, the first one low."""
         saved_keeps, saved_bufs = self.keeps, self._keep_bufs
         self._keep_bufs = {}
         dims = tuple(range(len(v.type.shape)))
-        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim, inner=inner, into=buf, merge=inner is None)
+        lanes = min(self.target.lanes(32), v.type.shape[vdim]) if pairs else None
+        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim, lanes=lanes, inner=inner, into=buf, merge=inner is None)
+        if pairs:
+            nest.strides[inner] = 2
 
-        def body(u):
+        def element():
             x = nest.at(v, dims)
-            nest.store_buffer(buf, dims, convert(self.b, x) if convert else x)
-
-        nest.run(nest.default_order, body, unroll)
-        self.keeps, self._keep_bufs = saved_keeps, saved_bufs
-
-    def materialise_pairs(self, buf: Buffer, v: Value, convert, vdim: int, inner: int, unroll: int):
-        """As `materialise_into`, of a panel whose lanes hold two neighbours along `inner` each, the first one low."""
-        saved_keeps, saved_bufs = self.keeps, self._keep_bufs
-        self._keep_bufs = {}
-        dims = tuple(range(len(v.type.shape)))
-        nest = self.begin_nest(v.type.shape, [(v, dims)], keep=False, vdim=vdim, inner=inner,
-                               lanes=min(self.target.lanes(32), v.type.shape[vdim]))
-        nest.strides[inner] = 2
+            return convert(self.b, x) if convert else x
 
         def body(u):
-            first = nest.at(v, dims)
-            pair = [first, nest.next_along(inner, lambda: nest.at(v, dims))]
+            if not pairs:
+                nest.store_buffer(buf, dims, element())
+                return
             n = nest.lanes
-            low, high = (self.b.splat(convert(self.b, x) if convert else x, n) for x in pair)
+            low, high = (self.b.splat(x, n) for x in (element(), nest.next_along(inner, element)))
             both = self.b.shuffle(low, high, [x // 2 + n * (x % 2) for x in range(2 * n)])
-            nest.store_pairs(buf, dims, both)
+            self.b.store(both, nest.buffer_address(buf, dims)[0], ir.bits_of(both.elem) // 8)
 
         nest.run(nest.default_order, body, unroll)
         self.keeps, self._keep_bufs = saved_keeps, saved_bufs

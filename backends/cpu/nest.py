@@ -458,18 +458,6 @@ class Nest:
         else:
             b.store(v, p, ir.bits_of(elem) // 8)
 
-    def store_pairs(self, buf: Buffer, dims, v: Val):
-        """Store the lanes' pairs (see `Kernel.materialise_pairs`) where the pair of the current indices is in a panel."""
-        b = self.b
-        axis, width, pitch = buf.panel
-        column, row = self.index_of(dims[axis]), self.index_of(dims[axis - 1])
-        inside = b.and_(column, i64(width - 1))
-        off = b.mul(_shr(b, column, width.bit_length() - 1), i64(pitch))
-        for a, d in enumerate(dims[:axis - 1]):
-            off = b.add(off, b.mul(self.index_of(d), i64(buf.strides[a])))
-        off = b.add(off, b.add(b.mul(row, i64(width)), b.mul(inside, i64(2))))
-        b.store(v, b.gep(v.elem, buf.ptr, off), ir.bits_of(v.elem) // 8)
-
     def _spread(self, elem: str, p: Val, stride: int | Val) -> Val:
         """A vector of pointers `stride` elements apart."""
         step = i64(stride) if isinstance(stride, int) else stride

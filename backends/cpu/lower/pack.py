@@ -216,7 +216,9 @@ def joined(k, values: list[Value], along: int) -> Source | None:
 
 def ends(k, values: list[Value], src: Source | None) -> list[End | None]:
     """`limits` of an operand in pieces; `src`: what they are together."""
-    return limits(k, values[0]) if len(values) == 1 else src.limits if src else [None, None]
+    if src and src.exact:
+        return src.limits
+    return limits(k, values[0]) if len(values) == 1 else [None, None]
 
 
 def _without_wrapping(nest, aff: Affine) -> tuple[Affine | None, Val]:
@@ -334,13 +336,13 @@ def panels(k, values: list[Value], src: Source | None, kind: Kind, width: int) -
         step *= d
     axis = len(batch) + 1
     g = kind.group
-    out = k.alloc((*batch, kk, n), kind.packed, tuple(reversed(strides)) + (width, 1), panel=(axis, width, kk * width))
-    materialise = k.materialise_into if g == 1 else k.materialise_pairs
+    out = k.alloc((*batch, kk, n), kind.packed, tuple(reversed(strides)) + (width, g), panel=(axis, width, kk * width))
 
     def generic():
         for u, x in enumerate(values):
             part = dataclasses.replace(k.view(out, u * piece * width, x.type.shape, out.strides), panel=out.panel)
-            materialise(part, x, widening(x.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=max(1, width // lanes))
+            k.materialise_into(part, x, widening(x.type.elem, kind.packed), vdim=axis, inner=axis - 1, unroll=max(1, width // lanes),
+                               pairs=g == 2)
 
     if _turnable(k, src, (kk, n), kind.packed, lanes, g):
         def place(j, q):
