@@ -9,13 +9,14 @@ which count double while a kernel's data has the caches.
 from __future__ import annotations
 
 import contextlib
-import struct
+import os
 import threading
 
 import torch
+from torch.autograd import forward_ad, profiler
 from triton import knobs
 
-from .cpu import runtime
+from .cpu import call, runtime
 
 _LIMIT = 1024
 _plans: dict = {}
@@ -54,7 +55,9 @@ _threads = torch.get_num_threads
 
 def key_of(body, tensors: tuple, params: tuple):
     """What a plan is remembered under."""
-    return (body, params, _threads(), *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors])
+    params = tuple(p or repr(p) for p in params)  # -0.0 is 0.0, and not the same
+    return (body, params, _threads(), torch.is_inference_mode_enabled(),
+            *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors])
 
 
 def find(key):
@@ -67,22 +70,47 @@ try:  # what Dynamo's guards are made of: one call compares type, dispatch keys 
     from torch._C._dynamo.guards import TensorGuards
 except ImportError:
     TensorGuards = None
-#: calls of one op and parameters that are told apart by guards; where there are more, shapes come without end
-_GUARDED = 4
 
 
-def guarded(name: str, params) -> list:
-    """The guarded plans of an op for its parameters: (guard of the tensors, number of threads, plan). They go when plans go."""
-    return _plans.get((name, params), ())
+def _empty_inference(sizes, strides, dtype):
+    """A new tensor that inference_mode marks as its own."""
+    return torch.empty_strided(sizes, strides, dtype=dtype)
 
 
-def add_guarded(name: str, params, tensors: tuple, plan):
-    """From now on `guarded` finds `plan` for tensors like these."""
-    if TensorGuards is None or any(t.requires_grad for t in tensors):  # recorded under no_grad it would hold without it, too
+try:  # how Inductor's code allocates: half the time of torch.empty_strided
+    from torch._C._dynamo.guards import _empty_strided_cpu as _empty
+except ImportError:
+    _empty = _empty_inference
+
+
+def _facts():
+    """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`)."""
+    out = [(torch._C._len_torch_function_stack, None, 0), (profiler, "_is_profiler_enabled", False),
+           (forward_ad, "_current_level", -1)]
+    for name in ("launch_enter_hook", "launch_exit_hook"):
+        hook = getattr(knobs.runtime, name)
+        out.append((knobs.runtime, name, hook))
+        if hasattr(hook, "calls"):
+            out.append((hook.calls, None, None))
+    return out
+
+
+_sites: dict[str, call.Site] = {}
+
+
+def site(name: str) -> call.Site:
+    """Where an op's calls are recognised by their arguments."""
+    return _sites.setdefault(name, call.Site(_facts(), _threads))
+
+
+def learn(site: call.Site, args: tuple, count: int, plan):
+    """From now on `site` recognises a call like this one, whose first `count` arguments are its tensors, and `plan` does it."""
+    tensors = args[:count]
+    if TensorGuards is None or any(t.requires_grad for t in tensors):  # under no_grad its guard would hold without it, too
         return
     check = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     if check(*tensors):
-        _plans[name, params] = [(check, _threads(), plan), *_plans.get((name, params), ())][:_GUARDED]
+        site.learn(check, args, count, plan)
 
 
 def record(key, body, tensors: tuple, params: tuple, advise):
@@ -104,17 +132,24 @@ def record(key, body, tensors: tuple, params: tuple, advise):
 def forget():
     """Drop all plans."""
     _plans.clear()
+    for known in _sites.values():
+        known.swap([])
+
+
+os.register_at_fork(after_in_child=forget)  # plans name OpenMP's threads, which a child does not have
 
 
 @contextlib.contextmanager
-def plans(own: dict):
-    """Within it plans are found in and added to `own`. For one thread that searches: others would see them, too."""
+def plans(op: str, own: dict):
+    """Within it `op`'s plans are found in and added to `own`. For one thread that searches: others would see them, too."""
     global _plans
     before, _plans = _plans, own
+    known = site(op).swap([])
     try:
         yield
     finally:
         _plans = before
+        site(op).swap(known)
 
 
 def _compile(launches, temps, tensors, out, advise):
@@ -124,52 +159,29 @@ def _compile(launches, temps, tensors, out, advise):
     if (not launches or None in launches or not isinstance(out, torch.Tensor) or len(set(pointers)) != len(pointers)
             or out.data_ptr() in pointers or not out.numel()):
         return None
-    names = {out.data_ptr(): "out"}
-    names |= {t.data_ptr(): f"m{k}" for k, t in enumerate(temps)}
-    names |= {p: f"t{k}" for k, p in enumerate(pointers)}
-    pool = runtime.pool()
-    env = {"pool": pool, "call": pool.call, "held": pool.call_held, "threads": _threads, "empty": torch.empty_strided,
-           "like": torch.empty_like, "fail": runtime.failed}
-    lines = [f"def plan({', '.join(f't{k}' for k in range(len(tensors)))}):"]
-    for k, p in enumerate(pointers):
-        lines += [f"    p{k} = t{k}.data_ptr()", f"    if p{k} & 15 != {p & 15}:", "        return None"]
-
-    def allocate(name, t):
-        for n, x in enumerate(tensors):
-            if (x.dtype, x.shape, x.stride()) == (t.dtype, t.shape, t.stride()):
-                lines.append(f"    {name} = like(t{n})")
-                return
-        env[f"{name}_a"] = (t.shape, t.stride())
-        env[f"{name}_d"] = t.dtype
-        lines.append(f"    {name} = empty(*{name}_a, dtype={name}_d)")
-
-    allocate("out", out)
-    if out.nbytes >= advise.from_bytes:
-        env["advise"] = advise
-        lines.append("    advise(out)")
-    for k, t in enumerate(temps):
-        allocate(f"m{k}", t)
-    for k, (run_fn, function, grid, args) in enumerate(launches):
-        if run_fn.slots is None:
+    number = {t.data_ptr(): k for k, t in enumerate((*tensors, out, *temps))}
+    made = [(advise if t is out and t.nbytes >= advise.from_bytes else None, tuple(t.shape), t.stride(), t.dtype) for t in (out, *temps)]
+    pool, threads = runtime.pool(), _threads()
+    todo, told = [], []
+    for run, function, grid, args in launches:
+        if run.slots is None:
             return None
-        values = []
-        for n, ty in run_fn.slots:
+        x, y, z = (*grid, 1, 1)[:3]
+        team = runtime.team_of(x * y * z, run.work, threads)
+        words = call.packed("8Q", function.address, x, y, z, run.scratch, team, *pool.openmp)
+        for n, ty in run.slots:
             a = args[n]
-            if isinstance(a, torch.Tensor):
-                name = names.get(a.data_ptr())
-                if name is None:
-                    return None
-                values.append(f"p{name[1:]}" if name[0] == "t" else f"{name}.data_ptr()")
+            if not isinstance(a, torch.Tensor):
+                words += call.packed("H6x", runtime.bf16_bits(a)) if ty == "bf16" else call.packed(runtime.PACK[ty], a)
+            elif a.data_ptr() in number:
+                words.append(number[a.data_ptr()])
             else:
-                env[f"v{k}_{n}"] = runtime.bf16_bits(a) if ty == "bf16" else a
-                values.append(f"v{k}_{n}")
-        env[f"pack{k}"] = struct.Struct("<8Q" + run_fn.format).pack
-        gx, gy, gz = (*grid, 1, 1)[:3]
-        call, team = ("call", "threads()") if runtime.team_of(gx * gy * gz, run_fn.few, _threads()) > 1 else ("held", "1")
-        env[f"asserts{k}"] = run_fn.asserts
-        lines.append(f"    status = {call}(pack{k}({function.address}, {gx}, {gy}, {gz}, {run_fn.scratch}, {team}, "
-                     f"*pool.openmp, {', '.join(values)}))")
-        lines.append(f"    if status:\n        fail({function.name!r}, status, {run_fn.scratch}, asserts{k}, {gx}, {gy})")
-    lines.append("    return out")
-    exec(compile("\n".join(lines), "<plan>", "exec"), env)
-    return env["plan"]
+                return None
+        todo.append((pool.address, team > 1, words))
+        told.append((function.name, run.scratch, run.asserts, x, y))
+
+    def fail(which, status):
+        name, scratch, asserts, x, y = told[which]
+        runtime.failed(name, status, scratch, asserts, x, y)
+
+    return call.plan([p & 15 for p in pointers], made, todo, _empty_inference if torch.is_inference_mode_enabled() else _empty, fail)

@@ -54,40 +54,38 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say) -> objec
 
 
 def _with(tiles, candidate, op, args, kwargs):
-    """A call of the op with a candidate's tiles. What a call does is recorded once, under those tiles, and replayed."""
+    """A call of the op with a candidate's tiles: what it launches under them, again."""
     plans: dict = {}
 
     def call():
-        with tuning.trying(tiles.op, candidate, plans):
+        with tuning.trying(tiles.op, candidate, op.name, plans):
             return op.call(*args, **kwargs)
 
-    return call
+    call()
+    plan = next(iter(plans.values()), None)
+    return call if plan is None else lambda: plan(*args)
 
 
 def matmul_speeds(tiles, dtypes, rounds: int, say) -> dict:
-    """dtype -> [BM, BN, BK, speed], the fastest tile's speed being 1: products of 1024 x 1024 x 1024 on one thread."""
+    """dtype -> [BM, BN, BK, speed], the fastest tile's speed being 1: products that give every thread four of the largest tiles."""
     matmul = importlib.import_module("..ops.matmul", __package__)
     out = {k: [list(t) for t in v] for k, v in tiles.cpu.items()}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for dtype in dtypes:
-            if dtype not in tiles.cpu:
-                continue
-            a, b = (torch.randn(1024, 1024).to(DTYPES[dtype]) for _ in range(2))
-            want = a.double() @ b.double()
-            runs = {}
-            for shape in matmul.SHAPES:
-                runs[shape] = (_with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}), lambda: None)
-                e = check.error(runs[shape][0](), want)
-                if not e <= matmul.OP.allowed(DTYPES[dtype]):
-                    raise Error(f"matmul {dtype} with tiles of {shape}: the result is wrong (error {e:.2e})")
-            samples = clock.interleave(runs, rounds)
-            took = {shape: statistics.median(s.wall) for shape, s in samples.items()}
-            best = min(took.values())
-            out[dtype] = sorted(([*shape, round(best / t, 4)] for shape, t in took.items()), key=lambda x: -x[3])
-            for *shape, speed in out[dtype]:
-                say(f"matmul {dtype} {'x'.join(map(str, shape))}: {speed:.3f} of the fastest")
-    finally:
-        torch.set_num_threads(threads)
+    size = matmul.next_power_of_2(math.isqrt(4 * torch.get_num_threads() * max(bm * bn for bm, bn, _ in matmul.SHAPES)))
+    for dtype in dtypes:
+        if dtype not in tiles.cpu:
+            continue
+        a, b = torch.randn(size, 1024).to(DTYPES[dtype]), torch.randn(1024, size).to(DTYPES[dtype])
+        want = a.double() @ b.double()
+        runs = {}
+        for shape in matmul.SHAPES:
+            runs[shape] = (_with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}), lambda: None)
+            e = check.error(runs[shape][0](), want)
+            if not e <= matmul.OP.allowed(DTYPES[dtype]):
+                raise Error(f"matmul {dtype} with tiles of {shape}: the result is wrong (error {e:.2e})")
+        samples = clock.interleave(runs, rounds)
+        took = {shape: statistics.median(s.wall) for shape, s in samples.items()}
+        best = min(took.values())
+        out[dtype] = sorted(([*shape, round(best / t, 4)] for shape, t in took.items()), key=lambda x: -x[3])
+        for *shape, speed in out[dtype]:
+            say(f"matmul {dtype} {'x'.join(map(str, shape))}: {speed:.3f} of the fastest")
     return out

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, known, launch, next_power_of_2,
-                     register, replayed, roomy, tiles, traffic, watched, wrap_triton)
+                     register, replayed, roomy, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
 
@@ -41,7 +41,7 @@ def flops(x, bias):
 
 def row_tile(x: torch.Tensor, n: int) -> tuple[int, int]:
     """(rows, columns) of a tile for rows of length n."""
-    rows, cols = tiles(TILES, x)
+    rows, cols = TILES.get(x.device.type)
     if not known(n):
         return rows, cols
     width = min(cols, next_power_of_2(n))

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from .common import (FLOATS, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, launch, register,
-                     replayed, tiles, traffic, watched, wrap_triton)
+                     replayed, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
 
@@ -75,7 +75,7 @@ def _gelu_body(x: torch.Tensor) -> torch.Tensor:
     x, out = dense(x)
     n = x.numel()
     if n:
-        t = tiles(TILES, x)
+        t = TILES.get(x.device.type)
         launch(wrap_triton(gelu_kernel), (cdiv(n, t["BLOCK"]),), x, out, n, **t)
     return out
 
@@ -91,7 +91,7 @@ def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         grad = torch.empty_like(x).copy_(grad)
     n = x.numel()
     if n:
-        t = tiles(TILES, x)
+        t = TILES.get(x.device.type)
         launch(wrap_triton(gelu_backward_kernel), (cdiv(n, t["BLOCK"]),), grad, x, out, n, **t)
     return out
 

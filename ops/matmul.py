@@ -73,8 +73,8 @@ def _guess(bm, bn, bk):
 
 
 #: by how operands are multiplied: fp64 and bf16 have tiles of their own, fp16 is widened and goes as fp32.
-#: What `triport tune` measures is the speed of every shape of `SHAPES` on one thread.
-SHAPES = tuple((bm, bn, bk) for bm in (16, 32, 64, 128, 256, 512) for bn in (64, 128, 256) for bk in (256, 512))
+#: What `triport tune` measures is the speed of every shape of `SHAPES`, with all threads at work.
+SHAPES = tuple((bm, bn, bk) for bm in (16, 32, 64, 128, 256, 512) for bn in (32, 64, 128, 256) for bk in (256, 512))
 _WIDE = tuple(_guess(*t) for t in ((512, 128, 256), (256, 256, 256), (128, 256, 256), (256, 128, 256), (128, 128, 256), (64, 128, 256),
                                    (64, 64, 256), (32, 64, 256), (16, 64, 256)))
 _DOUBLE = tuple(_guess(bm, bn, 32) for bm in (64, 32, 16) for bn in (64,))
@@ -113,17 +113,19 @@ def _tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dic
 
 def _time(workers: int, m: int, n: int, bm: int, bn: int, speed: float) -> float:
     """How long `workers` take over m x n in these tiles, roughly: each next tile goes to who is free first, and an edge tile takes as long
-    as what it holds, in whole micro-kernels."""
+    as what it holds, in whole micro-kernels. Of many workers some are slower, as cores share and others want them, too: as many large
+    tiles as workers took 1.4 times as long as small ones (16 of 16, measured)."""
     sizes = [[min(b, size - at) for at in range(0, size, b)] for size, b in ((m, bm), (n, bn))]
     tiles = len(sizes[0]) * len(sizes[1])
     if tiles > 8 * workers:  # so many even out
         return (m + bm / 4) * (n + bn / 4) / workers / speed
-    free = [0.0] * workers
+    free = [(0.0, w) for w in range(workers)]
     for rows in sizes[0]:
         for columns in sizes[1]:
-            at = heapq.heappop(free)
-            heapq.heappush(free, at + min(cdiv(rows, 8) * 8, bm) * min(cdiv(columns, 64) * 64, bn) / speed)
-    return max(free)
+            at, w = heapq.heappop(free)
+            slow = 1.4 if w < workers // 4 else 1.0
+            heapq.heappush(free, (at + slow * min(cdiv(rows, 8) * 8, bm) * min(cdiv(columns, 32) * 32, bn) / speed, w))
+    return max(free)[0]
 
 
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch,
-                     next_power_of_2, register, replayed, roomy, tiles, traffic, watched, wrap_triton)
+                     next_power_of_2, register, replayed, roomy, traffic, watched, wrap_triton)
 from .matmul import SMALLEST, product_tile, tile_for, tile_of_program
 from .tuning import Tiles
 from ..backends.base import ArgumentError
@@ -109,7 +109,7 @@ def flops(a, b, dim=0):
 def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     """(tile of the first kernel, whether it spans the softmax's dimension)."""
     m, n = a.shape[0], b.shape[1]
-    longest, widths = tiles(SPAN, a)
+    longest, widths = SPAN.get(a.device.type)
     length, across = (m, n) if axis == 0 else (n, m)
     t = dict(tile_for(a, b))
     if not known(length, across) or length > longest or a.dtype == torch.float64:
@@ -117,6 +117,8 @@ def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     workers = torch.get_num_threads() if a.device.type != "cuda" else 1
     low = SMALLEST["cuda" if a.device.type == "cuda" else "cpu"]
     span = max(low, next_power_of_2(length))
+    if span > 256 and 8 * length < 7 * span:  # what pads the span is multiplied in vain
+        return t, False
     width = next((w for w in widths if cdiv(across, w) >= workers and w * span <= 1 << 17), widths[-1])
     width = min(width, max(low, next_power_of_2(across)))
     t["BM"], t["BN"] = (span, width) if axis == 0 else (width, span)
@@ -142,7 +144,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
            a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
     if not whole:
-        bm, bn = tiles(TILES, a)[axis]
+        bm, bn = TILES.get(a.device.type)[axis]
         bm, bn = (min(bm, step), bn) if axis == 0 else (bm, min(bn, step))
         launch(wrap_triton(scale_kernel), (cdiv(n, bn), cdiv(m, bm)), c, stats, m, n, parts, AXIS=axis, STEP=step, BM=bm,
                BN=bn)

@@ -71,7 +71,8 @@ def on(row):
 
 
 def load(path: Path = FILE) -> dict:
-    """The table: kind of CPU -> {"machine", "versions", "date", "command", "tiles": {op: tiles}}. Empty where there is none."""
+    """The table: kind of CPU -> {"tiles": {op: tiles}, "runs": [{"searched": ops, "machine", "threads", "date", "command", "versions"}]},
+    each op in the run that searched it last. Empty where there is none."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -85,12 +86,12 @@ def save(table: dict, path: Path = FILE):
 
 
 @contextlib.contextmanager
-def trying(op: str, tiles, plans: dict):
-    """Within it `op` uses `tiles` on the CPU; `plans` keeps what calls were recorded under them."""
+def trying(table: str, tiles, op: str, plans: dict):
+    """Within it `op`, whose table has the name `table`, uses `tiles` on the CPU; `plans` keeps what its calls launched."""
     from ..backends import replay
-    _trial[op] = tiles
+    _trial[table] = tiles
     try:
-        with replay.plans(plans):
+        with replay.plans(op, plans):
             yield
     finally:
-        del _trial[op]
+        del _trial[table]

@@ -92,7 +92,9 @@ def test_products_any_layout(m, n, k, la, lb, dtype, dim, seed):
     a = laid_out((m, k), la, seed ^ SEED, DTYPES[dtype])
     b = laid_out((k, n), lb, (seed + 1) ^ SEED, DTYPES[dtype])
     if dim is None:
-        assert_right(RECORDS["matmul"], ops.matmul(a, b), [a, b], {})
+        got, want = ops.matmul(a, b), a.double() @ b.double()
+        cancelled = (a.double().abs() @ b.double().abs()).norm() / want.norm()  # a sum's error is relative to its terms
+        assert check.error(got, want) <= RECORDS["matmul"].allowed(a.dtype) * max(1.0, cancelled.item() / 10)
     else:
         a = a * 0.3
         assert_right(RECORDS["matmul_softmax"], ops.matmul_softmax(a, b, dim), [a, b], {"dim": dim})

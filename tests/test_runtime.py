@@ -296,15 +296,16 @@ def test_launches_too_small_to_share_stay_on_the_calling_thread():
     """How many programs are few follows from what each does; where nobody can know, all threads share."""
     x, out = torch.randn(10_000), torch.empty(10_000)
 
-    def few(**consts):
-        k = heavy_or_light_kernel.warmup(x, out, 10_000, 3, grid=(1,), **consts)
-        return k.metadata.few
+    def work(**consts):
+        return heavy_or_light_kernel.warmup(x, out, 10_000, 3, grid=(1,), **consts).metadata.work
 
-    light = few(HEAVY=False, LOOP=1, BLOCK=128)
-    assert light > few(HEAVY=True, LOOP=1, BLOCK=128) > 0
-    assert light > few(HEAVY=False, LOOP=1, BLOCK=1024) > 0
-    assert few(HEAVY=False, LOOP=0, BLOCK=128) == 0, "the number of trips is an argument"
+    light = work(HEAVY=False, LOOP=1, BLOCK=128)
+    assert 0 < light < work(HEAVY=True, LOOP=1, BLOCK=128)
+    assert light < work(HEAVY=False, LOOP=1, BLOCK=1024)
+    assert work(HEAVY=False, LOOP=0, BLOCK=128) == 0, "the number of trips is an argument"
     for threads in (1, 2, 16):
-        assert runtime.team_of(10**6, 100, threads) == threads
-        assert runtime.team_of(1, 100, threads) == 1 and runtime.team_of(5, 0, threads) == threads
-    assert runtime.team_of(250, 100, 16) == 1, "sixteen threads take longer to meet than two"
+        assert runtime.team_of(10**6, 100, threads) == (threads << 32 | threads if threads > 1 else 1)
+        assert runtime.team_of(1, 100, threads) == 1 and runtime.team_of(5, 0, threads) == threads << 32 | threads
+    assert runtime.team_of(120, 100, 2) >> 32 == 2
+    assert runtime.team_of(120, 100, 16) == 1, "sixteen threads take longer to meet than two"
+    assert 2 < runtime.team_of(240, 100, 16) & 0xffffffff < 16, "and come only where there is something to do"

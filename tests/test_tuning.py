@@ -18,8 +18,10 @@ from triport.tools.__main__ import main
 def test_table_is_what_the_ops_take():
     """Every entry of the table names an op with tiles, has their shape, and gives right results at odd sizes."""
     table = tuning.load()
-    assert table and all({"machine", "threads", "date", "command", "versions", "tiles"} <= entry.keys() for entry in table.values())
     found = search.searches()
+    run = {"searched", "machine", "threads", "date", "command", "versions"}
+    assert table and all(run == r.keys() for entry in table.values() for r in entry["runs"])
+    assert all(sorted(n for r in entry["runs"] for n in r["searched"]) == sorted(found) for entry in table.values())
     kinds = {tuning.kind(row) for row in targets.TARGETS.values()} | {tuning.kind(targets.native())}
     for kind, entry in table.items():
         assert kind.partition("/")[0] in {k.partition("/")[0] for k in kinds}
@@ -28,7 +30,7 @@ def test_table_is_what_the_ops_take():
             assert name in found and type(tiles) in (dict, list)
             case = next(c for c in op.cases if "781" in c.name or "333" in c.name)
             args = case.make(torch.float32)
-            with tuning.trying(name, tiles, {}):
+            with tuning.trying(name, tiles, op.name, {}):
                 right, e = check.verdict(op, op.call(*args, **case.kwargs), args, case.kwargs)
             assert right, (kind, name, tiles, e)
 
@@ -36,7 +38,7 @@ def test_table_is_what_the_ops_take():
 def test_what_was_never_measured_has_the_default(monkeypatch):
     tiles = tuning.Tiles("no such op", cpu=1, cuda=2, candidates=(3,))
     assert tiles.get("cpu") == tiles.get("meta") == 1 and tiles.get("cuda") == 2
-    with tuning.trying("no such op", 3, {}):
+    with tuning.trying("no such op", 3, "square", {}):
         assert tiles.get("cpu") == 3 and tiles.get("cuda") == 2
     assert tiles.get("cpu") == 1
     monkeypatch.setattr(tuning, "load", lambda: {"AVX-512/amx": {"tiles": {"no such op": 4}}, "NEON": {"tiles": {}}})
@@ -58,7 +60,13 @@ def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, 
     path = tmp_path / "t.json"
     monkeypatch.setattr(search, "searches", lambda: {"square": slow})
     assert main(["tune", "--op", "square", "--dtype", "fp32", "--reps", "2", "-o", str(path)]) == 0
-    entry, = json.loads(path.read_text()).values()
+    kind, entry = json.loads(path.read_text()).popitem()
+    assert [r["searched"] for r in entry["runs"]] == [["square"]]
+    entry["runs"].append({**entry["runs"][0], "searched": ["gelu", "square"], "machine": "another"})
+    path.write_text(json.dumps({kind: entry}))
+    assert main(["tune", "--op", "square", "--dtype", "fp32", "--reps", "2", "-o", str(path)]) == 0
+    runs = json.loads(path.read_text())[kind]["runs"]
+    assert [(r["searched"], r["machine"] == "another") for r in runs] == [(["gelu"], True), (["square"], False)]
     assert entry["tiles"] == {"square": {"BLOCK": 4096}} and "0." in capsys.readouterr().err
     monkeypatch.setattr(check, "verdict", lambda *a: (False, 1.0))
     with pytest.raises(Error, match="the result is wrong"):

@@ -43,7 +43,7 @@ def run(args) -> int:
     path = args.output or tuning.FILE
     kind = tuning.kind(targets.native())
     table = tuning.load(path)
-    entry = table.get(kind, {"tiles": {}})
+    entry = table.get(kind, {"tiles": {}, "runs": []})
     for name in names:
         found = search.search(name, args.dtype or ["fp32", "bf16"], args.reps, args.gain, lambda text: print(text, file=sys.stderr))
         if found is None:
@@ -53,8 +53,10 @@ def run(args) -> int:
             entry["tiles"][name] = found
             print(f"{name}: {found}")
     m = machine()
-    entry |= {"machine": m["cpu"], "threads": m["threads"], "date": time.strftime("%Y-%m-%d"), "command": "triport " + " ".join(sys.argv[1:]),
-              "versions": {k: m[k] for k in ("torch", "triton", "LLVM")}}
+    run = {"searched": sorted(names), "machine": m["cpu"], "threads": m["threads"], "date": time.strftime("%Y-%m-%d"),
+           "command": "triport " + " ".join(sys.argv[1:]), "versions": {k: m[k] for k in ("torch", "triton", "LLVM")}}
+    earlier = [{**r, "searched": [n for n in r["searched"] if n not in names]} for r in entry["runs"]]
+    entry["runs"] = [*(r for r in earlier if r["searched"]), run]
     if not args.dry_run:
         tuning.save({**table, kind: entry}, path)
         print(f"{path}: {kind} written", file=sys.stderr)

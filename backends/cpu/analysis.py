@@ -248,7 +248,7 @@ def work(region, is_lazy, seen: set[Value] | None = None) -> int | None:
             return 1
         seen.add(v)
         own = 0 if v.op.name in FREE else COSTS.get(v.op.name, 1)
-        return own + sum(map(cost, v.op.operands[1:] if v.op.name == "tt.load" else v.op.operands))
+        return own + (0 if v.op.name == "tt.load" else sum(map(cost, v.op.operands)))  # where it reads is mostly a loop's bounds
 
     for op in region.block.ops:
         tensors = [o for o in op.operands if o.type.is_tensor]
@@ -268,7 +268,8 @@ def work(region, is_lazy, seen: set[Value] | None = None) -> int | None:
                 return None
             total += max(inner)
         elif op.regions or not op.results:  # reductions, scans; stores
-            total += max(map(_volume, tensors), default=0) * (2 + sum(map(cost, tensors)))
+            values = tensors[1:2] if op.name == "tt.store" else tensors
+            total += max(map(_volume, tensors), default=0) * (2 + sum(map(cost, values)))
     return total
 
 

@@ -25,8 +25,6 @@ from .ttir import Func, Loc, Module, Op, Value
 SIGNATURE = [("ptr", "args"), ("ptr", "scratch"), ("i64", "begin"), ("i64", "end"), ("i32", "gx"), ("i32", "gy"),
              ("i32", "gz")]
 SCRATCH_LIMIT = 1 << 28
-#: vector operations that take as long as two threads take to share a launch; sixteen take three times as long (`runtime.teams`)
-SHARING = 10_000
 
 
 @dataclass
@@ -41,8 +39,8 @@ class Lowered:
     asserts: list[tuple[str, str]] = field(default_factory=list)
     #: the element types of the function's arguments
     arguments: list[str] = field(default_factory=list)
-    #: a launch of no more programs than this is done sooner by one thread than by two
-    few: int = 0
+    #: vector operations of a program, roughly; 0 where a loop's length is not known
+    work: int = 0
 
 
 class Kernel:
@@ -829,9 +827,9 @@ class Kernel:
         self._render_pool()
         pairs = [(i, j, same) for (i, j), same in sorted(self.disjoint.items())]
         work = analysis.work(self.func.body, self.is_lazy)
-        few = SHARING * self.target.lanes(32) // max(work, 1) if work is not None else 0
+        vectors = 0 if work is None else max(1, work // self.target.lanes(32))
         return Lowered(self.module.render(), self.layout.size, pairs, self.asserts, [a.type.elem for a in self.func.args],
-                       min(few, 1 << 20))
+                       vectors)
 
 
 def _di_file(path: str) -> str:

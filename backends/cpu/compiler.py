@@ -226,7 +226,7 @@ def make_llir(src, metadata, options) -> str:
     metadata["disjoint"] = lowered.disjoint
     metadata["asserts"] = lowered.asserts
     metadata["arguments"] = lowered.arguments
-    metadata["few"] = lowered.few
+    metadata["work"] = lowered.work
     metadata["target_row"] = repr(target)
     return machine.optimise(lowered.text, target)
 

@@ -86,7 +86,9 @@ victim:
   %who1 = add i32 %who, 1
   %last = call i64 @part(i64 %count, i32 %n, i32 %who1)
   %counter = getelementptr %job, ptr %job, i64 0, i32 9, i32 %who, i32 0
-  br label %more
+  %next.one = load atomic i64, ptr %counter monotonic, align 8 ; a line that is only read is not fought for
+  %some.left = icmp slt i64 %next.one, %last
+  br i1 %some.left, label %more, label %next
 more:
   %begin = atomicrmw add ptr %counter, i64 %chunk monotonic
   %left = icmp slt i64 %begin, %last
@@ -166,7 +168,7 @@ fail:
   ret void
 }}
 
-; Fill a job. Returns the number of threads that it is for.
+; Fill a job for %threads at most. Returns the number of threads that it is for.
 define internal i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads) {{
 entry:
   %x = zext i32 %gx to i64
@@ -174,10 +176,10 @@ entry:
   %z = zext i32 %gz to i64
   %xy = mul i64 %x, %y
   %count = mul i64 %xy, %z
-  %few = icmp slt i64 %count, 2
-  %some = call i32 @llvm.smin.i32(i32 %threads, i32 {threads})
-  %many = call i32 @llvm.smax.i32(i32 %some, i32 1)
-  %use = select i1 %few, i32 1, i32 %many
+  %limit = call i64 @llvm.smin.i64(i64 %count, i64 {threads})
+  %most = trunc i64 %limit to i32
+  %some = call i32 @llvm.smin.i32(i32 %threads, i32 %most)
+  %use = call i32 @llvm.smax.i32(i32 %some, i32 1)
   store ptr %fn, ptr %job
   %p1 = getelementptr %job, ptr %job, i64 0, i32 1
   store ptr %args, ptr %p1
@@ -226,10 +228,11 @@ done:
   ret void
 }}
 
-; Run one launch on OpenMP's threads: %parallel is GOMP_parallel, %number is omp_get_thread_num. The work does not depend
+; Run one launch on %threads of OpenMP's %team: %parallel is GOMP_parallel, %number is omp_get_thread_num. libgomp ends the
+; threads that a smaller team than the last one leaves over, so every launch takes the same team. The work does not depend
 ; on how many threads OpenMP grants: parts without a thread are taken by the others.
-define i64 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads, ptr %parallel,
-                          ptr %number) {{
+define i64 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads, i32 %team,
+                          ptr %parallel, ptr %number) {{
   %job = alloca %job, align 64
   %use = call i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
   %alone = icmp eq i32 %use, 1
@@ -242,7 +245,7 @@ share:
   store ptr %job, ptr %data
   %d1 = getelementptr {{ ptr, ptr }}, ptr %data, i64 0, i32 1
   store ptr %number, ptr %d1
-  call void %parallel(ptr @region, ptr %data, i32 %use, i32 0)
+  call void %parallel(ptr @region, ptr %data, i32 %team, i32 0)
   br label %done
 done:
   %status.p = getelementptr %job, ptr %job, i64 0, i32 8
@@ -306,7 +309,7 @@ after:
 }}
 
 ; Run one launch whose header and arguments are packed in one block of 8-byte slots: function, grid x, y, z, scratch bytes,
-; threads, GOMP_parallel (0: our own threads), omp_get_thread_num, then the kernel's arguments.
+; threads for it | threads there are << 32, GOMP_parallel (0: our own threads), omp_get_thread_num, the kernel's arguments.
 define i64 @tp_call(ptr %p) {{
   %fn = load ptr, ptr %p
   %p1 = getelementptr i64, ptr %p, i64 1
@@ -319,6 +322,8 @@ define i64 @tp_call(ptr %p) {{
   %scratch = load i64, ptr %p4
   %p5 = getelementptr i64, ptr %p, i64 5
   %threads = load i32, ptr %p5
+  %p5.high = getelementptr i32, ptr %p5, i64 1
+  %team = load i32, ptr %p5.high
   %p6 = getelementptr i64, ptr %p, i64 6
   %parallel = load ptr, ptr %p6
   %p7 = getelementptr i64, ptr %p, i64 7
@@ -331,7 +336,7 @@ own:
   ret i64 %s1
 omp:
   %s2 = call i64 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads,
-                                ptr %parallel, ptr %number)
+                                i32 %team, ptr %parallel, ptr %number)
   ret i64 %s2
 }}
 

@@ -113,9 +113,8 @@ class Pool:
     def __init__(self):
         target = targets.native()
         address = load_object(machine.emit_object(pool_ir(target), target), ["tp_call", "tp_forget"])
-        self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(address["tp_call"])
-        #: the same, keeping the GIL: for launches that are over sooner than another thread would have woken
-        self.call_held = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(address["tp_call"])
+        self.address = address["tp_call"]
+        self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
         #: (GOMP_parallel, omp_get_thread_num), or zeros for threads of our own
         self.openmp = (os.environ.get("TRITON_CPU_THREADS", "openmp") == "openmp" and _openmp()) or (0, 0)
@@ -244,11 +243,10 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": metadata.asserts}
     alias = (f"    if {' or '.join(pairs)}:\n"
              "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
-    team = f"team(gx * gy * gz, {metadata.few}, threads())" if metadata.few else "threads()"
     source = (
         "call = pool.call\n"
         "def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):\n"
-        f"    packed = pack(fn.address, gx, gy, gz, scratch, {team}, *pool.openmp, {', '.join(exprs)})\n" + alias +
+        f"    packed = pack(fn.address, gx, gy, gz, scratch, team(gx * gy * gz, {metadata.work}, threads()), *pool.openmp, {', '.join(exprs)})\n" + alias +
         "    if enter is not None:\n        enter(lm)\n"
         "    if profiler._is_profiler_enabled:\n"
         "        status = traced(name, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: call(packed))\n"
@@ -261,14 +259,25 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
     plain = len(flat) == sum(t != "constexpr" for _, t in signature)
     launch.slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
-    launch.format, launch.scratch, launch.asserts, launch.few = fmt, metadata.scratch_bytes, metadata.asserts, metadata.few
+    launch.format, launch.scratch, launch.asserts, launch.work = fmt, metadata.scratch_bytes, metadata.asserts, metadata.work
     return launch
 
 
-def team_of(programs: int, few: int, threads: int) -> int:
-    """How many of `threads` share a launch of so many programs, where two would be slower than one up to `few`. The more threads there are
-    the longer they take to meet: 1.5 microseconds for two, 3 for four, 5 for eight, 8 for sixteen (measured, 16-core host)."""
-    return threads if programs > few * (threads + 5) // 7 else 1
+#: vector operations in a microsecond, roughly
+OPERATIONS = 3300
+#: microseconds that two threads take to meet, and how much longer each more takes
+MEET, EACH = 1.5, 0.3
+
+
+def team_of(programs: int, work: int, threads: int) -> int:
+    """The threads that share a launch of so many programs, of `work` vector operations each (0: not known), and above bit 32 all
+    that there are. One, where the others would take longer to meet than they save; otherwise as many as have a microsecond's work."""
+    if not work:
+        return threads << 32 | threads
+    total = programs * work
+    if total * (threads - 1) <= threads * OPERATIONS * (MEET + EACH * (threads - 2)):
+        return 1
+    return threads << 32 | min(threads, max(2, total // OPERATIONS))
 
 
 def _overlap(x, y, same: bool) -> bool:

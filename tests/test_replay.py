@@ -1,0 +1,210 @@
+"""Calls like one before: what recognises them, what it must not take for them, and what native code does for them."""
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+
+import pytest
+import torch
+from triport import ops
+from triport.backends import replay
+from triport.backends.cpu import call
+from triport.bench import check
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    replay.forget()
+    yield
+    replay.forget()
+
+
+def known(name, fn, *args):
+    """The site of an op after calls like `fn(*args)`."""
+    for _ in range(3):
+        fn(*args)
+    return replay.site(name)
+
+
+def test_a_call_like_one_before_is_recognised(seed):
+    x = torch.randn(40, 30)
+    site = known("square", ops.square, x)
+    y = torch.randn(40, 30)
+    out = site.call(y)
+    assert torch.equal(out, y * y) and type(out) is torch.Tensor
+    for other in (y.T, y[:39], y.double(), y.requires_grad_(), torch.nn.Parameter(x), torch.randn(1201)[1:].view(40, 30), 3, None):
+        assert site.call(other) is None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert site.call(x) is None
+    finally:
+        torch.set_num_threads(threads)
+    assert site.call(x) is not None
+    with torch.inference_mode():
+        assert site.call(x) is None
+        for _ in range(3):
+            assert ops.square(x).is_inference()
+        assert site.call(x).is_inference()
+    assert not site.call(x).is_inference()
+
+
+def test_parameters_are_told_apart():
+    x, bias = torch.randn(8, 8), torch.randn(8)
+    site = known("add_mul_act", ops.add_mul_act, x, x + 1, bias, 0.5, "relu")
+    assert site.call(x, x + 1, bias, float("0.5"), "relu") is not None, "equal floats are one parameter"
+    for m, act in ((-0.5, "relu"), (0.5, "silu"), (0.25, "relu"), (1, "relu"), (None, "relu"), ("0.5", "relu"), (0.5, None)):
+        assert site.call(x, x + 1, bias, m, act) is None, (m, act)
+    site = known("add_mul_act", ops.add_mul_act, x, x + 1, bias, 0.0, "relu")
+    assert site.call(x, x + 1, bias, -0.0, "relu") is None and site.call(x, x + 1, bias, 0.0, "relu") is not None
+    for _ in range(3):
+        for zero in (0.0, -0.0):
+            out = ops.add_mul_act(-torch.zeros(8, 8), torch.ones(8, 8), -torch.zeros(8), zero, "tanh")
+            assert torch.signbit(out).all() == (str(zero) == "-0.0"), zero
+    site = known("softmax", ops.softmax, x, 1)
+    assert site.call(x, 1) is not None and site.call(x, True) is None and site.call(x, 0) is None
+    assert ops.softmax(x, dim=1) is not None and torch.equal(ops.softmax(dim=1, x=x), ops.softmax(x))
+
+
+def test_many_shapes(seed):
+    xs = [torch.randn(n, 7) for n in range(1, 40)]
+    for _ in range(5):
+        for x in xs:
+            assert torch.equal(ops.square(x), x * x)
+    assert len(replay.site("square")._calls) == call.KNOWN
+
+
+def test_calls_hold_on_to_nothing():
+    x = torch.randn(64, 64)
+    site = known("softmax", ops.softmax, x, 0)
+    found = site._calls[0]
+
+    def counts():
+        gc.collect()
+        return sys.getrefcount(x), sys.getrefcount(found), sys.getrefcount(None) // 500, sys.getrefcount(torch.float32), \
+            sum(isinstance(o, torch.Tensor) for o in gc.get_objects())
+
+    before = counts()
+    for _ in range(2000):
+        assert ops.softmax(x, 0) is not None
+        site.call(x, 1)  # not known
+        site.call(x.T, 0)
+    assert counts() == before
+
+
+def test_threads_while_calls_are_learnt_and_dropped(seed):
+    """Others keep running what was dropped while they ran."""
+    wrong, stop = [], threading.Event()
+
+    def work(n):
+        x = torch.randn(n, 700)
+        while not stop.is_set():
+            if not torch.equal(ops.square(x), x * x):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (100, 101, 102)]
+    [t.start() for t in threads]
+    for k in range(60):
+        if k % 7 == 0:
+            replay.forget()
+        known("square", ops.square, torch.randn(k + 1, 5))
+    stop.set()
+    [t.join() for t in threads]
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_starts_from_nothing():
+    x = torch.randn(600, 600)
+    want = x * x  # torch's own threads do not survive a fork
+    site = known("square", ops.square, x)
+    pid = os.fork()
+    if pid == 0:
+        right = site.call(x) is None and all((ops.square(x).numpy() == want.numpy()).all() for _ in range(4))
+        os._exit(0 if right else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+Entry = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.POINTER(ctypes.c_uint64))
+
+
+def make_plan(statuses, alignments=(0,), allocations=2, show=None, fail=None, words=()):
+    """A plan whose launches return `statuses`, and what they were passed."""
+    seen, keep = [], []
+    for k, status in enumerate(statuses):
+        keep.append(Entry(lambda p, k=k, status=status: seen.append((k, p[0], p[1], p[2])) or status))
+    launches = [(ctypes.cast(e, ctypes.c_void_p).value, False, [0, len(alignments), b"\x2a" + bytes(7), *words]) for e in keep]
+    made = [(show, (3, 5), (5, 1), torch.float32), (None, (2,), (1,), torch.float64)][:allocations]
+    plan = call.plan(alignments, made, launches, replay._empty, fail)
+    return plan, seen, keep
+
+
+def test_a_plan_passes_addresses_and_values():
+    shown = []
+    plan, seen, _keep = make_plan([0, 0], show=shown.append)
+    x = torch.zeros(64)
+    out = plan(x)
+    assert out.shape == (3, 5) and out.stride() == (5, 1) and out.dtype is torch.float32 and shown[0] is out
+    assert seen == [(k, x.data_ptr(), out.data_ptr(), 42) for k in range(2)]
+    assert plan(x[1:]) is None and plan(x, x) is None and plan() is None and len(seen) == 2
+
+
+def test_a_plan_that_fails_raises_and_drops_what_it_made():
+    def fail(launch, status):
+        raise RuntimeError(f"{launch}: {status}")
+
+    plan, seen, _keep = make_plan([0, -7, 0], fail=fail)
+    x = torch.zeros(64)
+    gc.collect()
+    before = sum(isinstance(o, torch.Tensor) for o in gc.get_objects()), sys.getrefcount(x)
+    for _ in range(100):
+        with pytest.raises(RuntimeError, match="1: -7"):
+            plan(x)
+    gc.collect()
+    assert (sum(isinstance(o, torch.Tensor) for o in gc.get_objects()), sys.getrefcount(x)) == before and len(seen) == 200
+
+    def refuse(out):
+        raise MemoryError("no advice")
+
+    plan, seen, _keep = make_plan([0], show=refuse)
+    with pytest.raises(MemoryError, match="no advice"):
+        plan(x)
+    assert not seen
+    with pytest.raises((RuntimeError, AttributeError, TypeError)):
+        plan("no tensor")
+
+
+def test_what_is_too_large_for_a_table_has_no_plan():
+    assert make_plan([0], words=[b"8 bytes."] * call.WORDS)[0] is None
+    assert make_plan([0], alignments=(0,) * call.POINTERS)[0] is None
+    plan, seen, _keep = make_plan([0], words=[b"8 bytes."] * (call.WORDS - 3))
+    assert plan(torch.zeros(16)) is not None and len(seen) == 1
+
+
+def test_an_assert_in_a_recognised_call_says_which(seed):
+    """Through `runtime.failed`, as every launch."""
+    import triton
+    import triton.language as tl
+    from triport.ops.common import direct, launch
+
+    @triton.jit(debug=True)
+    def positive_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+        offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + offs, mask=offs < n, other=1)
+        tl.device_assert(x > 0, "not positive")
+        tl.store(out_ptr + offs, x, mask=offs < n)
+
+    def body(x):
+        out = torch.empty_like(x)
+        launch(positive_kernel, (4,), x, out, 64, BLOCK=16)
+        return out
+
+    x = torch.rand(64) + 1
+    for _ in range(3):
+        assert torch.equal(direct(body, (x,)), x)
+    x[40] = -1
+    with pytest.raises(Exception, match="not positive"):
+        direct(body, (x,))
+    assert check.error(direct(body, (x.abs(),)), x.abs().double()) == 0
