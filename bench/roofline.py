@@ -71,7 +71,7 @@ def fma_peak(threads: int | None = None) -> float:
     threads = threads or torch.get_num_threads()
     address, flop, scratch = _fma_kernel()
     pool = runtime.pool()
-    packed = struct.pack("<8Qf4x", address, threads, 1, 1, scratch, threads, *pool.openmp, 0.999)
+    packed = struct.pack("<8Qf4x", address, threads, 1, 1, scratch, runtime.team_of(threads, 0, threads), *pool.openmp, 0.999)
     pool.call(packed)
     best = min(clock.once(lambda: pool.call(packed))[0] for _ in range(9))
     return flop * threads / best
