@@ -3,7 +3,9 @@
 import ctypes
 import gc
 import os
+import subprocess
 import sys
+import textwrap
 import threading
 
 import pytest
@@ -113,6 +115,33 @@ def test_threads_while_calls_are_learnt_and_dropped(seed):
     stop.set()
     [t.join() for t in threads]
     assert not wrong
+
+
+def test_first_calls_from_several_threads(tmp_path):
+    """What native code is made from lives as long as the functions that point into it, also where two threads make it at once."""
+    script = tmp_path / "first.py"
+    script.write_text(textwrap.dedent("""
+        import ctypes, gc, threading, torch
+        from triport import ops
+        start = threading.Barrier(4)
+        def work(n):
+            x = torch.randn(64 + n, 64)
+            start.wait()
+            for _ in range(200):
+                assert torch.equal(ops.square(x), x * x)
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        gc.collect()
+        junk = [ctypes.create_string_buffer(bytes([255]) * 32, 32) for _ in range(100_000)]  # where freed structures lay
+        for n in range(4):
+            x = torch.randn(64 + n, 64)
+            assert torch.equal(ops.square(x), x * x)
+        print("right")
+    """))
+    for _ in range(3):
+        p = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+        assert p.returncode == 0 and "right" in p.stdout, p.stderr[-2000:]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

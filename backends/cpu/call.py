@@ -14,7 +14,6 @@ was made for, which holds those objects and which whoever reads the table holds.
 from __future__ import annotations
 
 import ctypes
-import functools
 import re
 import struct
 import sys
@@ -40,18 +39,24 @@ class _Method(ctypes.Structure):
 _FASTCALL = 0x80
 
 
-@functools.lru_cache(maxsize=1)
-def _methods() -> tuple[_Method, _Method]:
-    """(plan, site), compiled on first use."""
+_lock = threading.Lock()
+_made: list[_Method] = []  # for good: Python functions point into them
+
+
+def _methods() -> list[_Method]:
+    """[plan, site], compiled on first use."""
     from .runtime import load_object
 
-    target = targets.native()
-    ir = call_ir(target, POINTERS, WORDS, KNOWN)
-    for name in re.findall(r"@(Py\w+)", ir):
-        llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
-    at = load_object(machine.emit_object(ir, target), ["tp_plan", "tp_site"])
-    return (_Method(b"plan", at["tp_plan"], _FASTCALL, b"Launch again what an op launched."),
-            _Method(b"known", at["tp_site"], _FASTCALL, b"The result of a call that is known, else None."))
+    with _lock:
+        if not _made:
+            target = targets.native()
+            ir = call_ir(target, POINTERS, WORDS, KNOWN)
+            for name in re.findall(r"@(Py\w+)", ir):
+                llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
+            at = load_object(machine.emit_object(ir, target), ["tp_plan", "tp_site"])
+            _made.extend((_Method(b"plan", at["tp_plan"], _FASTCALL, b"Launch again what an op launched."),
+                          _Method(b"known", at["tp_site"], _FASTCALL, b"The result of a call that is known, else None.")))
+        return _made
 
 
 _new = ctypes.pythonapi.PyCFunction_NewEx

@@ -126,10 +126,15 @@ class Pool:
         self.openmp = (0, 0)
 
 
-@functools.lru_cache(maxsize=1)
+_pool: list[Pool] = []
+
+
 def pool() -> Pool:
     """This process's `Pool`, compiled on first use."""
-    return Pool()
+    with _lock:
+        if not _pool:
+            _pool.append(Pool())
+        return _pool[0]
 
 
 def perf_map(address: int, size: int, name: str):
