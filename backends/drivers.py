@@ -1,45 +1,59 @@
-"""Which Triton driver is active: the GPU's, or ours for CPU tensors."""
+"""Which Triton driver is active: the GPU's, or ours for CPU tensors. Triton has one for the process; here each thread may have its own."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 
-_switch = threading.RLock()
+_switch = threading.Lock()
+_thread = threading.local()  # .driver: what serves this thread instead of the process's driver
 
 
-def _is_cpu(driver) -> bool:
-    return driver.get_current_target().backend == "cpu"
+class PerThread:
+    """Triton's active driver, where threads launch on several devices at once: the one that was active, and in a thread that
+    needs another for a while, that one."""
+
+    def __init__(self, base):
+        self._base = base
+
+    def __getattr__(self, name):
+        import triton
+        return getattr(getattr(_thread, "driver", None) or self._base or triton.runtime.driver.default, name)
 
 
 def is_current(device_type: str) -> bool:
-    """Does Triton's active driver serve tensors on `device_type`?"""
+    """Does Triton's active driver serve tensors on `device_type` in this thread?"""
     import triton
 
-    wants_cpu = device_type != "cuda"
-    return _is_cpu(triton.runtime.driver.active) == wants_cpu
+    return (triton.runtime.driver.active.get_current_target().backend == "cpu") == (device_type != "cuda")
 
 
 def serving(device_type: str):
-    """A context in which Triton's active driver serves `device_type`; nothing changes where it does already."""
+    """A context in which Triton's active driver serves `device_type` in this thread; nothing changes where it does already."""
     return contextlib.nullcontext() if is_current(device_type) else switched(device_type)
 
 
-@contextlib.contextmanager
 def switched(device_type: str):
-    """Within it Triton's active driver serves `device_type`."""
+    """Within it Triton's active driver serves `device_type` in this thread."""
     import triton
 
-    with _switch:  # Triton's active driver is one for the whole process
-        before = triton.runtime.driver.active
-        if device_type == "cuda":
-            triton.runtime.driver.reset_active()
-        else:
-            triton.runtime.driver.set_active(cpu_driver())
-        try:
-            yield
-        finally:
-            triton.runtime.driver.set_active(before)
+    return _driven_by(triton.runtime.driver.default if device_type == "cuda" else cpu_driver())
+
+
+@contextlib.contextmanager
+def _driven_by(driver):
+    import triton
+
+    config = triton.runtime.driver
+    with _switch:
+        if not isinstance(config._active, PerThread):
+            config.set_active(PerThread(config._active))
+    before = getattr(_thread, "driver", None)
+    _thread.driver = driver
+    try:
+        yield
+    finally:
+        _thread.driver = before
 
 
 class Offline:
@@ -62,18 +76,9 @@ class Offline:
         return torch.device("cpu")
 
 
-@contextlib.contextmanager
 def compiling_for(target):
-    """Within it kernels are compiled for `target`, a Triton GPUTarget, and not launched (`kernel.warmup`)."""
-    import triton
-
-    with _switch:
-        before = getattr(triton.runtime.driver, "_active", None)
-        triton.runtime.driver.set_active(Offline(target))
-        try:
-            yield
-        finally:
-            triton.runtime.driver._active = before
+    """Within it this thread compiles kernels for `target`, a Triton GPUTarget, and does not launch them (`kernel.warmup`)."""
+    return _driven_by(Offline(target))
 
 
 _cpu = None

@@ -211,7 +211,25 @@ def register(name: str, body: Callable, *kernels, mutates_args=()):
     with mock.patch.object(torch._library.triton, "get_inner_triton_kernels", lambda fn: [], create=True):
         op = triton_op(full, body, mutates_args=mutates_args)
     triton_ops_to_kernels[full] = [*kernels, stamp_kernel]
+    for kernel in kernels:
+        _serve_by_device(kernel)
     return op
+
+
+def _serve_by_device(kernel):
+    """Let a kernel run on its tensors' device, whoever launches it: torch's tracers launch with the process's driver."""
+    if not isinstance(kernel, JITFunction) or "run" in vars(kernel):  # under TRITON_INTERPRET it is no JITFunction
+        return
+    plain = kernel.run
+
+    def run(*args, warmup=False, **kwargs):
+        if warmup:  # compiling, perhaps for what is not here
+            return plain(*args, warmup=True, **kwargs)
+        device = next((a.device.type for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
+        with drivers.serving(device) if device is not None else contextlib.nullcontext():
+            return plain(*args, warmup=False, **kwargs)
+
+    kernel.run = run
 
 
 # --- launching -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""CPU and GPU in one process: every thread's launches go to the device of its tensors."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from conftest import unavailable
+from triport import ops
+from triport.backends import drivers
+from triton.backends.compiler import GPUTarget
+
+gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
+
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) * FACTOR, mask=offs < n)
+
+
+def at_once(*works):
+    """Run functions in threads; their exceptions are raised here."""
+    failed = []
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=guarded, args=(w,)) for w in works]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    if failed:
+        raise failed[0]
+
+
+def test_a_thread_compiles_for_a_gpu_while_others_launch_here(tmp_cache):
+    def compile_there():
+        for factor in range(2, 8):
+            with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
+                assert triton.runtime.driver.active.get_current_target().backend == "cuda"
+                k = scale_kernel.warmup(torch.float32, torch.float32, 100, FACTOR=factor, BLOCK=64, grid=(1,))
+                assert "ptx" in k.asm
+            assert drivers.is_current("cpu")
+
+    def launch_here(first):
+        x = torch.randn(100)
+        for factor in range(first, first + 6):
+            out = torch.empty_like(x)
+            assert drivers.is_current("cpu")
+            scale_kernel[(2,)](x, out, 100, FACTOR=factor, BLOCK=64)
+            assert torch.equal(out, x * factor)
+            assert torch.equal(ops.square(out), out * out)
+
+    at_once(compile_there, lambda: launch_here(2), lambda: launch_here(20))
+    assert drivers.is_current("cpu")
+
+
+def test_what_was_active_comes_back():
+    with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
+        with drivers.serving("cpu"):
+            assert drivers.is_current("cpu")
+        assert drivers.is_current("cuda")
+        with pytest.raises(ZeroDivisionError):
+            with drivers.serving("cpu"):
+                1 / 0
+        assert drivers.is_current("cuda")
+    assert drivers.is_current("cpu")
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("first", ["cpu", "cuda"])
+def test_both_devices_in_one_process(first, tmp_path):
+    """Whatever is used first, from several threads, forward and backward, compiled or not."""
+    script = tmp_path / "both.py"
+    script.write_text(textwrap.dedent("""
+        import sys, threading, torch
+        from triport import ops
+        failed = []
+        def work(device, seed):
+            try:
+                g = torch.Generator().manual_seed(seed)
+                for k in range(12):
+                    x = torch.randn(50 + k, 37, generator=g).to(device).requires_grad_()
+                    y = torch.randn(37, 20, generator=g).to(device)
+                    for got, want in ((ops.square(x), x * x), (ops.softmax(x), torch.softmax(x, -1)), (ops.matmul(x, y), x @ y),
+                                      (ops.matmul_softmax(x, y, 0), torch.softmax(x @ y, 0))):
+                        assert got.device.type == device and torch.allclose(got, want, atol=1e-4, rtol=1e-3), (device, k)
+                    ops.gelu(x).sum().backward()
+                    assert torch.isfinite(x.grad).all()
+            except BaseException as e:
+                failed.append(e)
+        devices = [sys.argv[1], {"cpu": "cuda", "cuda": "cpu"}[sys.argv[1]]]
+        torch.backends.cuda.matmul.allow_tf32 = False
+        for d in devices:
+            work(d, 0)
+        threads = [threading.Thread(target=work, args=(d, s)) for s in range(3) for d in devices]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        if failed:
+            raise failed[0]
+        print("right")
+    """))
+    p = subprocess.run([sys.executable, str(script), first], capture_output=True, text=True, timeout=300)
+    assert p.returncode == 0 and "right" in p.stdout, p.stderr[-2000:]
