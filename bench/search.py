@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import math
 import statistics
+from dataclasses import replace
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from ..backends.base import Error
 from ..ops import registry, tuning
@@ -25,32 +27,57 @@ def searches() -> dict[str, tuning.Tiles]:
     return found
 
 
-def search(name: str, dtypes: list[str], rounds: int, gain: float, say) -> object | None:
+def names(device: str) -> list[str]:
+    """Of the tables those that have candidates for a device."""
+    return [n for n, t in searches().items() if n == "matmul" or (t.cuda_candidates if device == "cuda" else t.candidates)]
+
+
+def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: str = "cpu") -> object | None:
     """The tiles to use, or None where the default is as good. `say` takes a line for every candidate. Raises `Error` where a candidate's
     result is wrong."""
     tiles = searches()[name]
     if name == "matmul":
-        return matmul_speeds(tiles, dtypes, rounds, say)
+        return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say)
     op = registry.get(next(n for n in sorted(registry.NAMES, key=len, reverse=True) if name.startswith(n)))
-    candidates = [tiles.cpu, *(c for c in tiles.candidates if c != tiles.cpu)]
+    default, more = (tiles.cuda, tiles.cuda_candidates) if device == "cuda" else (tiles.cpu, tiles.candidates)
+    candidates = [default, *(c for c in more if c != default)]
     times: dict[int, list[float]] = {n: [] for n in range(len(candidates))}
-    for case in op.cases:
+    for case in gpu_cases(op) if device == "cuda" else op.cases:
         for dtype in dtypes:
             if dtype not in op.dtypes:
                 continue
-            args = case.make(DTYPES[dtype])
-            runs = {n: (_with(tiles, c, op, args, case.kwargs), lambda: None) for n, c in enumerate(candidates)}
+            args = case.make(DTYPES[dtype], device)
+            want = op.expected(*args, **case.kwargs)
+            runs = {n: _with(tiles, c, op, args, case.kwargs) for n, c in enumerate(candidates)}
             for n, c in enumerate(candidates):
-                right, e = check.verdict(op, runs[n][0](), args, case.kwargs)
-                if not right:
+                e = check.error(runs[n](), want)
+                if not e <= op.allowed(DTYPES[dtype]):
                     raise Error(f"{op.name} {case.name} {dtype} with {name} {c}: the result is wrong (error {e:.2e})")
-            for n, s in clock.interleave(runs, rounds).items():
-                times[n].append(math.log(statistics.median(s.wall)))
+            for n, wall in _seconds(runs, rounds, device).items():
+                times[n].append(math.log(statistics.median(wall)))
     score = {n: math.exp(statistics.fmean(x - y for x, y in zip(t, times[0]))) for n, t in times.items()}
     for n, c in enumerate(candidates):
         say(f"{name} {c}: {score[n]:.3f} of the default's time")
     best = min(score, key=score.get)
     return candidates[best] if score[best] < 1 - gain else None
+
+
+def _seconds(runs: dict, rounds: int, device: str) -> dict:
+    if device == "cuda":
+        return clock.on_gpu(runs, rounds)
+    return {n: s.wall for n, s in clock.interleave({n: (fn, lambda: None) for n, fn in runs.items()}, rounds).items()}
+
+
+def gpu_cases(op) -> list:
+    """An op's larger cases, at sizes that fill a GPU: products four times as long and wide, the others twice."""
+    out = []
+    for case in op.cases:
+        size = max(map(max, case.shapes))
+        if "act" in case.kwargs or size < 1024 or "781" in case.name:
+            continue
+        scale = 4 if op.name.startswith("matmul") else 2
+        out.append(replace(case, shapes=tuple(tuple(n * scale for n in s) for s in case.shapes)))
+    return out
 
 
 def _with(tiles, candidate, op, args, kwargs):
@@ -61,6 +88,8 @@ def _with(tiles, candidate, op, args, kwargs):
         with tuning.trying(tiles.op, candidate, op.name, plans):
             return op.call(*args, **kwargs)
 
+    if args[0].is_cuda:
+        return call
     call()
     plan = next(iter(plans.values()), None)
     return call if plan is None else lambda: plan(*args)
@@ -78,14 +107,40 @@ def matmul_speeds(tiles, dtypes, rounds: int, say) -> dict:
         want = a.double() @ b.double()
         runs = {}
         for shape in matmul.SHAPES:
-            runs[shape] = (_with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}), lambda: None)
-            e = check.error(runs[shape][0](), want)
+            runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {})
+            e = check.error(runs[shape](), want)
             if not e <= matmul.OP.allowed(DTYPES[dtype]):
                 raise Error(f"matmul {dtype} with tiles of {shape}: the result is wrong (error {e:.2e})")
-        samples = clock.interleave(runs, rounds)
-        took = {shape: statistics.median(s.wall) for shape, s in samples.items()}
+        took = {shape: statistics.median(s) for shape, s in _seconds(runs, rounds, "cpu").items()}
         best = min(took.values())
         out[dtype] = sorted(([*shape, round(best / t, 4)] for shape, t in took.items()), key=lambda x: -x[3])
         for *shape, speed in out[dtype]:
             say(f"matmul {dtype} {'x'.join(map(str, shape))}: {speed:.3f} of the fastest")
+    return out
+
+
+def gpu_matmul_speeds(tiles, rounds: int, say) -> dict:
+    """What multiplies -> [BM, BN, BK, speed, warps, stages], the fastest's speed being 1: products of 4096 x 4096 x 4096."""
+    matmul = importlib.import_module("..ops.matmul", __package__)
+    out = {k: [list(t) for t in v] for k, v in tiles.cuda.items()}
+    for key, dtype in (("bf16", torch.float16), ("fp32", torch.float32)):
+        a, b = (torch.randn(4096, 4096, device="cuda", dtype=dtype) for _ in range(2))
+        want = a.cpu().double() @ b.cpu().double()
+        runs = {}
+        for *shape, warps, stages in matmul.GPU_SHAPES[key]:
+            run = _with(tiles, {**tiles.cuda, key: ((*shape, 1.0, warps, stages),)}, matmul.OP, (a, b), {})
+            try:
+                got = run()
+            except OutOfResources as e:
+                say(f"matmul {key} {shape}, {warps} warps, {stages} stages: {e}".split("\n")[0])
+                continue
+            e = check.error(got, want)
+            if not e <= matmul.OP.allowed(dtype):
+                raise Error(f"matmul {key} with tiles of {shape}: the result is wrong (error {e:.2e})")
+            runs[(*shape, warps, stages)] = run
+        took = {shape: statistics.median(s) for shape, s in clock.on_gpu(runs, rounds).items()}
+        best = min(took.values())
+        out[key] = sorted(([*shape, round(best / t, 4), warps, stages] for (*shape, warps, stages), t in took.items()), key=lambda x: -x[3])
+        for *shape, speed, warps, stages in out[key]:
+            say(f"matmul {key} {'x'.join(map(str, shape))}, {warps} warps, {stages} stages: {speed:.3f} of the fastest")
     return out

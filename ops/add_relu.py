@@ -28,7 +28,8 @@ def add_relu_kernel(x_ptr, bias_ptr, out_ptr, m, n, ROWS: tl.constexpr, COLS: tl
 
 
 CASES = tuple(Case(((m, n), (n,))) for m, n in ((128, 128), (256, 256), (512, 512), (1823, 781), (4096, 2048)))
-TILES = Tiles("add_relu", cpu=(8, 2048), cuda=(4, 512), candidates=tuple((r, c) for c in (512, 1024, 2048, 4096) for r in (2, 4, 8, 16)))
+TILES = Tiles("add_relu", cpu=(8, 2048), cuda=(4, 512), candidates=tuple((r, c) for c in (512, 1024, 2048, 4096) for r in (2, 4, 8, 16)),
+              cuda_candidates=tuple((r, c) for c in (256, 512, 1024, 2048) for r in (1, 2, 4, 8)))
 
 
 def nbytes(x, bias):

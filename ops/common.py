@@ -220,7 +220,9 @@ def _serve_by_device(kernel):
     """Let a kernel run on its tensors' device, whoever launches it: torch's tracers launch with the process's driver."""
     if not isinstance(kernel, JITFunction) or "run" in vars(kernel):  # under TRITON_INTERPRET it is no JITFunction
         return
-    plain = kernel.run
+
+    def plain(*args, **kwargs):
+        return type(kernel).run(kernel, *args, **kwargs)  # looked up late: the inspector records launches there
 
     def run(*args, warmup=False, **kwargs):
         if warmup:  # compiling, perhaps for what is not here
@@ -238,6 +240,11 @@ def _serve_by_device(kernel):
 def blocks(smallest: int, largest: int) -> tuple:
     """Candidates {"BLOCK": n}, powers of two."""
     return tuple({"BLOCK": 1 << n} for n in range(smallest.bit_length() - 1, largest.bit_length()))
+
+
+def gpu_blocks() -> tuple:
+    """Candidates for a GPU: elements of a program and its warps."""
+    return tuple({"BLOCK": n, "num_warps": w} for n in (1024, 2048, 4096, 8192) for w in (4, 8))
 
 
 def next_power_of_2(n: int) -> int:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, launch, register,
+from .common import (FLOATS, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, gpu_blocks, launch, register,
                      replayed, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
@@ -59,7 +59,8 @@ def gelu_backward_kernel(grad_ptr, x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)),
          Case(((4096, 2048),), scale=3.0))
-TILES = Tiles("gelu", cpu={"BLOCK": 8192}, cuda={"BLOCK": 1024}, candidates=blocks(2048, 32768))
+TILES = Tiles("gelu", cpu={"BLOCK": 8192}, cuda={"BLOCK": 1024}, candidates=blocks(2048, 32768),
+              cuda_candidates=gpu_blocks())
 
 
 def nbytes(x):

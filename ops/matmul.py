@@ -79,8 +79,16 @@ _WIDE = tuple(_guess(*t) for t in ((512, 128, 256), (256, 256, 256), (128, 256, 
                                    (64, 64, 256), (32, 64, 256), (16, 64, 256)))
 _DOUBLE = tuple(_guess(bm, bn, 32) for bm in (64, 32, 16) for bn in (64,))
 TILES = Tiles("matmul", cpu={"fp32": _WIDE, "bf16": _WIDE, "fp64": _DOUBLE},
-              cuda={"fp32": ((128, 128, 32, 1.0),), "bf16": ((128, 128, 32, 1.0),), "fp64": ((64, 64, 32, 1.0),)})
-EXTRA = {"cpu": {"GROUP": 4}, "cuda": {"GROUP": 8, "num_warps": 8}}
+              cuda={"fp32": ((128, 128, 16, 1.0, 8, 3), (64, 64, 16, 0.7, 4, 3)),
+                    "bf16": ((128, 256, 32, 1.0, 8, 4), (128, 128, 64, 0.85, 8, 4), (64, 64, 64, 0.5, 4, 4)),
+                    "fp64": ((64, 64, 32, 1.0, 4, 3),)})
+#: for a GPU, by what multiplies: (BM, BN, BK, warps, stages); 16-bit operands go to the tensor cores
+GPU_SHAPES = {"fp32": ((128, 128, 16, 8, 3), (128, 128, 32, 8, 2), (128, 128, 16, 4, 3), (128, 256, 16, 8, 3), (64, 256, 16, 8, 3), (128, 64, 16, 4, 3),
+                       (64, 128, 16, 4, 3), (64, 64, 16, 4, 3), (64, 64, 32, 4, 3), (32, 64, 32, 4, 3)),
+              "bf16": ((128, 256, 32, 8, 4), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (256, 128, 32, 8, 4), (128, 128, 64, 8, 4),
+                       (128, 128, 64, 4, 4), (128, 128, 32, 4, 5), (64, 256, 64, 8, 4), (64, 256, 64, 4, 4), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4),
+                       (64, 64, 64, 4, 4), (64, 64, 128, 4, 3), (32, 64, 64, 4, 4))}
+EXTRA = {"cpu": {"GROUP": 4}, "cuda": {"GROUP": 8}}
 SMALLEST = {"cpu": 8, "cuda": 16}
 
 
@@ -97,23 +105,37 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     cpu = a.device.type != "cuda"
     if not known(*a.shape, *b.shape):
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
-    key = "fp64" if a.dtype == torch.float64 else "bf16" if a.dtype == torch.bfloat16 else "fp32"
-    choice = tuple(map(tuple, TILES.get(a.device.type)[key]))
-    return _tile(cpu, torch.get_num_threads() if cpu else 1, a.shape[0], b.shape[1], a.shape[1], choice)
+    choice = tuple(map(tuple, TILES.get(a.device.type)[speeds_of(a.dtype, a.device.type)]))
+    workers = torch.get_num_threads() if cpu else multiprocessors()
+    return _tile(cpu, workers, a.shape[0], b.shape[1], a.shape[1], choice)
+
+
+@functools.lru_cache(maxsize=1)
+def multiprocessors() -> int:
+    """Those of this machine's GPU; an H100's where tiles are chosen for one that is not here."""
+    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132
+
+
+def speeds_of(dtype: torch.dtype, device_type: str) -> str:
+    """The entry of a table of tiles that a dtype takes."""
+    if dtype == torch.float64:
+        return "fp64"
+    return "bf16" if dtype == torch.bfloat16 or dtype == torch.float16 and device_type == "cuda" else "fp32"
 
 
 @functools.lru_cache(maxsize=1024)
 def _tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dict:
     device = "cpu" if cpu else "cuda"
     low = SMALLEST[device]
-    fitting = [(*(min(t, max(low, next_power_of_2(size))) for t, size in zip(tile, (m, n, k))), tile[3]) for tile in choice]
-    bm, bn, bk, _ = min(fitting, key=lambda t: _time(workers, m, n, t[0], t[1], t[3]))
-    return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device]}
+    fitting = [(*(min(t, max(low, next_power_of_2(size))) for t, size in zip(tile, (m, n, k))), *tile[3:]) for tile in choice]
+    slow = workers // 4 if cpu else 0
+    bm, bn, bk, _, *how = min(fitting, key=lambda t: _time(workers, slow, m, n, t[0], t[1], t[3]))
+    return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device], **dict(zip(("num_warps", "num_stages"), how))}
 
 
-def _time(workers: int, m: int, n: int, bm: int, bn: int, speed: float) -> float:
+def _time(workers: int, slow: int, m: int, n: int, bm: int, bn: int, speed: float) -> float:
     """How long `workers` take over m x n in these tiles, roughly: each next tile goes to who is free first, and an edge tile takes as long
-    as what it holds, in whole micro-kernels. Of many workers some are slower, as cores share and others want them, too: as many large
+    as what it holds, in whole micro-kernels. Of many CPU threads some are slower, as cores share and others want them, too: as many large
     tiles as workers took 1.4 times as long as small ones (16 of 16, measured)."""
     sizes = [[min(b, size - at) for at in range(0, size, b)] for size, b in ((m, bm), (n, bn))]
     tiles = len(sizes[0]) * len(sizes[1])
@@ -123,8 +145,8 @@ def _time(workers: int, m: int, n: int, bm: int, bn: int, speed: float) -> float
     for rows in sizes[0]:
         for columns in sizes[1]:
             at, w = heapq.heappop(free)
-            slow = 1.4 if w < workers // 4 else 1.0
-            heapq.heappush(free, (at + slow * min(cdiv(rows, 8) * 8, bm) * min(cdiv(columns, 32) * 32, bn) / speed, w))
+            pace = 1.4 if w < slow else 1.0
+            heapq.heappush(free, (at + pace * min(cdiv(rows, 8) * 8, bm) * min(cdiv(columns, 32) * 32, bn) / speed, w))
     return max(free)[0]
 
 

@@ -91,7 +91,8 @@ CASES = tuple(Case(((s, s), (s, s)), {"dim": d}, scale=0.3) for s in (128, 256, 
     Case(((333, 257), (257, 511)), {"dim": 0}, scale=0.3),)
 #: largest tile of the scaling kernel, (rows, columns) by axis: inside one part, long where memory is contiguous
 TILES = Tiles("matmul_softmax", cpu=((64, 1024), (64, 1024)), cuda=((16, 256), (16, 256)),
-              candidates=tuple(((r, c), (r, c)) for r in (16, 32, 64) for c in (256, 512, 1024)))
+              candidates=tuple(((r, c), (r, c)) for r in (16, 32, 64) for c in (256, 512, 1024)),
+              cuda_candidates=tuple((t, t) for t in ((16, 128), (32, 128), (32, 256), (64, 128), (64, 256), (128, 64), (128, 128))))
 #: longest dimension that one tile spans, and what the tile may have across it, by preference
 _ACROSS = (256, 128, 64, 32, 16)
 SPAN = Tiles("matmul_softmax_span", cpu=(512, _ACROSS), cuda=(128, (128, 64, 32)),

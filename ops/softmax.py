@@ -119,7 +119,9 @@ CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1
 #: longest whole row, piece of a long row, and (rows, columns) of a column tile
 TILES = Tiles("softmax", cpu={"row": 16384, "piece": 4096, "columns": (64, 64)},
               cuda={"row": 16384, "piece": 4096, "columns": (32, 64)},
-              candidates=tuple({"row": 16384, "piece": 4096, "columns": (r, c)} for r in (16, 32, 64, 128) for c in (32, 64, 128)))
+              candidates=tuple({"row": 16384, "piece": 4096, "columns": (r, c)} for r in (16, 32, 64, 128) for c in (32, 64, 128)),
+              cuda_candidates=tuple({"row": 16384, "piece": 4096, "columns": (r, c), "num_warps": w}
+                                    for r, c in ((32, 64), (64, 32), (128, 32), (128, 16), (256, 16)) for w in (4, 8, 16)))
 
 
 def nbytes(x, dim=-1):
@@ -148,13 +150,15 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
         return out
     outer, n, inner = _split(x, dim)
     t = TILES.get(x.device.type)
+    warps = {"num_warps": t["num_warps"]} if "num_warps" in t else {}
     if not known(inner) or inner > 1:
         rows, cols = t["columns"]
-        launch(wrap_triton(softmax_columns_kernel), (cdiv(inner, cols), outer), x, out, n, inner, ROWS=rows, COLS=cols)
+        launch(wrap_triton(softmax_columns_kernel), (cdiv(inner, cols), outer), x, out, n, inner, ROWS=rows, COLS=cols,
+               **warps)
     elif known(n) and n <= t["row"]:
-        launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n))
+        launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n), **warps)
     else:
-        launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=t["piece"])
+        launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=t["piece"], **warps)
     return out
 
 

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, INTS, Case, Op, blocks, cdiv, check, check_tensors, dense, direct, launch, register, replayed,
+from .common import (FLOATS, INTS, Case, Op, blocks, cdiv, check, check_tensors, dense, direct, gpu_blocks, launch, register, replayed,
                      traffic, watched, wrap_triton)
 from .tuning import Tiles
 
@@ -27,7 +27,8 @@ def square_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)))
-TILES = Tiles("square", cpu={"BLOCK": 8192}, cuda={"BLOCK": 1024}, candidates=blocks(2048, 32768))
+TILES = Tiles("square", cpu={"BLOCK": 8192}, cuda={"BLOCK": 1024}, candidates=blocks(2048, 32768),
+              cuda_candidates=gpu_blocks())
 
 
 def nbytes(x):

@@ -1,7 +1,8 @@
-"""Tile sizes by measurement: for each kind of CPU what `triport tune` found fastest, in tuned.json beside this file.
+"""Tile sizes by measurement: for each kind of CPU, and each compute capability of a GPU, what `triport tune` found fastest, in
+tuned.json beside this file.
 
-An op states its tiles as `Tiles`: a default for each device, and for the CPU the candidates that a search tries. What the table
-has for this machine's kind of CPU comes before the default.
+An op states its tiles as `Tiles`: a default for each device, and the candidates that a search tries. What the table has for
+this machine's kind comes before the default.
 """
 
 from __future__ import annotations
@@ -20,20 +21,36 @@ _elsewhere: dict | None = None  # the tiles of another CPU, while code for it is
 
 @dataclass(frozen=True)
 class Tiles:
-    """An op's tiles: `cpu` and `cuda` are the defaults, of one shape; `candidates`: what a search on the CPU tries instead."""
+    """An op's tiles: `cpu` and `cuda` are the defaults, of one shape; `candidates` and `cuda_candidates`: what a search tries instead."""
 
     op: str
     cpu: object
     cuda: object
     candidates: tuple = ()
+    cuda_candidates: tuple = ()
 
     def get(self, device_type: str):
         """The tiles for a device; other devices than the CPU take the GPU's. "meta" stands for what is only traced."""
-        if device_type not in ("cpu", "meta"):
-            return self.cuda
         if _trial and self.op in _trial:
             return _trial[self.op]
+        if device_type not in ("cpu", "meta"):
+            return tuned_gpu().get(self.op, self.cuda)
         return (tuned() if _elsewhere is None else _elsewhere).get(self.op, self.cpu)
+
+
+def gpu_kind() -> str:
+    """What the table calls this machine's GPU: its compute capability, as sm_90."""
+    import torch
+    return "sm_%d%d" % torch.cuda.get_device_capability()
+
+
+@functools.lru_cache(maxsize=1)
+def tuned_gpu() -> dict:
+    """Op -> tiles, for this machine's GPU; nothing where there is none, or none like it was measured."""
+    import torch
+    if not torch.cuda.is_available():
+        return {}
+    return load().get(gpu_kind(), {"tiles": {}})["tiles"]
 
 
 def kind(row) -> str:
@@ -71,7 +88,7 @@ def on(row):
 
 
 def load(path: Path = FILE) -> dict:
-    """The table: kind of CPU -> {"tiles": {op: tiles}, "runs": [{"searched": ops, "machine", "threads", "date", "command", "versions"}]},
+    """The table: kind of CPU or GPU -> {"tiles": {op: tiles}, "runs": [{"searched": ops, "machine", "threads", "date", "command", "versions"}]},
     each op in the run that searched it last. Empty where there is none."""
     try:
         return json.loads(path.read_text())
@@ -87,7 +104,7 @@ def save(table: dict, path: Path = FILE):
 
 @contextlib.contextmanager
 def trying(table: str, tiles, op: str, plans: dict):
-    """Within it `op`, whose table has the name `table`, uses `tiles` on the CPU; `plans` keeps what its calls launched."""
+    """Within it `op`, whose table has the name `table`, uses `tiles`; `plans` keeps what its calls launched."""
     from ..backends import replay
     _trial[table] = tiles
     try:

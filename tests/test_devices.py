@@ -41,28 +41,32 @@ def at_once(*works):
 
 
 def test_a_thread_compiles_for_a_gpu_while_others_launch_here(tmp_cache):
+    before = drivers.is_current("cpu")  # not beside a GPU
+
     def compile_there():
         for factor in range(2, 8):
             with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
                 assert triton.runtime.driver.active.get_current_target().backend == "cuda"
                 k = scale_kernel.warmup(torch.float32, torch.float32, 100, FACTOR=factor, BLOCK=64, grid=(1,))
                 assert "ptx" in k.asm
-            assert drivers.is_current("cpu")
+            assert drivers.is_current("cpu") == before
 
     def launch_here(first):
         x = torch.randn(100)
         for factor in range(first, first + 6):
             out = torch.empty_like(x)
-            assert drivers.is_current("cpu")
-            scale_kernel[(2,)](x, out, 100, FACTOR=factor, BLOCK=64)
+            with drivers.serving("cpu"):
+                assert drivers.is_current("cpu")
+                scale_kernel[(2,)](x, out, 100, FACTOR=factor, BLOCK=64)
             assert torch.equal(out, x * factor)
             assert torch.equal(ops.square(out), out * out)
 
     at_once(compile_there, lambda: launch_here(2), lambda: launch_here(20))
-    assert drivers.is_current("cpu")
+    assert drivers.is_current("cpu") == before
 
 
 def test_what_was_active_comes_back():
+    before = drivers.is_current("cpu")
     with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
         with drivers.serving("cpu"):
             assert drivers.is_current("cpu")
@@ -71,7 +75,7 @@ def test_what_was_active_comes_back():
             with drivers.serving("cpu"):
                 1 / 0
         assert drivers.is_current("cuda")
-    assert drivers.is_current("cpu")
+    assert drivers.is_current("cpu") == before
 
 
 @gpu

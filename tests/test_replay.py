@@ -85,15 +85,17 @@ def test_calls_hold_on_to_nothing():
 
     def counts():
         gc.collect()
-        return sys.getrefcount(x), sys.getrefcount(found), sys.getrefcount(None) // 500, sys.getrefcount(torch.float32), \
-            sum(isinstance(o, torch.Tensor) for o in gc.get_objects())
+        return (sys.getrefcount(x), sys.getrefcount(found), sum(isinstance(o, torch.Tensor) for o in gc.get_objects()),
+                sys.getrefcount(None), sys.getrefcount(torch.float32))
 
     before = counts()
     for _ in range(2000):
         assert ops.softmax(x, 0) is not None
         site.call(x, 1)  # not known
         site.call(x.T, 0)
-    assert counts() == before
+    after = counts()
+    assert after[:3] == before[:3]
+    assert all(b < a + 1000 for a, b in zip(before[3:], after[3:])), "others use these, too, but not once a call"
 
 
 def test_threads_while_calls_are_learnt_and_dropped(seed):

@@ -21,9 +21,13 @@ def test_table_is_what_the_ops_take():
     found = search.searches()
     run = {"searched", "machine", "threads", "date", "command", "versions"}
     assert table and all(run == r.keys() for entry in table.values() for r in entry["runs"])
-    assert all(sorted(n for r in entry["runs"] for n in r["searched"]) == sorted(found) for entry in table.values())
+    for kind, entry in table.items():
+        assert sorted(n for r in entry["runs"] for n in r["searched"]) == sorted(search.names("cuda" if kind[:3] == "sm_" else "cpu"))
+        assert entry["tiles"].keys() <= found.keys()
     kinds = {tuning.kind(row) for row in targets.TARGETS.values()} | {tuning.kind(targets.native())}
     for kind, entry in table.items():
+        if kind[:3] == "sm_":
+            continue  # tests/test_ops.py runs on a GPU with them
         assert kind.partition("/")[0] in {k.partition("/")[0] for k in kinds}
         for name, tiles in entry["tiles"].items():
             op = registry.get(next(n for n in sorted(registry.NAMES, key=len, reverse=True) if name.startswith(n)))
@@ -39,7 +43,7 @@ def test_what_was_never_measured_has_the_default(monkeypatch):
     tiles = tuning.Tiles("no such op", cpu=1, cuda=2, candidates=(3,))
     assert tiles.get("cpu") == tiles.get("meta") == 1 and tiles.get("cuda") == 2
     with tuning.trying("no such op", 3, "square", {}):
-        assert tiles.get("cpu") == 3 and tiles.get("cuda") == 2
+        assert tiles.get("cpu") == 3 and tiles.get("cuda") == 3
     assert tiles.get("cpu") == 1
     monkeypatch.setattr(tuning, "load", lambda: {"AVX-512/amx": {"tiles": {"no such op": 4}}, "NEON": {"tiles": {}}})
     for row, want in (("sapphirerapids", 4), ("x86-64-v4", 4), ("x86-64-v3", 1)):  # the vector ISA alone is near enough
@@ -68,7 +72,7 @@ def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, 
     runs = json.loads(path.read_text())[kind]["runs"]
     assert [(r["searched"], r["machine"] == "another") for r in runs] == [(["gelu"], True), (["square"], False)]
     assert entry["tiles"] == {"square": {"BLOCK": 4096}} and "0." in capsys.readouterr().err
-    monkeypatch.setattr(check, "verdict", lambda *a: (False, 1.0))
+    monkeypatch.setattr(check, "error", lambda *a: float("nan"))
     with pytest.raises(Error, match="the result is wrong"):
         search.search("square", ["fp32"], 2, 0.02, lambda text: None)
     assert module_tiles.get("cpu") != {"BLOCK": 16}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 def add(parser):
     parser.add_argument("--op", action="append", default=[], metavar="NAME", help="an op with candidates; repeatable (default: all)")
-    parser.add_argument("--dtype", action="append", default=[], metavar="NAME", help="repeatable (default: fp32 and bf16)")
+    parser.add_argument("--dtype", action="append", default=[], metavar="NAME", help="repeatable (default: fp32 and bf16; on a GPU fp32 and fp16)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to search for (default: cpu)")
     parser.add_argument("--reps", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--gain", type=float, default=0.02, metavar="X",
@@ -21,14 +22,15 @@ def add(parser):
 def run(args) -> int:
     import torch
 
-    from ..backends.base import Error, suggest
+    from ..backends import get
+    from ..backends.base import Error, Unavailable, suggest
     from ..backends.cpu import targets
     from ..bench import search
     from ..bench.results import machine
     from ..ops import tuning
     from ..ops.common import DTYPES
 
-    names = args.op or list(search.searches())
+    names = args.op or search.names(args.device)
     for name in names:
         if name not in search.searches():
             raise Error(suggest("op to tune", name, search.searches()))
@@ -38,26 +40,34 @@ def run(args) -> int:
     for value, name in ((args.reps, "--reps"), (args.threads, "--threads")):
         if value is not None and value < 1:
             raise Error(f"{name} {value}: it takes a number from 1 up")
+    if args.device == "cuda" and (reason := get("triton-gpu").unavailable()):
+        raise Unavailable(f"--device cuda: {reason}")
     if args.threads:
         torch.set_num_threads(args.threads)
     path = args.output or tuning.FILE
-    kind = tuning.kind(targets.native())
+    kind = tuning.gpu_kind() if args.device == "cuda" else tuning.kind(targets.native())
     table = tuning.load(path)
     entry = table.get(kind, {"tiles": {}, "runs": []})
+    m = machine()
+    run = {"searched": [], "threads": m["threads"], "machine": torch.cuda.get_device_name() if args.device == "cuda" else m["cpu"],
+           "date": time.strftime("%Y-%m-%d"), "command": "triport " + " ".join(sys.argv[1:]),
+           "versions": {k: m[k] for k in ("torch", "triton", "LLVM")}}
+    entry["runs"].append(run)
     for name in names:
-        found = search.search(name, args.dtype or ["fp32", "bf16"], args.reps, args.gain, lambda text: print(text, file=sys.stderr))
+        found = search.search(name, args.dtype or ["fp32", "fp16" if args.device == "cuda" else "bf16"], args.reps, args.gain,
+                              lambda text: print(text, file=sys.stderr), args.device)
         if found is None:
             entry["tiles"].pop(name, None)
             print(f"{name}: the default stays")
         else:
             entry["tiles"][name] = found
             print(f"{name}: {found}")
-    m = machine()
-    run = {"searched": sorted(names), "machine": m["cpu"], "threads": m["threads"], "date": time.strftime("%Y-%m-%d"),
-           "command": "triport " + " ".join(sys.argv[1:]), "versions": {k: m[k] for k in ("torch", "triton", "LLVM")}}
-    earlier = [{**r, "searched": [n for n in r["searched"] if n not in names]} for r in entry["runs"]]
-    entry["runs"] = [*(r for r in earlier if r["searched"]), run]
+        for r in entry["runs"]:
+            r["searched"] = [n for n in r["searched"] if n != name]
+        run["searched"] = sorted([*run["searched"], name])
+        entry["runs"] = [r for r in entry["runs"] if r["searched"]]
+        if not args.dry_run:  # after each, so that an interrupted search keeps what it found
+            tuning.save({**table, kind: entry}, path)
     if not args.dry_run:
-        tuning.save({**table, kind: entry}, path)
         print(f"{path}: {kind} written", file=sys.stderr)
     return 0
