@@ -17,8 +17,31 @@ class PerThread:
         self._base = base
 
     def __getattr__(self, name):
+        return getattr(getattr(_thread, "driver", None) or self.base, name)
+
+    @property
+    def base(self):
         import triton
-        return getattr(getattr(_thread, "driver", None) or self._base or triton.runtime.driver.default, name)
+        return self._base or triton.runtime.driver.default
+
+    @property
+    def utils(self):
+        return Utils(self, getattr(getattr(_thread, "driver", None) or self.base, "utils", None))
+
+
+class Utils:
+    """A driver's utils; a kernel that goes, in whatever thread, is unloaded by who loaded it."""
+
+    def __init__(self, driver: PerThread, utils):
+        self._driver, self._utils = driver, utils
+
+    def __getattr__(self, name):
+        return getattr(self._utils, name)
+
+    def unload_module(self, module):
+        from .cpu.runtime import Function
+        if not isinstance(module, Function):  # code of ours stays mapped
+            self._driver.base.utils.unload_module(module)
 
 
 def is_current(device_type: str) -> bool:

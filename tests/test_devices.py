@@ -78,6 +78,40 @@ def test_what_was_active_comes_back():
     assert drivers.is_current("cpu") == before
 
 
+def test_a_kernel_that_goes_in_another_drivers_time(tmp_cache, recwarn):
+    """Triton asks the active driver to unload it, who may not know it."""
+    unloaded = []
+
+    class GPU:
+        class utils:
+            unload_module = unloaded.append
+
+        def get_current_target(self):
+            return GPUTarget("cuda", 90, 32)
+
+    x, out = torch.randn(10), torch.empty(10)
+    with drivers.serving("cpu"):
+        k = scale_kernel[(1,)](x, out, 10, FACTOR=77, BLOCK=16)
+    driver = drivers.PerThread(GPU())
+    with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
+        driver.utils.unload_module(k.module)
+        assert not unloaded
+        driver.utils.unload_module(12345)
+    assert unloaded == [12345]
+    assert torch.equal(out, x * 77)
+
+
+def test_an_ops_kernel_goes_by_its_tensors():
+    """Whatever drives the thread: torch's tracers launch kernels themselves."""
+    from triport.ops.square import square_kernel
+
+    x, out = torch.randn(100), torch.empty(100)
+    with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
+        square_kernel[(2,)](x, out, 100, BLOCK=64)
+        assert drivers.is_current("cuda")
+    assert torch.equal(out, x * x)
+
+
 @gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("first", ["cpu", "cuda"])

@@ -176,7 +176,10 @@ def test_a_plan_passes_addresses_and_values():
     shown = []
     plan, seen, _keep = make_plan([0, 0], show=shown.append)
     x = torch.zeros(64)
+    gc.collect()
+    before = sum(isinstance(o, torch.Tensor) for o in gc.get_objects())
     out = plan(x)
+    assert sum(isinstance(o, torch.Tensor) for o in gc.get_objects()) == before + 1, "the temporary goes"
     assert out.shape == (3, 5) and out.stride() == (5, 1) and out.dtype is torch.float32 and shown[0] is out
     assert seen == [(k, x.data_ptr(), out.data_ptr(), 42) for k in range(2)]
     assert plan(x[1:]) is None and plan(x, x) is None and plan() is None and len(seen) == 2

@@ -266,6 +266,30 @@ def test_k_in_short_pieces(name, turned_a, turned_b, wrap, even, seed):
         assert torch.equal(out.double(), want) if to == "int32" else check.error(out, want) < 2e-6, (m, n, k)
 
 
+@triton.jit
+def wrapping_kernel(a_ptr, b_ptr, out_ptr, m, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    rows, cols, ks = tl.program_id(0) * M + tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a_ptrs = a_ptr + (rows % m)[:, None] * k + ks[None, :]
+    b_ptrs = b_ptr + ks[:, None] * N + cols[None, :]
+    acc = tl.zeros((M, N), dtype=tl.float32)
+    for start in range(0, k, K):
+        acc = tl.dot(tl.load(a_ptrs, mask=ks[None, :] < k - start, other=0), tl.load(b_ptrs, mask=ks[:, None] < k - start, other=0), acc,
+                     input_precision="ieee")
+        a_ptrs += K
+        b_ptrs += K * N
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], acc)
+
+
+@pytest.mark.parametrize("m", [1, 63, 64, 100, 130, 192])
+def test_rows_that_wrap_are_the_first_again(m, seed):
+    """Where a block runs past the size it is no longer one run of rows; all that it reads is looked at here."""
+    g = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(m, 96, generator=g), torch.randn(96, 64, generator=g)
+    out = torch.empty(256, 64)
+    wrapping_kernel[(4,)](a, b, out, m, 96, 64, 64, 32)
+    assert check.error(out, a.double()[torch.arange(256) % m] @ b.double()) < 2e-6
+
+
 def test_accumulators_that_others_read_are_there_in_each_trip(seed):
     g = torch.Generator().manual_seed(seed)
     a, b = (torch.randn(100, 100, generator=g) for _ in range(2))
@@ -279,18 +303,20 @@ def chained_kernel(a_ptr, b_ptr, x_ptr, out_ptr, N: tl.constexpr, STORE: tl.cons
     at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     c = tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), input_precision="ieee")
     y = tl.load(x_ptr + at)
-    if STORE:
+    if STORE == "x":
         tl.store(x_ptr + at, y * 2)
+    if STORE == "b":
+        tl.store(b_ptr + at, y * 2)
     x = tl.load(x_ptr + at)
     tl.store(out_ptr + at, tl.dot(x, tl.load(a_ptr + at), c, input_precision="ieee"))
 
 
-@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("store", ["", "x", "b"])
 def test_product_on_top_of_another(store, seed):
-    """The second adds to the first; with a store between them that the second one's operand sees."""
+    """The second adds to the first; with a store between them that the second one's operand sees, or that the first's must not."""
     g = torch.Generator().manual_seed(seed)
     a, b, x = (torch.randn(32, 32, generator=g) for _ in range(3))
-    want = a.double() @ b.double() + x.double() * (2 if store else 1) @ a.double()
+    want = a.double() @ b.double() + x.double() * (2 if store == "x" else 1) @ a.double()
     out = torch.empty(32, 32)
     chained_kernel[(1,)](a, b, x, out, 32, store)
     assert check.error(out, want) < 2e-6
