@@ -22,6 +22,11 @@ def pytest_report_header(config):
     return f"triport: inputs from TRIPORT_SEED={SEED}"
 
 
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    if terminalreporter.stats.get("failed"):  # -q leaves the header out
+        terminalreporter.write_line(f"inputs were from TRIPORT_SEED={SEED}")
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
 

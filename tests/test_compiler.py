@@ -802,3 +802,22 @@ def one_pointer_kernel(x_ptr, buf_ptr, late_ptr, N, KIND: tl.constexpr, SHIFT: t
     tl.store(buf_ptr + 4 * N + offs, (y if KIND == "now" else x) + (top + total)[:, None])
     if KIND == "late":
         tl.store(late_ptr + offs, y)
+
+
+@triton.jit
+def regrouped_after_mask_kernel(x_ptr, y_ptr, z_ptr, cols, M: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    mask = (tl.arange(0, N)[None, :] < cols) & (at >= 0)
+    e = tl.exp(tl.load(x_ptr + at))
+    tl.store(y_ptr + at, e, mask=mask)
+    tl.store(z_ptr + at, tl.trans(tl.reshape(e, (N, M))), mask=mask)
+
+
+@pytest.mark.parametrize("cols", [0, 1, 3, 4, 7, 8])
+def test_values_that_a_masked_store_keeps_are_whole_for_who_reads_them_elsewhere(cols, seed):
+    """The second store has the same mask, and reads other elements behind it."""
+    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(seed))
+    y, z = torch.zeros(32, 8), torch.zeros(32, 8)
+    regrouped_after_mask_kernel[(1,)](x, y, z, cols, 32, 8)
+    e, inside = x.exp(), torch.arange(8) < cols
+    assert torch.allclose(y, torch.where(inside, e, 0)) and torch.allclose(z, torch.where(inside, e.reshape(8, 32).T, 0))

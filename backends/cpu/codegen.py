@@ -576,7 +576,8 @@ class Kernel:
         shape = op.operands[0].type.shape
         nest = Nest(self, shape)
         visited = nest.explore([(o, nest.identity) for o in op.operands if o.type.is_tensor])
-        return all(dims == nest.identity and v.type.shape == shape for v, dims in visited if v is value)
+        found = [dims == nest.identity and v.type.shape == shape for v, dims in visited if v is value]
+        return bool(found) and all(found)  # what is not found is read behind a change of shape that no index follows
 
     def before_region(self, op: Op):
         """Values from outside that a loop needs: dear ones and loads that the loop may overwrite are computed first."""
