@@ -128,7 +128,8 @@ def emit(k, group: list[Op], early: list[Op]):
         for v, dims in nest.explore([(o, ident) for o in op.operands]):
             later = k.facts.consumers(v) - k.executed - set(group[:n + 1])
             if dims == ident and v.type.shape == shape and v not in kept and later and v not in k.buffers \
-                    and v.op is not None and k.is_lazy(v.op) and k._keepable(v) and v.op.block is k.current_block:
+                    and v.op is not None and k.is_lazy(v.op) and k._keepable(v) and v.op.block is k.current_block \
+                    and all(k._reads_identically(u, v) for u in later & inside):  # other rows are not there yet
                 own = later <= inside
                 kept[v] = k.alloc((1, shape[1]) if own else shape, v.type.elem)
                 if own:
