@@ -17,7 +17,10 @@ class PerThread:
         self._base = base
 
     def __getattr__(self, name):
-        return getattr(getattr(_thread, "driver", None) or self.base, name)
+        return getattr(self._now(), name)
+
+    def _now(self):
+        return getattr(_thread, "driver", None) or self.base
 
     @property
     def base(self):
@@ -26,7 +29,7 @@ class PerThread:
 
     @property
     def utils(self):
-        return Utils(self, getattr(getattr(_thread, "driver", None) or self.base, "utils", None))
+        return Utils(self, getattr(self._now(), "utils", None))
 
 
 class Utils:

@@ -100,7 +100,9 @@ _sites: dict[str, call.Site] = {}
 
 def site(name: str) -> call.Site:
     """Where an op's calls are recognised by their arguments."""
-    return _sites.setdefault(name, call.Site(_facts(), _threads))
+    if name not in _sites:
+        _sites[name] = call.Site(_facts(), _threads)
+    return _sites[name]
 
 
 def learn(site: call.Site, args: tuple, count: int, plan):

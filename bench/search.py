@@ -50,9 +50,7 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
             want = op.expected(*args, **case.kwargs)
             runs = {n: _with(tiles, c, op, args, case.kwargs) for n, c in enumerate(candidates)}
             for n, c in enumerate(candidates):
-                e = check.error(runs[n](), want)
-                if not e <= op.allowed(DTYPES[dtype]):
-                    raise Error(f"{op.name} {case.name} {dtype} with {name} {c}: the result is wrong (error {e:.2e})")
+                _check(runs[n](), want, op.allowed(DTYPES[dtype]), f"{op.name} {case.name} {dtype} with {name} {c}")
             for n, wall in _seconds(runs, rounds, device).items():
                 times[n].append(math.log(statistics.median(wall)))
     score = {n: math.exp(statistics.fmean(x - y for x, y in zip(t, times[0]))) for n, t in times.items()}
@@ -60,6 +58,12 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
         say(f"{name} {c}: {score[n]:.3f} of the default's time")
     best = min(score, key=score.get)
     return candidates[best] if score[best] < 1 - gain else None
+
+
+def _check(got, want, allowed: float, what: str):
+    e = check.error(got, want)
+    if not e <= allowed:  # NaN is no smaller than anything
+        raise Error(f"{what}: the result is wrong (error {e:.2e})")
 
 
 def _seconds(runs: dict, rounds: int, device: str) -> dict:
@@ -108,14 +112,18 @@ def matmul_speeds(tiles, dtypes, rounds: int, say) -> dict:
         runs = {}
         for shape in matmul.SHAPES:
             runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {})
-            e = check.error(runs[shape](), want)
-            if not e <= matmul.OP.allowed(DTYPES[dtype]):
-                raise Error(f"matmul {dtype} with tiles of {shape}: the result is wrong (error {e:.2e})")
-        took = {shape: statistics.median(s) for shape, s in _seconds(runs, rounds, "cpu").items()}
-        best = min(took.values())
-        out[dtype] = sorted(([*shape, round(best / t, 4)] for shape, t in took.items()), key=lambda x: -x[3])
-        for *shape, speed in out[dtype]:
-            say(f"matmul {dtype} {'x'.join(map(str, shape))}: {speed:.3f} of the fastest")
+            _check(runs[shape](), want, matmul.OP.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
+        out[dtype] = _by_speed(_seconds(runs, rounds, "cpu"), f"matmul {dtype}", say)
+    return out
+
+
+def _by_speed(seconds: dict, what: str, say) -> list:
+    """[BM, BN, BK, speed, then the rest of the shape] of each shape that was timed, the fastest, whose speed is 1, first."""
+    took = {shape: statistics.median(s) for shape, s in seconds.items()}
+    best = min(took.values())
+    out = sorted(([*shape[:3], round(best / t, 4), *shape[3:]] for shape, t in took.items()), key=lambda x: -x[3])
+    for bm, bn, bk, speed, *how in out:
+        say(f"{what} {bm}x{bn}x{bk}{''.join(f', {n} {h}' for n, h in zip(how, ('warps', 'stages')))}: {speed:.3f} of the fastest")
     return out
 
 
@@ -134,13 +142,7 @@ def gpu_matmul_speeds(tiles, rounds: int, say) -> dict:
             except OutOfResources as e:
                 say(f"matmul {key} {shape}, {warps} warps, {stages} stages: {e}".split("\n")[0])
                 continue
-            e = check.error(got, want)
-            if not e <= matmul.OP.allowed(dtype):
-                raise Error(f"matmul {key} with tiles of {shape}: the result is wrong (error {e:.2e})")
+            _check(got, want, matmul.OP.allowed(dtype), f"matmul {key} with tiles of {shape}")
             runs[(*shape, warps, stages)] = run
-        took = {shape: statistics.median(s) for shape, s in clock.on_gpu(runs, rounds).items()}
-        best = min(took.values())
-        out[key] = sorted(([*shape, round(best / t, 4), warps, stages] for (*shape, warps, stages), t in took.items()), key=lambda x: -x[3])
-        for *shape, speed, warps, stages in out[key]:
-            say(f"matmul {key} {'x'.join(map(str, shape))}, {warps} warps, {stages} stages: {speed:.3f} of the fastest")
+        out[key] = _by_speed(_seconds(runs, rounds, "cuda"), f"matmul {key}", say)
     return out

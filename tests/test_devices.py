@@ -78,7 +78,7 @@ def test_what_was_active_comes_back():
     assert drivers.is_current("cpu") == before
 
 
-def test_a_kernel_that_goes_in_another_drivers_time(tmp_cache, recwarn):
+def test_a_kernel_that_goes_in_another_drivers_time(tmp_cache):
     """Triton asks the active driver to unload it, who may not know it."""
     unloaded = []
 

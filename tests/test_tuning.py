@@ -56,10 +56,10 @@ def test_what_was_never_measured_has_the_default(monkeypatch):
 
 def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, capsys):
     module_tiles = search.searches()["square"]
-    slow = tuning.Tiles("square", cpu={"BLOCK": 16}, cuda={}, candidates=({"BLOCK": 4096},))
+    slow = tuning.Tiles("square", cpu={"BLOCK": 1}, cuda={}, candidates=({"BLOCK": 4096},))
     monkeypatch.setattr(search, "searches", lambda: {"square": slow})
     assert search.search("square", ["fp32"], 3, 0.02, lambda text: None) == {"BLOCK": 4096}
-    monkeypatch.setattr(search, "searches", lambda: {"square": tuning.Tiles("square", {"BLOCK": 4096}, {}, ({"BLOCK": 16},))})
+    monkeypatch.setattr(search, "searches", lambda: {"square": tuning.Tiles("square", {"BLOCK": 4096}, {}, ({"BLOCK": 1},))})
     assert search.search("square", ["fp32"], 3, 0.02, lambda text: None) is None
     path = tmp_path / "t.json"
     monkeypatch.setattr(search, "searches", lambda: {"square": slow})
@@ -75,7 +75,7 @@ def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, 
     monkeypatch.setattr(check, "error", lambda *a: float("nan"))
     with pytest.raises(Error, match="the result is wrong"):
         search.search("square", ["fp32"], 2, 0.02, lambda text: None)
-    assert module_tiles.get("cpu") != {"BLOCK": 16}
+    assert module_tiles.get("cpu") != {"BLOCK": 1}
 
 
 @pytest.mark.parametrize("argv", [["--op", "sqare"], ["--dtype", "fp31"], ["--reps", "0"], ["--threads", "0"]])
