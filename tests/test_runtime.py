@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triport import ops
 from triport.backends import drivers
-from triport.backends.cpu import pool, runtime
+from triport.backends.cpu import elf, pool, runtime
 
 KERNEL = """
 import sys, torch, triton, triton.language as tl
@@ -276,7 +276,7 @@ def test_a_function_that_the_machine_lacks_is_an_error_not_a_crash():
             "define float @f(float %x) {\n%y = call float @no_such_function(float %x)\n%z = call float @expf(float %y)\n"
             "ret float %z\n}\n")
     obj = machine.emit_object(text, target)
-    assert sorted(runtime.undefined_symbols(obj)) == ["expf", "no_such_function"]
+    assert sorted(elf.undefined_symbols(obj)) == ["expf", "no_such_function"]
     with pytest.raises(CompileError, match="calls no_such_function, which"):
         runtime.load_object(obj, ["f"])
 
@@ -309,3 +309,31 @@ def test_launches_too_small_to_share_stay_on_the_calling_thread():
     assert runtime.team_of(120, 100, 2) >> 32 == 2
     assert runtime.team_of(120, 100, 16) == 1, "sixteen threads take longer to meet than two"
     assert 2 < runtime.team_of(240, 100, 16) & 0xffffffff < 16, "and come only where there is something to do"
+
+
+def test_in_a_crowded_address_space(tmp_path):
+    """Where the only free memory is single pages more than 2 GiB apart and what lies below them, code and constants still reach each other."""
+    script = tmp_path / "crowded.py"
+    script.write_text(textwrap.dedent("""
+        import ctypes, torch
+        from triport import ops
+        x = torch.randn(300, 200)
+        ops.square(x), ops.softmax(x)  # what is loaded once is
+        libc = ctypes.CDLL(None)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        reserve = lambda size: libc.mmap(None, size, 0, 0x4022, -1, 0)  # PROT_NONE; MAP_NORESERVE | MAP_PRIVATE | MAP_ANONYMOUS
+        blocks = [reserve(3 << 30) for _ in range(12)]
+        for _ in range(60000):  # other gaps are taken
+            if reserve(4096) < min(blocks):
+                break
+        for b in blocks:
+            libc.munmap(b + (1 << 20), 4096)
+        assert torch.allclose(ops.gelu(x), torch.nn.functional.gelu(x, approximate="tanh"), atol=1e-6)
+        assert torch.allclose(ops.matmul_softmax(x, x.T, 0), torch.softmax(x @ x.T, 0), atol=1e-6)
+        print("right")
+    """))
+    p = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300,
+                       env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")})
+    assert p.returncode == 0 and "right" in p.stdout, p.stderr[-2000:]

@@ -113,6 +113,11 @@ def assemble(text: str, target: Target) -> bytes | None:
         return target_machine(target).emit_object(llvm.parse_assembly("\n".join(lines)))
 
 
-def emit_object(text: str, target: Target) -> bytes:
+def emit_object(text: str, target: Target, far: bool = False) -> bytes:
+    """The object of LLVM IR text, not optimised as IR. far: it reaches its data wherever they come to lie (RISC-V's reaches 2 GiB)."""
     with _lock:
-        return target_machine(target).emit_object(llvm.parse_assembly(text))
+        tm = target_machine(target)
+        if far and not target.abi:
+            tm = llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.cpu, features=target.features, opt=3, reloc="static",
+                                                                              codemodel="large")
+        return tm.emit_object(llvm.parse_assembly(text))

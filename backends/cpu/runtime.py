@@ -15,7 +15,7 @@ import threading
 import llvmlite.binding as llvm
 
 from ..base import ArgumentError, CompileError, Error
-from . import machine, targets
+from . import elf, machine, targets
 from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
@@ -39,34 +39,18 @@ def _execution_engine():
     return True
 
 
-def undefined_symbols(obj: bytes) -> list[str]:
-    """The names that a 64-bit little-endian ELF object expects from elsewhere (System V ABI, chapter 4)."""
-    table, = struct.unpack_from("<Q", obj, 40)
-    size, count = struct.unpack_from("<HH", obj, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", obj, table + k * size) for k in range(count)]
-    out = []
-    for _, kind, _, _, offset, length, link, _, _, entry in sections:
-        if kind != 2:  # SHT_SYMTAB
-            continue
-        names = sections[link][4]
-        for at in range(offset, offset + length, entry):
-            name, _, _, section = struct.unpack_from("<IBBH", obj, at)
-            if name and section == 0:
-                out.append(obj[names + name:obj.index(b"\0", names + name)].decode())
-    return out
-
-
 def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
     """Link an object file for this machine into the process and return its symbols' addresses."""
     with _lock:
         _execution_engine()
-        absent = [s for s in undefined_symbols(obj) if not llvm.address_of_symbol(s)]
+        addresses = {s: llvm.address_of_symbol(s) for s in elf.undefined_symbols(obj)}
+        absent = [s for s, a in addresses.items() if not a]
         if absent:  # LLVM's linker would end the process
             raise CompileError(f"triton-cpu: kernel {symbols[0]} calls {', '.join(absent)}, which this machine's libc and libm do "
                                "not have; write the function with others")
         tm = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), tm)
-        engine.add_object_file(llvm.ObjectFileRef.from_data(obj))
+        engine.add_object_file(llvm.ObjectFileRef.from_data(elf.in_one_section(obj, addresses)))
         engine.finalize_object()
         out = {s: engine.get_function_address(s) for s in symbols}
         missing = [s for s, a in out.items() if not a]
@@ -112,7 +96,7 @@ class Pool:
 
     def __init__(self):
         target = targets.native()
-        address = load_object(machine.emit_object(pool_ir(target), target), ["tp_call", "tp_forget"])
+        address = load_object(machine.emit_object(pool_ir(target), target, far=True), ["tp_call", "tp_forget"])
         self.address = address["tp_call"]
         self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
