@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...backends import nvrtc
 from ...backends.base import CompileError, Error
 from . import tools
 from .launches import Launch
@@ -156,51 +157,12 @@ def of_cuda(path: Path, kernel: str, goal: Goal) -> Code:
     """A `__global__` function of a .cu file, compiled by NVRTC, which needs no GPU. Raises `CompileError` with the compiler's log."""
     if goal.backend != "cuda":
         raise Error(f"{path} is CUDA C++: --target takes sm_NN for it, not {goal.name}")
-    text = path.read_text()
-    asked = f"{path.resolve()}"
-    cubin, ptx, mangled = _nvrtc(text, asked, kernel, goal)
-    sass = tools.sass(cubin)
-    stages = {"source": text, "ptx": ptx, "sass": sass, "obj": cubin}
-    return Code(kernel, goal.name, "sass", sass, "cuda", stages, (asked,), tools.cubin_usage(cubin, mangled), only=(mangled,),
-                f64="double" in text)
-
-
-def _nvrtc(text: str, name: str, kernel: str, goal: Goal) -> tuple[bytes, str, str]:
-    """(cubin, PTX, mangled name of `kernel`) of CUDA C++ by NVRTC's own interface: cuda-core's asks for a driver."""
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError:
-        raise Error("CUDA C++ needs NVRTC, which is not installed: pip install cuda-bindings nvidia-cuda-nvrtc") from None
-
-    def done(result):
-        code, *values = result
-        if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(code.name)
-        return values[0] if len(values) == 1 else values
-
-    def read(size, get) -> bytes:
-        data = b" " * done(size(program))
-        done(get(program, data))
-        return data
-
-    try:
-        program = done(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
-    except Exception as e:  # the library itself is found on the first call
-        raise Error(f"CUDA C++ needs the NVRTC library: pip install nvidia-cuda-nvrtc ({e})") from None
-    try:
-        done(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
-        options = [f"--gpu-architecture=sm_{goal.arch}".encode(), b"-lineinfo", b"-std=c++17"]
-        done(nvrtc.nvrtcCompileProgram(program, len(options), options))
-        mangled = done(nvrtc.nvrtcGetLoweredName(program, kernel.encode())).decode()
-        return (read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
-                read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0").decode(), mangled)
-    except CompileError as e:
-        log = read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0").decode(errors="replace").strip()
-        if f'identifier "{kernel}" is undefined' in log:
-            log = f"there is no function {kernel} in it"
-        raise CompileError(f"{name}: NVRTC could not compile {kernel} for {goal.name} ({e}):\n{log}") from None
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+    path = path.resolve()
+    built = nvrtc.compile(path, kernel, goal.name)
+    sass = tools.sass(built.cubin)
+    stages = {"source": path.read_text(), "ptx": built.ptx, "sass": sass, "obj": built.cubin}
+    return Code(kernel, goal.name, "sass", sass, "cuda", stages, tuple(map(str, nvrtc.sources(path))), tools.cubin_usage(built.cubin, built.name),
+                only=(built.name,), f64="double" in (stages["source"] if "<" not in kernel else kernel))
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
