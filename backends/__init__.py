@@ -1,7 +1,6 @@
 """Backends: one op, several ways to run it. This table is the only list of them.
 
-To add one, write a module with one `Backend` subclass and add a line. `cuda` (CUDA C++ through NVRTC, in `cuda.py`) and
-`spine` (RISC-V boards, in `spine.py`) take their lines here too.
+To add one, write a module with one `Backend` subclass and add a line. `spine` (RISC-V boards, in `spine.py`) takes its line here too.
 """
 
 from __future__ import annotations
@@ -9,12 +8,17 @@ from __future__ import annotations
 import functools
 import importlib
 
+from .choice import use
+
+__all__ = ["BACKENDS", "available", "get", "use"]
+
 #: name -> module below this package
 BACKENDS = {
     "torch": "torch_eager",
     "torch-compile": "inductor",
     "triton-cpu": "cpu.backend",
     "triton-gpu": "triton_gpu",
+    "cuda": "cuda",
 }
 
 

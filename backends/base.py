@@ -38,10 +38,16 @@ class Backend:
     """One way to run an op. Subclass in a file of its own; list it in `backends/__init__.py`."""
 
     name: str = ""
-    #: torch device type on which this backend's tensors live
+    #: torch device type on which this backend's tensors live; "" where that is as one likes (`place`)
     device: str = "cpu"
     #: True where the backend compiles something on the first call
     compiles: bool = False
+    #: True where `backends.use` can choose it for the ops
+    serves: bool = False
+
+    def place(self, device: str) -> str:
+        """The device of this backend's tensors in a run on `device`."""
+        return self.device or device
 
     def unavailable(self) -> str | None:
         """None when the backend can run here, else one sentence: why not, and what to do about it."""
@@ -55,9 +61,18 @@ class Backend:
         """Name -> version of everything that decides what code is made."""
         return {}
 
+    def takes(self, op) -> bool:
+        """Can it run `op` (an `ops.Op`)? What runs the op's plain torch takes every one."""
+        return True
+
     def bind(self, op) -> Callable:
         """A callable with the signature of `op` (an `ops.Op`) that runs it through this backend."""
         raise NotImplementedError(f"backend {self.name} cannot run ops")
+
+    def implementation(self, name: str) -> Callable:
+        """The body of the built-in op `name`, where this backend was chosen to serve it: takes the op's tensors and parameters
+        by position. Raises `Unsupported` where it has none."""
+        raise Unsupported(f"backend {self.name} has no {name} of its own")
 
     @contextlib.contextmanager
     def fresh_caches(self, directory):

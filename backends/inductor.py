@@ -1,4 +1,4 @@
-"""`torch-compile`: torch.compile's Inductor, which writes C++ (on a CPU) and calls the machine's C++ compiler."""
+"""`torch-compile`: torch.compile's Inductor, which writes C++ for a CPU and calls the machine's C++ compiler, and Triton for a GPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .base import Backend
 
 class TorchCompile(Backend):
     name = "torch-compile"
+    device = ""
     compiles = True
 
     def unavailable(self) -> str | None:
@@ -37,3 +38,8 @@ class TorchCompile(Backend):
 
         with fresh_cache(dir=str(directory)):
             yield
+
+    def synchronize(self) -> None:
+        import torch
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()

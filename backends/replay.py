@@ -16,6 +16,7 @@ import torch
 from torch.autograd import forward_ad, profiler
 from triton import knobs
 
+from . import choice
 from .cpu import call, runtime
 
 _LIMIT = 1024
@@ -86,7 +87,7 @@ except ImportError:
 def _facts():
     """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`)."""
     out = [(torch._C._len_torch_function_stack, None, 0), (profiler, "_is_profiler_enabled", False),
-           (forward_ad, "_current_level", -1)]
+           (forward_ad, "_current_level", -1), (choice, "uses", 0)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)
         out.append((knobs.runtime, name, hook))

@@ -7,6 +7,7 @@ from .base import Backend
 
 class TorchEager(Backend):
     name = "torch"
+    device = ""
 
     def target(self) -> str:
         from .host import cpu_name
@@ -18,3 +19,8 @@ class TorchEager(Backend):
 
     def bind(self, op):
         return op.eager
+
+    def synchronize(self) -> None:
+        import torch
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from .base import Backend
+import contextlib
+
+from .base import Backend, Unsupported
 
 
 class TritonGPU(Backend):
     name = "triton-gpu"
     device = "cuda"
     compiles = True
+    serves = True
 
     def unavailable(self) -> str | None:
         import torch
@@ -32,8 +35,26 @@ class TritonGPU(Backend):
         import triton
         return {"triton": triton.__version__, "torch": torch.__version__, "CUDA": str(torch.version.cuda)}
 
+    def takes(self, op) -> bool:
+        return self.name in op.backends
+
     def bind(self, op):
+        if not self.takes(op):
+            raise Unsupported(f"{op.name} has no Triton kernel for a GPU")
         return op.call
+
+    @contextlib.contextmanager
+    def fresh_caches(self, directory):
+        from . import get
+        with get("triton-cpu").fresh_caches(directory):  # Triton has one folder for all
+            yield
+
+    def forget(self, op):
+        """Drop an op's compiled kernels from memory, so that the next call meets the disk cache."""
+        from .cpu.backend import kernels_of
+        for kernel in kernels_of(op):
+            for device in [d for d in kernel.device_caches if d != "cpu"]:
+                del kernel.device_caches[device]
 
     def synchronize(self) -> None:
         import torch

@@ -11,8 +11,9 @@ from .matmul import matmul
 from .matmul_softmax import matmul_softmax
 from .softmax import softmax
 from .square import square
+from .user import cuda_op, extension_op
 
 from . import registry  # noqa: E402  (the records, by name)
 
-__all__ = ["Case", "Op", "add_mul_act", "add_mul_act_", "add_relu", "gelu", "matmul", "matmul_softmax", "registry",
-           "softmax", "square"]
+__all__ = ["Case", "Op", "add_mul_act", "add_mul_act_", "add_relu", "cuda_op", "extension_op", "gelu", "matmul", "matmul_softmax",
+           "registry", "softmax", "square"]

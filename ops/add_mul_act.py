@@ -5,20 +5,25 @@ act is relu, sigmoid, gelu (tanh form), silu or tanh. `add_mul_act_` writes over
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from ..backends import cuda
 from ..backends.base import ArgumentError, suggest
 from .add_relu import row_tile
-from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, direct,
-                     launch, register, replayed, roomy, traffic, watched, wrap_triton)
+from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, direct, launch,
+                     register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .gelu import gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
 ACTS = {"relu": (0, torch.relu), "sigmoid": (1, torch.sigmoid),
         "gelu": (2, lambda z: F.gelu(z, approximate="tanh")), "silu": (3, F.silu), "tanh": (4, torch.tanh)}
+
+CUDA = Path(__file__).with_suffix(".cu")
 
 
 def reference(x, y, bias, m=0.5, act="relu"):
@@ -110,12 +115,12 @@ def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale
     tl.store(out_ptr + offs, (g * slope(z, ACT)).to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def _case(m, n, **kwargs):
-    return Case(((m, n), (m, n), (n,)), kwargs)
+def _case(m, n, device="", **kwargs):
+    return Case(((m, n), (m, n), (n,)), kwargs, device=device)
 
 
 CASES = (_case(128, 128), _case(256, 256), _case(512, 512), _case(1823, 781), _case(4096, 2048)) + tuple(
-    _case(512, 512, act=a) for a in ("sigmoid", "gelu", "silu", "tanh"))
+    _case(512, 512, act=a) for a in ("sigmoid", "gelu", "silu", "tanh")) + (_case(4096, 8192, "cuda"),)
 
 
 def nbytes(x, y, bias, m=0.5, act="relu"):
@@ -146,7 +151,18 @@ def _add_mul_act_body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
     return out
 
 
-_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel)
+def _launch_cuda(x, y, bias, out, m: float, number: int):
+    cuda.flat(CUDA, f"add_mul_act<{cuda.element(x)}, {number}>", out, x, y.contiguous(), bias.contiguous(), out, m, x.numel(), x.shape[-1])
+
+
+def _add_mul_act_cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> torch.Tensor:
+    number = _checked("add_mul_act", x, y, bias, act)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _launch_cuda(x.contiguous(), y, bias, out, m, number)
+    return out
+
+
+_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel, cuda=_add_mul_act_cuda)
 
 
 def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
@@ -163,7 +179,15 @@ def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: 
         x.copy_(out.view(x.shape))
 
 
-_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, add_mul_act_kernel, mutates_args={"x"})
+def _add_mul_act__cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
+    number = _checked("add_mul_act_", x, y, bias, act)
+    flat = x.contiguous()
+    _launch_cuda(flat, y, bias, flat, m, number)  # an element is read before it is written, by who writes it
+    if flat is not x:
+        x.copy_(flat)
+
+
+_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, add_mul_act_kernel, mutates_args={"x"}, cuda=_add_mul_act__cuda)
 
 
 def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float,
@@ -213,7 +237,7 @@ def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float =
     _check_plain("add_mul_act", m, act)
     if watched(x, y, bias):
         check_tensors("add_mul_act", x=x, y=y, bias=bias)
-        return torch.ops.triport.add_mul_act(x, y, bias, m, act)
+        return served("add_mul_act", x, y, bias, m, act)
     return direct(_add_mul_act_body, (x, y, bias), float(m), act)
 
 
@@ -228,10 +252,10 @@ def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float 
         raise ArgumentError("triport.add_mul_act_: argument 'x' is expanded: several elements share memory, so it "
                             "cannot be written in place; use x.clone()")
     if watched(x, y, bias):
-        torch.ops.triport.add_mul_act_(x, y, bias, m, act)
+        served("add_mul_act_", x, y, bias, m, act)
     else:
         direct(_add_mul_act__body, (x, y, bias), float(m), act)
     return x
 
 
-OP = Op("add_mul_act", add_mul_act, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))
+OP = Op("add_mul_act", add_mul_act, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)

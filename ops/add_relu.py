@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, known, launch, next_power_of_2,
-                     register, replayed, roomy, traffic, watched, wrap_triton)
+from ..backends import cuda
+from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, known, launch, next_power_of_2,
+                     register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
+
+CUDA = Path(__file__).with_suffix(".cu")
 
 
 def reference(x, bias):
@@ -27,7 +32,8 @@ def add_relu_kernel(x_ptr, bias_ptr, out_ptr, m, n, ROWS: tl.constexpr, COLS: tl
     tl.store(out_ptr + offs, tl.where(z <= 0, 0.0, z).to(x.dtype), mask=mask)
 
 
-CASES = tuple(Case(((m, n), (n,))) for m, n in ((128, 128), (256, 256), (512, 512), (1823, 781), (4096, 2048)))
+CASES = tuple(Case(((m, n), (n,))) for m, n in ((128, 128), (256, 256), (512, 512), (1823, 781), (4096, 2048))) + (
+    Case(((4096, 8192), (8192,)), device="cuda"),)
 TILES = Tiles("add_relu", cpu=(8, 2048), cuda=(4, 512), candidates=tuple((r, c) for c in (512, 1024, 2048, 4096) for r in (2, 4, 8, 16)),
               cuda_candidates=tuple((r, c) for c in (256, 512, 1024, 2048) for r in (1, 2, 4, 8)))
 
@@ -62,7 +68,15 @@ def _add_relu_body(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_add_relu = register("add_relu", _add_relu_body, add_relu_kernel)
+def _add_relu_cuda(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    check("add_relu", FLOATS, x=x, bias=bias)
+    check_bias("add_relu", x, bias)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    cuda.flat(CUDA, f"add_relu<{cuda.element(x)}>", out, x.contiguous(), bias.contiguous(), out, x.numel(), x.shape[-1])
+    return out
+
+
+_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, cuda=_add_relu_cuda)
 
 
 def _setup(ctx, inputs, output):
@@ -86,8 +100,8 @@ def add_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     Raises `ArgumentError` for a bias that does not fit, other dtypes and mixed devices."""
     if watched(x, bias):
         check_tensors("add_relu", x=x, bias=bias)
-        return torch.ops.triport.add_relu(x, bias)
+        return served("add_relu", x, bias)
     return direct(_add_relu_body, (x, bias))
 
 
-OP = Op("add_relu", add_relu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))
+OP = Op("add_relu", add_relu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)

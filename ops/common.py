@@ -25,9 +25,9 @@ from torch.library import triton_op
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from ..backends import drivers, quick, replay
+from ..backends import choice, drivers, quick, replay
+from ..backends import get as get_backend
 from ..backends.base import ArgumentError, Unsupported, sources_digest
-from .tuning import Tiles
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int32, torch.int64)
@@ -46,13 +46,14 @@ def dtype_name(dtype: torch.dtype) -> str:
 @dataclass(frozen=True)
 class Case:
     """Inputs to check and time an op with. `shapes`: one per tensor argument; `kwargs`: the rest; `transposed`: indices
-    of arguments that are made as the transpose of a contiguous matrix; `scale`: standard deviation of the values."""
+    of arguments that are made as the transpose of a contiguous matrix; `scale`: standard deviation of the values; `device`: "cuda" for what takes a
+    CPU too long, and is run by default beside a GPU only."""
 
     shapes: tuple[tuple[int, ...], ...]
     kwargs: dict = field(default_factory=dict)
     transposed: tuple[int, ...] = ()
     scale: float = 1.0
-    default: bool = True
+    device: str = ""
 
     @property
     def name(self) -> str:
@@ -63,14 +64,14 @@ class Case:
 
     def make(self, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -> list[torch.Tensor]:
         """Fresh random inputs on `device`, the same for the same seed."""
-        g = torch.Generator().manual_seed(seed)
+        g = torch.Generator("cpu").manual_seed(seed)
         out = []
         for k, shape in enumerate(self.shapes):
             made = tuple(reversed(shape)) if k in self.transposed else shape
             if dtype.is_floating_point:
-                t = (torch.randn(made, generator=g, dtype=torch.float32) * self.scale).to(dtype)
+                t = (torch.randn(made, generator=g, dtype=torch.float32, device="cpu") * self.scale).to(dtype)
             else:
-                t = torch.randint(-1000, 1000, made, generator=g, dtype=dtype)
+                t = torch.randint(-1000, 1000, made, generator=g, dtype=dtype, device="cpu")
             out.append((t.T if k in self.transposed else t).to(device))
         return out
 
@@ -81,7 +82,8 @@ class Op:
 
     call: the public function. eager: the same in plain torch (the `torch` and `torch-compile` columns). reference: the
     result in float64, from float64 inputs. cases: at least one. nbytes(args, kwargs) and flops(args, kwargs): memory
-    traffic and arithmetic that the op cannot do without. tolerance: accepted normalised error by dtype name."""
+    traffic and arithmetic that the op cannot do without. tolerance: accepted normalised error by dtype name. backends: who can
+    run `call`, beside the torch columns, which run `eager`."""
 
     name: str
     call: Callable
@@ -92,16 +94,24 @@ class Op:
     flops: Callable | None = None
     dtypes: tuple[str, ...] = ("fp32",)
     tolerance: dict[str, float] = field(default_factory=dict)
+    backends: tuple[str, ...] = ("triton-cpu", "triton-gpu")
+
+    def cases_on(self, device: str) -> list[Case]:
+        """The cases that run on a device by default."""
+        return [c for c in self.cases if c.device in ("", device)]
 
     def expected(self, *args, **kwargs) -> torch.Tensor:
-        """The reference result, in float64 on the CPU."""
-        wide = [a.detach().cpu().double() if isinstance(a, torch.Tensor) else a for a in args]
+        """The reference result, in float64 on the arguments' device."""
+        wide = [a.detach().double() if isinstance(a, torch.Tensor) else a for a in args]
         return (self.reference or self.eager)(*wide, **kwargs)
 
     def allowed(self, dtype: torch.dtype) -> float:
         """The normalised error that still counts as right."""
         return self.tolerance.get(dtype_name(dtype)) or TOLERANCE.get(dtype_name(dtype), 0.0)
 
+
+#: `Op.backends` of an op that has CUDA C++ beside its Triton kernels
+WITH_CUDA = ("triton-cpu", "triton-gpu", "cuda")
 
 #: normalised error ||got - want|| / ||want||: a few roundings of the type, measured over all ops and cases
 TOLERANCE = {"fp32": 2e-6, "fp16": 1e-3, "bf16": 8e-3, "fp64": 1e-14}
@@ -203,8 +213,29 @@ def stamp_kernel():
     sources: tl.constexpr = SOURCES  # noqa: F841
 
 
-def register(name: str, body: Callable, *kernels, mutates_args=()):
-    """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`."""
+#: backend -> op -> its body, where that is not the one that launches Triton's kernels
+IMPLEMENTATIONS: dict[str, dict[str, Callable]] = {"cuda": {}}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """`torch.ops.triport.<name>`, and `<name>_by`, which takes one argument more: the backend."""
+
+    op: Callable
+    by: Callable | None
+
+    def register_autograd(self, backward, setup_context):
+        self.op.register_autograd(backward, setup_context=setup_context)
+        if self.by is not None:
+            def backward_by(ctx, *grads):
+                out = backward(ctx, *grads)
+                return (*(out if isinstance(out, tuple) else (out,)), None)
+
+            self.by.register_autograd(backward_by, setup_context=lambda ctx, inputs, output: setup_context(ctx, inputs[:-1], output))
+
+
+def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callable | None = None) -> Registered:
+    """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`. cuda: the same in CUDA C++, for CUDA tensors."""
     full = f"triport::{name}"
     # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
     # here instead; where a version has no such search there is nothing to leave out.
@@ -213,7 +244,45 @@ def register(name: str, body: Callable, *kernels, mutates_args=()):
     triton_ops_to_kernels[full] = [*kernels, stamp_kernel]
     for kernel in kernels:
         _serve_by_device(kernel)
+    if cuda is None:
+        return Registered(op, None)
+    IMPLEMENTATIONS["cuda"][name] = cuda
+    return Registered(op, _register_by(name, body, mutates_args))
+
+
+def _register_by(name: str, body: Callable, mutates_args):
+    """`torch.ops.triport.<name>_by(..., backend)`: by that backend, or where it is "" by the one that the context chose."""
+
+    def by(*args):
+        *args, backend = args
+        backend = backend or choice.of(args[0].device.type)
+        return (get_backend(backend).implementation(name) if backend else body)(*args)
+
+    def fake(*args):
+        _shapes.only = True
+        try:
+            return body(*args[:-1])
+        finally:
+            _shapes.only = False
+
+    schema = torch.library.infer_schema(body, mutates_args=mutates_args)
+    op = torch.library.custom_op(f"triport::{name}_by", by, mutates_args=mutates_args, schema=schema.replace(") ->", ", str backend) ->", 1))
+    op.register_fake(fake)
     return op
+
+
+_shapes = threading.local()  # .only: a body runs for the shapes of its results, and launches nothing
+
+
+def served(name: str, *args):
+    """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
+    if choice.uses:
+        if compiling():  # a graph outlives its context: it asks for the choice when it runs
+            return getattr(torch.ops.triport, f"{name}_by")(*args, "")
+        backend = choice.of(args[0].device.type)
+        if backend:
+            return getattr(torch.ops.triport, f"{name}_by")(*args, backend)
+    return getattr(torch.ops.triport, name)(*args)
 
 
 def _serve_by_device(kernel):
@@ -309,7 +378,7 @@ def watched(*tensors: torch.Tensor) -> bool:
     if torch.compiler.is_compiling():
         return True
     if (_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None
-            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _INTERPRETED):
+            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _INTERPRETED or choice.uses):
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
@@ -383,6 +452,8 @@ def wrap_triton(kernel):
 
 def launch(kernel, grid: tuple, *args, **consts):
     """Launch a (wrapped) kernel; the first argument's device says where."""
+    if getattr(_shapes, "only", False):
+        return
     if isinstance(kernel, JITFunction) and args[0].is_cpu and not isinstance(args[0], FakeTensor):
         quick.launch(kernel, grid, args, consts)
         return

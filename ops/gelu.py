@@ -6,14 +6,19 @@ the sigmoid is 0, so the result is right up to the dtype's largest number; (e^2u
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, gpu_blocks, launch, register,
-                     replayed, traffic, watched, wrap_triton)
+from ..backends import cuda
+from .common import (FLOATS, WITH_CUDA, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, gpu_blocks, launch,
+                     register, replayed, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
+
+CUDA = Path(__file__).with_suffix(".cu")
 
 
 def reference(x):
@@ -58,7 +63,7 @@ def gelu_backward_kernel(grad_ptr, x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)),
-         Case(((4096, 2048),), scale=3.0))
+         Case(((4096, 2048),), scale=3.0), Case(((4096, 8192),), scale=3.0, device="cuda"))
 TILES = Tiles("gelu", cpu={"BLOCK": 8192}, cuda={"BLOCK": 1024}, candidates=blocks(2048, 32768),
               cuda_candidates=gpu_blocks())
 
@@ -81,7 +86,14 @@ def _gelu_body(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu = register("gelu", _gelu_body, gelu_kernel)
+def _gelu_cuda(x: torch.Tensor) -> torch.Tensor:
+    check("gelu", FLOATS, x=x)
+    x, out = dense(x)
+    cuda.flat(CUDA, f"gelu<{cuda.element(x)}>", out, x, out, x.numel())
+    return out
+
+
+_gelu = register("gelu", _gelu_body, gelu_kernel, cuda=_gelu_cuda)
 
 
 def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -109,8 +121,8 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     Raises `ArgumentError` for anything else."""
     if watched(x):
         check_tensors("gelu", x=x)
-        return torch.ops.triport.gelu(x)
+        return served("gelu", x)
     return direct(_gelu_body, (x,))
 
 
-OP = Op("gelu", gelu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))
+OP = Op("gelu", gelu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import functools
 import heapq
+from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
-                     register, replayed, roomy, traffic, watched, wrap_triton)
+from ..backends import cuda
+from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
+                     register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
+
+CUDA = Path(__file__).with_suffix(".cu")
 
 
 def reference(a, b):
@@ -64,7 +68,7 @@ def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, stride_am, stride_ak, stride_bk,
 
 CASES = (Case(((128, 128), (128, 128))), Case(((256, 256), (256, 256))), Case(((512, 512), (512, 512))),
          Case(((1024, 1024), (1024, 1024))), Case(((512, 512), (512, 512)), transposed=(1,)),
-         Case(((333, 257), (257, 511))))
+         Case(((333, 257), (257, 511))), *(Case(((s, s), (s, s)), device="cuda") for s in (2048, 4096, 8192)))
 
 
 def _guess(bm, bn, bk):
@@ -164,7 +168,57 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel)
+#: for tensor cores: (BM, BN, warps along m, along n, speed of a full tile relative to others); pieces of K are MMA_K long. wgmma: sm_90 alone has it
+WGMMA = ((128, 256, 8, 1, 1.0), (128, 128, 8, 1, 0.8), (64, 128, 4, 1, 0.6))
+MMA = ((128, 256, 2, 4, 1.0), (128, 128, 2, 2, 0.85), (64, 64, 2, 2, 0.5))
+MMA_K = 64
+
+
+def lines(x: torch.Tensor) -> tuple[torch.Tensor, int, bool]:
+    """(x or a copy, elements from line to line of memory, whether the lines are its columns) of a matrix with one contiguous dimension."""
+    if x.stride(1) == 1 or x.shape[1] == 1:
+        return x, x.stride(0), False
+    if x.stride(0) == 1 or x.shape[0] == 1:
+        return x, x.stride(1), True
+    x = x.contiguous()
+    return x, x.stride(0), False
+
+
+def cuda_product(a: torch.Tensor, b: torch.Tensor) -> tuple[str, str, tuple, int, int, tuple[int, int]]:
+    """How CUDA C++ multiplies: ("wgmma", "mma" or "fma", template arguments, leading kernel arguments, threads, dynamic shared memory, tile)."""
+    (a, a_line, a_turned), (b, b_line, b_turned) = lines(a), lines(b)
+    whole = all(line * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0 for x, line in ((a, a_line), (b, b_line)))
+    tail = ", ".join("true" if f else "false" for f in (a_turned, b_turned, whole))
+    (m, _), n, t = a.shape, b.shape[1], cuda.element(a)
+    count, most, capability = cuda.limits(a.device.index)
+    arguments = (a, a_line, b, b_line)
+    if t in ("half", "bf16") and capability >= (8, 0):
+        wgmma = capability == (9, 0)
+        bm, bn, wm, wn, _ = min(WGMMA if wgmma else MMA, key=lambda s: cdiv(cdiv(m, s[0]) * cdiv(n, s[1]), count) * s[0] * s[1] / s[4])
+        stage = (bm + bn) * MMA_K * 2
+        if wgmma:
+            return "wgmma", f"{t}, {bm}, {bn}, 4, {tail}", arguments, 2 * bm, 1024 + 4 * stage, (bm, bn)
+        stages = max(2, min(4, most // stage if bm * bn > 128 * 128 else most // 2 // stage))  # small tiles: two on a multiprocessor
+        shared = max(stages * stage, bm * (bn + 8) * 2)
+        return "mma", f"{t}, {bm}, {bn}, {wm}, {wn}, {MMA_K}, {stages}, {tail}", arguments, 32 * wm * wn, shared, (bm, bn)
+    groups = 2 if t != "double" and cdiv(m, 128) * cdiv(n, 128) >= count else 1
+    return "fma", f"{t}, {groups}, {tail}", arguments, 256, 0, (64 * groups, 64 * groups)
+
+
+def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check("matmul", FLOATS, a=a, b=b)
+    check_product("matmul", a, b)
+    (m, k), n = a.shape, b.shape[1]
+    if k == 0:
+        return torch.zeros((m, n), dtype=a.dtype, device=a.device)
+    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    if m and n:
+        how, template, arguments, threads, shared, (bm, bn) = cuda_product(a, b)
+        cuda.launch(CUDA, f"matmul_{how}<{template}>", (cdiv(m, bm) * cdiv(n, bn),), threads, *arguments, c, m, n, k, shared=shared)
+    return c
+
+
+_matmul = register("matmul", _matmul_body, matmul_kernel, cuda=_matmul_cuda)
 
 
 def _setup(ctx, inputs, output):
@@ -188,8 +242,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     Raises `ArgumentError` for shapes that do not fit, other dtypes and mixed devices."""
     if watched(a, b):
         check_tensors("matmul", a=a, b=b)
-        return torch.ops.triport.matmul(a, b)
+        return served("matmul", a, b)
     return direct(_matmul_body, (a, b))
 
 
-OP = Op("matmul", matmul, torch.matmul, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))
+OP = Op("matmul", matmul, torch.matmul, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)

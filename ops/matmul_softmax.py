@@ -9,16 +9,21 @@ result only the statistics are held: 2 numbers for each 128 products or more.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch,
-                     next_power_of_2, register, replayed, roomy, traffic, watched, wrap_triton)
-from .matmul import SMALLEST, product_tile, tile_for, tile_of_program
+from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
+                     register, replayed, roomy, served, traffic, watched, wrap_triton)
+from .matmul import SMALLEST, cuda_product, multiprocessors, product_tile, tile_for, tile_of_program
 from .tuning import Tiles
+from ..backends import cuda
 from ..backends.base import ArgumentError
 from ..backends.replay import temporary
+
+CUDA = Path(__file__).with_suffix(".cu")
 
 
 def reference(a, b, dim=0):
@@ -58,41 +63,67 @@ def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, strid
     tl.store(at + parts.to(tl.int64) * count, total, mask=lane < count)
 
 
-@triton.jit(do_not_specialize=["parts"])
-def scale_kernel(c_ptr, stats_ptr, m, n, parts, AXIS: tl.constexpr, STEP: tl.constexpr, BM: tl.constexpr,
-                 BN: tl.constexpr):
-    """c = c exp(top of its part - maximum) / sum, with the statistics of all parts joined; a part has STEP rows or
-    columns, and a tile of this kernel lies in one part."""
-    rows = tl.program_id(1) * BM + tl.arange(0, BM)
-    cols = tl.program_id(0) * BN + tl.arange(0, BN)
-    lane = cols if AXIS == 0 else rows
-    count = n if AXIS == 0 else m
-    mine = (tl.program_id(1) * BM if AXIS == 0 else tl.program_id(0) * BN) // STEP
+@triton.jit
+def join_parts(stats_ptr, lane, count, parts, AT_ONCE: tl.constexpr):
+    """(maximum, sum of exp(x - maximum)) of all parts of each line; AT_ONCE of them are read together, so that their latencies overlap."""
     sums_ptr = stats_ptr + parts.to(tl.int64) * count
-    top = tl.load(stats_ptr + lane, mask=lane < count, other=0.0)
-    total = tl.load(sums_ptr + lane, mask=lane < count, other=1.0)
-    for part in range(1, parts):
-        at = part.to(tl.int64) * count + lane
-        t = tl.load(stats_ptr + at, mask=lane < count, other=0.0)
-        s = tl.load(sums_ptr + at, mask=lane < count, other=0.0)
-        new = tl.maximum(top, t)
-        base = tl.where(new == -float("inf"), 0.0, new)
-        total = total * tl.exp(top - base) + s * tl.exp(t - base)
-        top = new
-    own = tl.load(stats_ptr + mine.to(tl.int64) * count + lane, mask=lane < count, other=0.0)
-    factor = tl.exp(own - top) / total
-    inside = (rows[:, None] < m) & (cols[None, :] < n)
-    ptrs = c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
-    x = tl.load(ptrs, mask=inside, other=0.0)
-    tl.store(ptrs, (x.to(factor.dtype) * tl.expand_dims(factor, AXIS)).to(x.dtype), mask=inside)
+    if AT_ONCE == 1:
+        top = tl.load(stats_ptr + lane, mask=lane < count, other=0.0)
+        total = tl.load(sums_ptr + lane, mask=lane < count, other=1.0)
+        for part in range(1, parts):
+            at = part.to(tl.int64) * count + lane
+            t = tl.load(stats_ptr + at, mask=lane < count, other=0.0)
+            s = tl.load(sums_ptr + at, mask=lane < count, other=0.0)
+            new = tl.maximum(top, t)
+            base = tl.where(new == -float("inf"), 0.0, new)
+            total = total * tl.exp(top - base) + s * tl.exp(t - base)
+            top = new
+    else:
+        top = tl.full(lane.shape, -float("inf"), stats_ptr.dtype.element_ty)
+        total = tl.zeros(lane.shape, stats_ptr.dtype.element_ty)
+        for start in range(0, parts, AT_ONCE):
+            part = start + tl.arange(0, AT_ONCE)
+            at = part.to(tl.int64)[:, None] * count + lane[None, :]
+            here = (part < parts)[:, None] & (lane < count)[None, :]
+            t = tl.load(stats_ptr + at, mask=here, other=-float("inf"))
+            s = tl.load(sums_ptr + at, mask=here, other=0.0)
+            new = tl.maximum(top, tl.max(t, axis=0))
+            base = tl.where(new == -float("inf"), 0.0, new)
+            total = total * tl.exp(top - base) + tl.sum(s * tl.exp(t - base[None, :]), axis=0)
+            top = new
+    return top, total
+
+
+@triton.jit(do_not_specialize=["parts"])
+def scale_kernel(c_ptr, stats_ptr, m, n, parts, AXIS: tl.constexpr, STEP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+                 AT_ONCE: tl.constexpr, TURNS: tl.constexpr):
+    """c = c exp(top of its part - maximum) / sum, with the statistics of all parts joined; a part has STEP rows or columns, and a tile of
+    BM x BN lies in one part. A program scales TURNS tiles along AXIS."""
+    line0 = tl.program_id(0) * BN if AXIS == 0 else tl.program_id(1) * BM
+    lane = line0 + (tl.arange(0, BN) if AXIS == 0 else tl.arange(0, BM))
+    count = n if AXIS == 0 else m
+    top, total = join_parts(stats_ptr, lane, count, parts, AT_ONCE)
+    for turn in tl.static_range(TURNS):
+        tile_m = tl.program_id(1) * TURNS + turn if AXIS == 0 else tl.program_id(1)
+        tile_n = tl.program_id(0) if AXIS == 0 else tl.program_id(0) * TURNS + turn
+        rows = tile_m * BM + tl.arange(0, BM)
+        cols = tile_n * BN + tl.arange(0, BN)
+        mine = (tile_m * BM if AXIS == 0 else tile_n * BN) // STEP
+        own = tl.load(stats_ptr + mine.to(tl.int64) * count + lane, mask=(lane < count) & (mine < parts), other=0.0)
+        factor = tl.exp(own - top) / total
+        inside = (rows[:, None] < m) & (cols[None, :] < n)
+        ptrs = c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
+        x = tl.load(ptrs, mask=inside, other=0.0)
+        tl.store(ptrs, (x.to(factor.dtype) * tl.expand_dims(factor, AXIS)).to(x.dtype), mask=inside)
 
 
 CASES = tuple(Case(((s, s), (s, s)), {"dim": d}, scale=0.3) for s in (128, 256, 512, 1024) for d in (0, -1)) + (
-    Case(((333, 257), (257, 511)), {"dim": 0}, scale=0.3),)
+    Case(((333, 257), (257, 511)), {"dim": 0}, scale=0.3),) + tuple(
+    Case(((s, s), (s, s)), {"dim": d}, scale=0.3 * (1024 / s)**0.5, device="cuda") for s in (2048, 4096, 8192) for d in (0, -1))
 #: largest tile of the scaling kernel, (rows, columns) by axis: inside one part, long where memory is contiguous
 TILES = Tiles("matmul_softmax", cpu=((64, 1024), (64, 1024)), cuda=((16, 256), (16, 256)),
               candidates=tuple(((r, c), (r, c)) for r in (16, 32, 64) for c in (256, 512, 1024)),
-              cuda_candidates=tuple((t, t) for t in ((16, 128), (32, 128), (32, 256), (64, 128), (64, 256), (128, 64), (128, 128))))
+              cuda_candidates=tuple((a, b) for a in ((64, 256), (128, 64), (128, 128)) for b in ((16, 256), (16, 512), (32, 256), (64, 256))))
 #: longest dimension that one tile spans, and what the tile may have across it, by preference
 _ACROSS = (256, 128, 64, 32, 16)
 SPAN = Tiles("matmul_softmax_span", cpu=(512, _ACROSS), cuda=(128, (128, 64, 32)),
@@ -127,6 +158,12 @@ def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     return t, True
 
 
+def _turns(m: int, n: int, bm: int, bn: int, axis: int) -> int:
+    """Tiles of a GPU's scaling program: statistics are joined once for all of them, while programs enough are left for every multiprocessor."""
+    along, across = (cdiv(m, bm), cdiv(n, bn)) if axis == 0 else (cdiv(n, bn), cdiv(m, bm))
+    return max(t for t in (1, 2, 4, 8, 16) if t == 1 or (t <= along and along * across >= 4 * t * multiprocessors()))
+
+
 def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
     check("matmul_softmax", FLOATS, a=a, b=b)
     check_product("matmul_softmax", a, b)
@@ -147,12 +184,41 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if not whole:
         bm, bn = TILES.get(a.device.type)[axis]
         bm, bn = (min(bm, step), bn) if axis == 0 else (bm, min(bn, step))
-        launch(wrap_triton(scale_kernel), (cdiv(n, bn), cdiv(m, bm)), c, stats, m, n, parts, AXIS=axis, STEP=step, BM=bm,
-               BN=bn)
+        once = turns = 1
+        if a.device.type == "cuda":
+            once, turns = (min(16, next_power_of_2(parts)), _turns(m, n, bm, bn, axis)) if known(m, n) else (16, 1)
+        grid = (cdiv(n, bn), cdiv(m, bm * turns)) if axis == 0 else (cdiv(n, bn * turns), cdiv(m, bm))
+        launch(wrap_triton(scale_kernel), grid, c, stats, m, n, parts, AXIS=axis, STEP=step, BM=bm, BN=bn, AT_ONCE=once, TURNS=turns)
     return c
 
 
-_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel)
+def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
+    check("matmul_softmax", FLOATS, a=a, b=b)
+    check_product("matmul_softmax", a, b)
+    (m, k), n = a.shape, b.shape[1]
+    axis = int(dim) % 2
+    if k == 0:
+        return torch.full((m, n), 1.0 / max(1, (m, n)[axis]), dtype=a.dtype, device=a.device)
+    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
+    if m == 0 or n == 0:
+        return c
+    how, template, arguments, threads, shared, (bm, bn) = cuda_product(a, b)
+    step, parts, count = (bm, cdiv(m, bm), n) if axis == 0 else (bn, cdiv(n, bn), m)
+    stats = torch.empty(2 * parts * count, dtype=torch.float64 if a.dtype == torch.float64 else torch.float32, device=a.device)
+    cuda.launch(CUDA, f"product_exp_{how}<{template}, {axis}>", (cdiv(m, bm) * cdiv(n, bn),), threads, *arguments, c, stats, m, n, k,
+                shared=shared)
+    t, size = cuda.element(c), c.element_size()
+    piece = f"Vec<{t}>" if n * size % 16 == 0 and c.data_ptr() % 16 == 0 else f"One<{t}>"
+    if axis:
+        cuda.launch(CUDA, f"scale_rows<{t}, {piece}>", (cdiv(m, 8),), 256, c, stats, m, n, parts, step)
+    else:
+        blocks = cdiv(n, 128)
+        rows = step * max(1, min(8, parts * blocks // (4 * cuda.limits(c.device.index)[0])))  # joining statistics once for many rows
+        cuda.launch(CUDA, f"scale_columns<{t}, {piece}, 128>", (blocks, cdiv(m, rows)), 256, c, stats, m, n, parts, step, rows)
+    return c
+
+
+_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, cuda=_matmul_softmax_cuda)
 
 
 def _setup(ctx, inputs, output):
@@ -181,11 +247,11 @@ def matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int = 0) -> torch.Tens
         raise ArgumentError(f"triport.matmul_softmax: argument 'dim' is {dim!r}; it takes 0 (columns) or -1 (rows)")
     if watched(a, b):
         check_tensors("matmul_softmax", a=a, b=b)
-        return torch.ops.triport.matmul_softmax(a, b, dim)
+        return served("matmul_softmax", a, b, dim)
     return direct(_matmul_softmax_body, (a, b), dim)
 
 
 # A product of size 15 that is off by 1 ulp moves its exponential by 15 ulp.
 TOLERANCE = {"fp32": 1e-5}
 
-OP = Op("matmul_softmax", matmul_softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), TOLERANCE)
+OP = Op("matmul_softmax", matmul_softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), TOLERANCE, backends=WITH_CUDA)

@@ -6,13 +6,18 @@ maximum and sum (Milakov and Gimelshein, "Online normalizer calculation for soft
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
-                     next_power_of_2, register, replayed, roomy, traffic, watched, wrap_triton)
+from ..backends import cuda
+from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
+                     next_power_of_2, register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
+
+CUDA = Path(__file__).with_suffix(".cu")
 
 
 def reference(x, dim=-1):
@@ -115,7 +120,8 @@ def softmax_backward_kernel(grad_ptr, y_ptr, out_ptr, n, inner, ROWS: tl.constex
 
 
 CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)),
-         Case(((1024, 1024),), {"dim": 0}))
+         Case(((1024, 1024),), {"dim": 0}), Case(((4096, 8192),), device="cuda"), Case(((4096, 8192),), {"dim": 0}, device="cuda"),
+         Case(((1823, 781),), {"dim": 0}, device="cuda"))
 #: longest whole row, piece of a long row, and (rows, columns) of a column tile
 TILES = Tiles("softmax", cpu={"row": 16384, "piece": 4096, "columns": (64, 64)},
               cuda={"row": 16384, "piece": 4096, "columns": (32, 64)},
@@ -162,7 +168,64 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     return out
 
 
-_softmax = register("softmax", _softmax_body, softmax_columns_kernel, softmax_rows_kernel, softmax_long_rows_kernel)
+#: 16-byte pieces of a row that a thread of CUDA C++ keeps
+PIECES = 4
+
+
+def _softmax_cuda(x: torch.Tensor, dim: int) -> torch.Tensor:
+    check("softmax", FLOATS, x=x)
+    dim = check_dim("softmax", x, dim)
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    if x.numel() == 0:
+        return out
+    outer, n, inner = _split(x, dim)
+    if inner > 1:
+        _columns_cuda(x, out, outer, n, inner)
+        return out
+    t = cuda.element(x)
+    piece = 16 // x.element_size()
+    pieces = cdiv(n, piece) + (n % piece != 0 or x.data_ptr() % 16 != 0)  # a row that is not aligned sticks out at both ends
+    most = 256 if piece <= 4 else 128  # pieces of a row that a warp has registers for
+    if pieces <= most:
+        cuda.launch(CUDA, f"softmax_rows<{t}, {next_power_of_2(cdiv(pieces, 32))}, 128, true>", (cdiv(outer, 4),), 128, x, out, outer, n)
+    elif pieces <= PIECES * 1024:
+        threads = next_power_of_2(cdiv(pieces, PIECES))
+        cuda.launch(CUDA, f"softmax_rows<{t}, {cdiv(pieces, threads)}, {threads}, false>", (outer,), threads, x, out, outer, n)
+    else:
+        cuda.launch(CUDA, f"softmax_long_rows<{t}>", (outer,), 1024, x, out, outer, n)
+    return out
+
+
+def _columns_cuda(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
+    """Over the middle of (outer, n, inner): read once where a cluster of blocks can keep the columns, else twice."""
+    t, size = cuda.element(x), x.element_size()
+    whole = inner * size % 16 == 0 and x.data_ptr() % 16 == 0 and out.data_ptr() % 16 == 0
+    piece, lanes, bytes_, threads = (f"Vec<{t}>", 8, 16, 128) if whole else (f"One<{t}>", 32, size, 256)
+    tiles = cdiv(inner, lanes * (bytes_ // size))
+    _, shared, capability = cuda.limits(x.device.index)
+    teams = threads // lanes
+    for at_most in (16 << 10, 32 << 10, 64 << 10, 96 << 10, shared - (16 << 10)):  # small blocks: while some wait for memory, others compute
+        turns = at_most // (threads * bytes_)
+        cluster = next_power_of_2(cdiv(n, teams * turns))
+        if cluster <= (8 if capability >= (9, 0) else 1):
+            turns = cdiv(n, teams * cluster)
+            cuda.launch(CUDA, f"softmax_columns<{t}, {piece}, {threads}, {lanes}>", (tiles * outer * cluster,), threads, x, out, n, inner, tiles,
+                        turns, cluster=cluster, shared=turns * threads * bytes_)
+            return
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    parts = max(1, min(cdiv(n, 256), cdiv(1024, tiles)))
+    step = cdiv(n, parts)
+    parts = cdiv(n, step)
+    for at in range(0, outer, 65535):  # the grid's second and third dimension end there
+        part, to = x.view(outer, n, inner)[at:at + 65535], out.view(outer, n, inner)[at:at + 65535]
+        stats = torch.empty(2 * len(part) * parts * inner, dtype=wide, device=x.device)
+        grid = (tiles, len(part), parts)
+        cuda.launch(CUDA, f"column_stats<{t}, {piece}, 256, {lanes}>", grid, 256, part, stats, len(part), n, inner, step)
+        cuda.launch(CUDA, f"column_scale<{t}, {piece}, 256, {lanes}>", grid, 256, part, to, stats, len(part), n, inner, step)
+
+
+_softmax = register("softmax", _softmax_body, softmax_columns_kernel, softmax_rows_kernel, softmax_long_rows_kernel, cuda=_softmax_cuda)
 
 
 def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
@@ -205,8 +268,8 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
         check_tensors("softmax", x=x)
     check_dim("softmax", x, dim)
     if watched(x):
-        return torch.ops.triport.softmax(x, dim)
+        return served("softmax", x, dim)
     return direct(_softmax_body, (x,), dim)
 
 
-OP = Op("softmax", softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))
+OP = Op("softmax", softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)

@@ -5,13 +5,18 @@ Any shape, strides and size; fp32, fp16, bf16, fp64 and integers (which wrap). T
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, INTS, Case, Op, blocks, cdiv, check, check_tensors, dense, direct, gpu_blocks, launch, register, replayed,
-                     traffic, watched, wrap_triton)
+from ..backends import cuda
+from .common import (FLOATS, INTS, WITH_CUDA, Case, Op, blocks, cdiv, check, check_tensors, dense, direct, gpu_blocks, launch, register,
+                     replayed, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
+
+CUDA = Path(__file__).with_suffix(".cu")
 
 
 def reference(x):
@@ -26,7 +31,7 @@ def square_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.store(out_ptr + offs, x * x, mask=mask)
 
 
-CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)))
+CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)), Case(((4096, 8192),), device="cuda"))
 TILES = Tiles("square", cpu={"BLOCK": 8192}, cuda={"BLOCK": 1024}, candidates=blocks(2048, 32768),
               cuda_candidates=gpu_blocks())
 
@@ -49,7 +54,14 @@ def _square_body(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_square = register("square", _square_body, square_kernel)
+def _square_cuda(x: torch.Tensor) -> torch.Tensor:
+    check("square", FLOATS + INTS, x=x)
+    x, out = dense(x)
+    cuda.flat(CUDA, f"square<{cuda.element(x)}>", out, x, out, x.numel())
+    return out
+
+
+_square = register("square", _square_body, square_kernel, cuda=_square_cuda)
 _square.register_autograd(lambda ctx, grad: grad * (2 * ctx.saved_tensors[0]),
                           setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
 
@@ -61,8 +73,8 @@ def square(x: torch.Tensor) -> torch.Tensor:
     Raises `ArgumentError` for anything else."""
     if watched(x):
         check_tensors("square", x=x)
-        return torch.ops.triport.square(x)
+        return served("square", x)
     return direct(_square_body, (x,))
 
 
-OP = Op("square", square, torch.square, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "int32", "int64"))
+OP = Op("square", square, torch.square, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "int32", "int64"), backends=WITH_CUDA)

@@ -1,6 +1,9 @@
 """Shared by all tests: the import name in a bare checkout, seeds that are printed, and what a device test needs."""
 
+import contextlib
+import functools
 import importlib.util
+import inspect
 import os
 import random
 import sys
@@ -43,6 +46,45 @@ def tmp_cache(tmp_path, monkeypatch):
     from triton import knobs
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
     return tmp_path
+
+
+def pytest_collection_modifyitems(items):
+    """A test that takes a backend which needs a GPU is one of marker `gpu`, and skipped with the reason where there is none."""
+    for item in items:
+        where = getattr(item, "callspec", None) and item.callspec.params.get("where")
+        if where in ("triton-gpu", "cuda"):
+            item.add_marker(pytest.mark.gpu)
+            if (reason := unavailable(where)):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+#: who serves the ops in a test of parameter `where`
+SERVING = ("triton-cpu", "triton-gpu", "cuda")
+
+
+@contextlib.contextmanager
+def served_by(where: str):
+    """Within it a backend serves the ops, and new tensors are on its device."""
+    import torch
+    from triport import backends
+    if where == "triton-cpu":
+        yield
+        return
+    with backends.use(where), torch.device(backends.get(where).device):
+        yield
+
+
+def everywhere(test):
+    """Run a test once for each of SERVING, on that backend's device."""
+    signature = inspect.signature(test)
+
+    @functools.wraps(test)
+    def run(*args, where, **kwargs):
+        with served_by(where):
+            return test(*args, **kwargs)
+
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), inspect.Parameter("where", inspect.Parameter.KEYWORD_ONLY)])
+    return pytest.mark.parametrize("where", SERVING)(run)
 
 
 def unavailable(backend: str):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from ..base import Backend
+from ..base import Backend, Unsupported
 
 
 class TritonCPU(Backend):
     name = "triton-cpu"
     compiles = True
+    serves = True
 
     def unavailable(self) -> str | None:
         import triton
@@ -41,7 +42,12 @@ class TritonCPU(Backend):
         from . import machine
         return {"triton": triton.__version__, **machine.versions()}
 
+    def takes(self, op) -> bool:
+        return self.name in op.backends
+
     def bind(self, op):
+        if not self.takes(op):
+            raise Unsupported(f"{op.name} has no Triton kernel for a CPU")
         return op.call
 
     @contextlib.contextmanager

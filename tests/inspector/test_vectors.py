@@ -19,7 +19,7 @@ def two_threads():
 def reports(op, target):
     """One report for each different kernel of an op's cases."""
     goal, seen = targets.get(target), set()
-    for case in op.cases:
+    for case in op.cases_on("cpu"):
         for launch in launches.of_op(op, case, "fp32", "cpu", row=goal.row):
             key = (launch.name, *sorted(launch.kwargs.items()), *launch.unaligned())
             if key not in seen:

@@ -1,0 +1,176 @@
+"""`cuda`: CUDA C++ kernels, compiled by NVRTC (`nvrtc.py`) for the GPU at hand, loaded and launched through cuda-core."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from pathlib import Path
+
+from . import choice, nvrtc
+from .base import Backend, Error, Unsupported
+
+#: torch's dtype -> the element type in the .cu files (ops/common.cuh)
+ELEMENT = {"float32": "float", "float16": "half", "bfloat16": "bf16", "float64": "double", "int32": "int", "int64": "i64"}
+
+
+class Cuda(Backend):
+    name = "cuda"
+    device = "cuda"
+    compiles = True
+    serves = True
+
+    def unavailable(self) -> str | None:
+        import torch
+
+        from . import get
+        if (reason := get("triton-gpu").unavailable()):
+            return reason
+        if torch.version.hip is not None:
+            return f"torch {torch.__version__} is a ROCm build: CUDA C++ needs an NVIDIA GPU"
+        try:
+            import cuda.core  # noqa: F401
+        except ImportError as e:
+            return f"it launches through cuda-core: pip install cuda-core ({e})"
+        return nvrtc.missing()
+
+    def target(self) -> str:
+        from . import get
+        return get("triton-gpu").target()
+
+    def versions(self) -> dict[str, str]:
+        import cuda.core
+        import torch
+        return {"NVRTC": nvrtc.version(), "cuda-core": cuda.core.__version__, "torch": torch.__version__, "CUDA": str(torch.version.cuda)}
+
+    def takes(self, op) -> bool:
+        return self.name in op.backends
+
+    def bind(self, op):
+        if not self.takes(op):
+            raise Unsupported(f"{op.name} has no CUDA C++ kernel")
+
+        def call(*args, **kwargs):
+            with choice.within(self):
+                return op.call(*args, **kwargs)
+
+        return call
+
+    def implementation(self, name: str):
+        from ..ops import common
+
+        found = common.IMPLEMENTATIONS[self.name].get(name)
+        if found is None:
+            raise Unsupported(f"backend cuda has no {name}; it has {', '.join(common.IMPLEMENTATIONS[self.name])}")
+        return found
+
+    def synchronize(self) -> None:
+        import torch
+        torch.cuda.synchronize()
+
+    @contextlib.contextmanager
+    def fresh_caches(self, directory):
+        from . import get
+        with get("triton-cpu").fresh_caches(directory):  # Triton's folder, ours too
+            yield
+
+    def forget(self, op):
+        """Drop loaded kernels, so that the next call meets the disk cache."""
+        _kernel.cache_clear()
+
+
+def arch(index: int) -> str:
+    """A device's compute capability as NVRTC takes it, like sm_86; sm_90a where wgmma is."""
+    import torch
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
+
+
+@functools.lru_cache(maxsize=None)
+def _kernel(path: Path, name: str, index: int, shared: int, cluster: int):
+    """A kernel, loaded, and allowed to be launched with so much dynamic shared memory (bytes) and clusters of that size."""
+    from cuda.bindings import driver
+    from cuda.core import Device, ObjectCode
+
+    Device(index).set_current()  # the caller's torch.cuda.device puts back what was
+    built = nvrtc.built(path, name, arch(index))
+    kernel = ObjectCode.from_cubin(built.cubin).get_kernel(built.name)
+    asked = []  # beyond these a kernel has to ask
+    if shared > 48 << 10:
+        asked.append((driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, "bytes of shared memory"))
+    if cluster > 8:
+        asked.append((driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, "as clusters of over 8 blocks"))
+    for attribute, value, what in asked:
+        code, = driver.cuKernelSetAttribute(attribute, value, kernel.handle, index)
+        if code != driver.CUresult.CUDA_SUCCESS:
+            raise Error(f"{path.name}: {name} cannot have {value} {what} on {arch(index)}: {code.name}")
+    return kernel
+
+
+@functools.lru_cache(maxsize=4096)
+def _config(grid: tuple, block: int, cluster: int, shared: int):
+    from cuda.core import LaunchConfig
+    if cluster > 1:  # cuda-core counts clusters
+        return LaunchConfig(grid=(grid[0] // cluster, *grid[1:]), cluster=(cluster, 1, 1), block=block, shmem_size=shared)
+    return LaunchConfig(grid=grid, block=block, shmem_size=shared)
+
+
+@functools.lru_cache(maxsize=256)
+def _stream(handle: int):
+    from cuda.core import Stream
+    return Stream.from_handle(handle)
+
+
+def launch(path: Path, kernel: str, grid: tuple, block: int, *args, cluster: int = 1, shared: int = 0):
+    """Launch `kernel` of a .cu file on the current stream of the device of the first tensor among `args`.
+
+    args: tensors arrive as pointers, int as 64-bit integers, float as double. grid: 1 to 3 numbers of blocks; cluster: blocks
+    of a cluster along the grid's first dimension (compute capability 9.0 and later); shared: dynamic shared memory, bytes.
+    Raises `CompileError` with NVRTC's log, `Error` where the launch fails."""
+    import torch
+    from cuda.core import launch as launch_kernel
+
+    device = next(a.device for a in args if isinstance(a, torch.Tensor))
+    with torch.cuda.device(device):
+        loaded = _kernel(path, kernel, device.index, shared, cluster)
+        stream = _stream(torch.cuda.current_stream().cuda_stream)
+        values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
+        try:
+            with _traced(kernel, grid):
+                launch_kernel(stream, _config(grid, block, cluster, shared), loaded, *values)
+        except Exception as e:
+            raise Error(f"{path.name}: launching {kernel} as {grid} x {block} threads on {device} failed: {e}") from e
+
+
+def _traced(kernel: str, grid: tuple):
+    """A launch as an event of torch.profiler, where it runs."""
+    from torch.autograd import profiler
+
+    if not profiler._is_profiler_enabled:
+        return contextlib.nullcontext()
+    from torch._C._profiler import _RecordFunctionFast
+    where = f"grid({', '.join(map(str, (*grid, 1, 1)[:3]))})"
+    return _RecordFunctionFast(f"{kernel}[cuda] {where}", [], {"kernel_backend": "cuda", "grid": where})
+
+
+def element(x) -> str:
+    """The element type of a tensor in CUDA C++."""
+    return ELEMENT[str(x.dtype).removeprefix("torch.")]
+
+
+def limits(index: int) -> tuple[int, int, tuple[int, int]]:
+    """(multiprocessors, bytes of shared memory that a block can have, compute capability) of a device."""
+    import torch
+    p = torch.cuda.get_device_properties(index)
+    return p.multi_processor_count, p.shared_memory_per_block_optin, (p.major, p.minor)
+
+
+#: threads of a block that walks elements one after the other, and 16-byte pieces that each of them has on its way
+THREADS, UNROLL = 256, 2
+
+
+def flat(path: Path, kernel: str, out, *args):
+    """Launch a kernel that walks the elements of `out` in grid-stride order (`flat` in ops/common.cuh)."""
+    n = out.numel()
+    if n:
+        pieces = -(-n * out.element_size() // 16)
+        launch(path, kernel, (min(-(-pieces // (THREADS * UNROLL)), (1 << 31) - 1),), THREADS, *args)

@@ -1,0 +1,23 @@
+// c = a @ b: m x k times k x n. A_TURNED, B_TURNED: the operand is the transpose of what its memory holds; strides go from line to line of memory.
+// WHOLE: lines are 16-byte aligned.
+#include "product_fma.cuh"
+#include "product_wgmma.cuh"
+
+template <class T, int BM, int BN, int WARPS_M, int WARPS_N, int BK, int STAGES, bool A_TURNED, bool B_TURNED, bool WHOLE>
+__global__ void __launch_bounds__(32 * WARPS_M * WARPS_N)
+matmul_mma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, i64 m, i64 n, i64 k) {
+    product_mma<T, BM, BN, WARPS_M, WARPS_N, BK, STAGES, A_TURNED, B_TURNED, WHOLE, PLAIN>(a, a_stride, b, b_stride, c, nullptr, m, n, k);
+}
+
+#if __CUDA_ARCH_FEAT_SM90_ALL
+template <class T, int BM, int BN, int STAGES, bool A_TURNED, bool B_TURNED, bool WHOLE>
+__global__ void __launch_bounds__(2 * BM, 1)
+matmul_wgmma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, i64 m, i64 n, i64 k) {
+    product_wgmma<T, BM, BN, STAGES, A_TURNED, B_TURNED, WHOLE, PLAIN>(a, a_stride, b, b_stride, c, nullptr, m, n, k);
+}
+#endif
+
+template <class T, int G, bool A_TURNED, bool B_TURNED, bool WHOLE>
+__global__ void __launch_bounds__(256) matmul_fma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, i64 m, i64 n, i64 k) {
+    product_fma<T, G, A_TURNED, B_TURNED, WHOLE, PLAIN>(a, a_stride, b, b_stride, c, nullptr, m, n, k);
+}

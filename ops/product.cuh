@@ -1,0 +1,149 @@
+// What the matrix products share: which tile a block computes, and what becomes of its accumulators: c itself, or the first half of a softmax.
+#pragma once
+#include "common.cuh"
+
+enum Result { PLAIN = -1, COLUMNS = 0, ROWS = 1 };  // a softmax's dim
+
+// A matrix whose elements stand `stride` apart from line to line; lines are rows, or columns where it is taken as transposed.
+template <class T> struct Matrix {
+    const T* at;
+    i64 stride;
+};
+
+struct Tile { i64 m, n; };
+
+// GROUP rows of tiles are walked column by column, so that neighbouring blocks share what they read.
+template <int BM, int BN> __device__ inline Tile tile_of_block(i64 m, i64 n) {
+    constexpr i64 GROUP = 8;
+    const i64 tiles_m = (m + BM - 1) / BM, in_group = GROUP * ((n + BN - 1) / BN), group = blockIdx.x / in_group;
+    const i64 rows = tiles_m - group * GROUP < GROUP ? tiles_m - group * GROUP : GROUP;
+    return {(group * GROUP + (blockIdx.x % in_group) % rows) * BM, (blockIdx.x % in_group) / rows * BN};
+}
+
+template <class T> struct alignas(2 * sizeof(T)) Pair { T x, y; };
+
+// Of COUNT values in each thread, over the lanes that differ in the bits of MASK: while the count is even a thread gives half of them to its mate
+// and takes the other half, which needs half as many exchanges as if all had all. Returns which of them, from where on, are in x now; scattered():
+// how many; leads(): of threads that have the same ones, is this the first?
+template <int MASK, int COUNT, int BIT = 16> __device__ constexpr int scattered() {
+    if constexpr (BIT == 0) return COUNT;
+    else return scattered<MASK, (MASK & BIT) && COUNT % 2 == 0 ? COUNT / 2 : COUNT, BIT / 2>();
+}
+template <int MASK, int COUNT, int BIT = 16> __device__ inline bool leads() {
+    if constexpr (BIT == 0) return true;
+    else if constexpr ((MASK & BIT) && COUNT % 2 == 0) return leads<MASK, COUNT / 2, BIT / 2>();
+    else return (!(MASK & BIT) || !(threadIdx.x & BIT)) && leads<MASK, COUNT, BIT / 2>();
+}
+template <int MASK, int COUNT, int BIT = 16, class F, int N, class Join> __device__ inline int scatter_over_lanes(F (&x)[N], Join join) {
+    if constexpr (BIT == 0) {
+        return 0;
+    } else if constexpr (!(MASK & BIT)) {
+        return scatter_over_lanes<MASK, COUNT, BIT / 2>(x, join);
+    } else if constexpr (COUNT % 2 == 0) {
+        const bool upper = threadIdx.x & BIT;
+#pragma unroll
+        for (int i = 0; i < COUNT / 2; i++) {
+            const F give = upper ? x[i] : x[i + COUNT / 2], keep = upper ? x[i + COUNT / 2] : x[i];
+            x[i] = join(keep, __shfl_xor_sync(0xffffffff, give, BIT));
+        }
+        return (upper ? COUNT / 2 : 0) + scatter_over_lanes<MASK, COUNT / 2, BIT / 2>(x, join);
+    } else {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) x[i] = join(x[i], __shfl_xor_sync(0xffffffff, x[i], BIT));
+        return scatter_over_lanes<MASK, COUNT, BIT / 2>(x, join);
+    }
+}
+
+// The accumulators of a thread: M x N of a tile, element (i, j) in row(i), col(j). ROW_MATES: lane bits in which threads with the same rows
+// differ, COLUMN_MATES those with the same columns; the rest of them are in other warps, WARPS_M x WARPS_N of them.
+// The lines of a softmax in a tile: its columns for COLUMNS, its rows for ROWS.
+template <bool BY_ROWS, class Acc> struct Lines {
+    using F = typename Acc::F;
+    static constexpr int COUNT = BY_ROWS ? Acc::M : Acc::N, ALONG = BY_ROWS ? Acc::N : Acc::M, LENGTH = BY_ROWS ? Acc::BM : Acc::BN;
+    static constexpr int MATES = BY_ROWS ? Acc::ROW_MATES : Acc::COLUMN_MATES, WARPS = BY_ROWS ? Acc::WARPS_N : Acc::WARPS_M;
+    static constexpr int LEFT = scattered<MATES, COUNT>();
+
+    static __device__ int line(int l) { return BY_ROWS ? Acc::row(l) : Acc::col(l); }
+    static __device__ F& at(Acc& acc, int l, int k) { return BY_ROWS ? acc(l, k) : acc(k, l); }
+    static __device__ bool inside(Tile tile, i64 m, i64 n, int k) { return BY_ROWS ? tile.n + Acc::col(k) < n : tile.m + Acc::row(k) < m; }
+
+    // From what each thread has of its lines to the whole lines', in scratch[0 .. LENGTH) and, of the first `count` lines, in `to`.
+    template <class Join> static __device__ void join_all(F (&own)[COUNT], F* scratch, F* to, i64 count, Join join) {
+        const int warp = BY_ROWS ? Acc::warp_n() : Acc::warp_m();
+        __syncthreads();
+        const int at0 = scatter_over_lanes<MATES, COUNT>(own, join);
+        if (leads<MATES, COUNT>())
+#pragma unroll
+            for (int l = 0; l < LEFT; l++) scratch[warp * LENGTH + line(at0 + l)] = own[l];
+        __syncthreads();
+        for (int i = threadIdx.x; i < LENGTH; i += blockDim.x) {
+            F all = scratch[i];
+#pragma unroll
+            for (int w = 1; w < WARPS; w++) all = join(all, scratch[w * LENGTH + i]);
+            scratch[i] = all;
+            if (i < count) to[i] = all;
+        }
+        __syncthreads();
+    }
+};
+
+// PLAIN: c = acc. COLUMNS, ROWS: c = exp(acc - top), top the tile's maximum of each column or row; stats = (all tops, all sums of c), of
+// (parts, n or m): what matmul_softmax.cu joins to scale c. `shared`: the block's, not in use any more.
+template <int RESULT, class T, class Acc>
+__device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile, i64 m, i64 n, unsigned char* shared) {
+    using F = typename Acc::F;
+    if constexpr (RESULT != PLAIN) {
+        using L = Lines<RESULT == ROWS, Acc>;
+        F* scratch = reinterpret_cast<F*>(shared);
+        const bool by_rows = RESULT == ROWS;
+        const i64 lines = by_rows ? m : n, line0 = by_rows ? tile.m : tile.n, part = by_rows ? tile.n / Acc::BN : tile.m / Acc::BM;
+        const i64 parts = by_rows ? (n + Acc::BN - 1) / Acc::BN : (m + Acc::BM - 1) / Acc::BM;
+        F own[L::COUNT];
+#pragma unroll
+        for (int l = 0; l < L::COUNT; l++) {
+            own[l] = -infinity<F>();
+#pragma unroll
+            for (int k = 0; k < L::ALONG; k++)
+                if (L::inside(tile, m, n, k)) own[l] = larger(own[l], L::at(acc, l, k));
+        }
+        L::join_all(own, scratch, stats + part * lines + line0, lines - line0, Max());
+#pragma unroll
+        for (int l = 0; l < L::COUNT; l++) {
+            const F base = no_less_than_all(scratch[L::line(l)]);
+            own[l] = 0;
+#pragma unroll
+            for (int k = 0; k < L::ALONG; k++) {
+                F& x = L::at(acc, l, k);
+                x = exp_from(x, base);
+                if (L::inside(tile, m, n, k)) own[l] += x;
+            }
+        }
+        L::join_all(own, scratch, stats + (parts + part) * lines + line0, lines - line0, Sum());
+    }
+    // Through shared memory, so that neighbouring threads write neighbouring elements, 16 bytes each. BM / STRIPS rows at a time.
+    constexpr int V = Vec<T>::N, PITCH = Acc::BN + V;
+    T* rows = reinterpret_cast<T*>(shared);
+    const bool whole = n % V == 0 && aligned(c);
+#pragma unroll
+    for (int strip = 0; strip < Acc::STRIPS; strip++) {
+        constexpr int HEIGHT = Acc::BM / Acc::STRIPS;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < Acc::M; i++)
+            if (acc.row(i) / HEIGHT == strip)
+#pragma unroll
+                for (int j = 0; j < Acc::N; j += 2)  // columns come in pairs
+                    *reinterpret_cast<Pair<T>*>(rows + (acc.row(i) % HEIGHT) * PITCH + acc.col(j)) = {narrow<T>(acc(i, j)), narrow<T>(acc(i, j + 1))};
+        __syncthreads();
+        for (int piece = threadIdx.x; piece < HEIGHT * Acc::BN / V; piece += blockDim.x) {
+            const int r = piece / (Acc::BN / V), col = piece % (Acc::BN / V) * V;
+            const i64 i = tile.m + strip * HEIGHT + r, j = tile.n + col;
+            if (i >= m || j >= n) continue;
+            if (whole) {
+                store(c + i * n + j, 0, load<Vec<T>>(rows + r * PITCH + col, 0));
+            } else {
+                for (int k = 0; k < V && j + k < n; k++) c[i * n + j + k] = rows[r * PITCH + col + k];
+            }
+        }
+    }
+}

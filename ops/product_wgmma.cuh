@@ -1,0 +1,115 @@
+// A tile of a @ b for 16-bit elements by a warp group's wgmma, accumulated in float; sm_90a.
+//
+// Shared memory is as in product_mma.cuh, which is what wgmma calls 128-byte swizzling: panels of 128-byte lines, 16-byte chunks permuted by the
+// line's number modulo 8. A warp group of 128 threads multiplies 64 rows of the tile.
+#pragma once
+#include "product_mma.cuh"
+
+// Where an operand stands in shared memory (PTX ISA, "Matrix descriptor"). `panel`: bytes from a panel to the next, for an operand that memory runs
+// across; 8 lines are 1024 bytes.
+__device__ inline unsigned long long descriptor(unsigned at, unsigned panel) {
+    return (at >> 4 & 0x3fff) | static_cast<unsigned long long>(panel >> 4) << 16 | 1024ull >> 4 << 32 | 1ull << 62;
+}
+
+#define TRIPORT_4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define TRIPORT_16(d, i) TRIPORT_4(d, i), TRIPORT_4(d, i + 1), TRIPORT_4(d, i + 2), TRIPORT_4(d, i + 3)
+#define TRIPORT_64(d, i) TRIPORT_16(d, i), TRIPORT_16(d, i + 4), TRIPORT_16(d, i + 8), TRIPORT_16(d, i + 12)
+#define TRIPORT_0_63                                                                                                                            \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                    \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TRIPORT_64_127                                                                                                                          \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,"  \
+    "%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,"     \
+    "%125,%126,%127"
+
+template <class T> struct Wgmma;
+#define TRIPORT_WGMMA(TYPE, NAME)                                                                                                                 \
+    template <> struct Wgmma<TYPE> {                                                                                                              \
+        template <int TURN_A, int TURN_B> static __device__ inline void run(float (&d)[16][4], unsigned long long a, unsigned long long b) {     \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." NAME "." NAME " {" TRIPORT_0_63 "}, %64, %65, 1, 1, 1, %66, %67;"         \
+                         : TRIPORT_64(d, 0) : "l"(a), "l"(b), "n"(TURN_A), "n"(TURN_B));                                                          \
+        }                                                                                                                                         \
+        template <int TURN_A, int TURN_B> static __device__ inline void run(float (&d)[32][4], unsigned long long a, unsigned long long b) {     \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." NAME "." NAME " {" TRIPORT_0_63 "," TRIPORT_64_127                        \
+                         "}, %128, %129, 1, 1, 1, %130, %131;"                                                                                    \
+                         : TRIPORT_64(d, 0), TRIPORT_64(d, 16) : "l"(a), "l"(b), "n"(TURN_A), "n"(TURN_B));                                       \
+        }                                                                                                                                         \
+    };
+TRIPORT_WGMMA(half, "f16")
+TRIPORT_WGMMA(bf16, "bf16")
+#undef TRIPORT_WGMMA
+
+// BM x BN of BM / 64 warp groups.
+template <int BM_, int BN_> struct WgmmaAcc {
+    using F = float;
+    static constexpr int BM = BM_, BN = BN_, WARPS_M = BM / 16, WARPS_N = 1, M = 2, N = BN / 4, ROW_MATES = 3, COLUMN_MATES = 28, STRIPS = 1;
+    float at[BN / 8][4];
+
+    static __device__ int warp_m() { return threadIdx.x / 32; }
+    static __device__ int warp_n() { return 0; }
+    static __device__ int row(int i) { return warp_m() * 16 + i * 8 + threadIdx.x % 32 / 4; }
+    static __device__ int col(int j) { return j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2; }
+    __device__ float& operator()(int i, int j) { return at[j / 2][i * 2 + j % 2]; }
+};
+
+// Operands as in product_mma.cuh. Dynamic shared memory: 1024 + STAGES * (BM + BN) * 128 bytes. STAGES: at least 4.
+template <class T, int BM, int BN, int STAGES, bool A_TURNED, bool B_TURNED, bool WHOLE, int RESULT>
+__device__ inline void product_wgmma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, float* stats, i64 m, i64 n, i64 k) {
+    constexpr int THREADS = 2 * BM, BK = 64;
+    using Acc = WgmmaAcc<BM, BN>;
+    using A = Operand<A_TURNED ? BK : BM, A_TURNED ? BM : BK, THREADS, WHOLE, T>;
+    using B = Operand<B_TURNED ? BN : BK, B_TURNED ? BK : BN, THREADS, WHOLE, T>;
+    extern __shared__ __align__(128) unsigned char all_shared[];
+    const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(all_shared)), base = (start + 1023) / 1024 * 1024;
+    unsigned char* shared = all_shared + (base - start);
+    constexpr int STAGE = A::BYTES + B::BYTES;
+    const Tile tile = tile_of_block<BM, BN>(m, n);
+
+    auto fetch = [&](int slot, i64 at) {
+        const unsigned to = base + slot * STAGE;
+        unsigned char* generic = shared + slot * STAGE;
+        if constexpr (A_TURNED) A::fetch(to, generic, {a, a_stride}, at, tile.m, k, m);
+        else A::fetch(to, generic, {a, a_stride}, tile.m, at, m, k);
+        if constexpr (B_TURNED) B::fetch(to + A::BYTES, generic + A::BYTES, {b, b_stride}, tile.n, at, n, k);
+        else B::fetch(to + A::BYTES, generic + A::BYTES, {b, b_stride}, at, tile.n, k, n);
+    };
+
+    Acc acc;
+#pragma unroll
+    for (int i = 0; i < Acc::M; i++)
+#pragma unroll
+        for (int j = 0; j < Acc::N; j++) acc(i, j) = 0;
+
+    // A slot is filled again two turns after it was multiplied: then every warp group has waited for that product and met the others since.
+    const i64 pieces = (k + BK - 1) / BK;
+#pragma unroll
+    for (int s = 0; s < STAGES - 2; s++) {
+        if (s < pieces) fetch(s, i64(s) * BK);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    int slot = 0, next = STAGES - 2;
+    for (i64 p = 0; p < pieces; p++) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
+        // wgmma reads shared memory through another proxy than stores write it. (Not so what cp.async wrote: a fence there would wait for the
+        // pieces still on their way, too; CUTLASS's cp.async main loops for sm_90 have none.)
+        if (!WHOLE) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        // Rows of this warp group: 64 lines, or the panel of 64 columns.
+        const unsigned at_a = base + slot * STAGE + threadIdx.x / 128 * (64 * 128), at_b = base + slot * STAGE + A::BYTES;
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int kk = 0; kk < BK / 16; kk++)
+            Wgmma<T>::template run<A_TURNED, !B_TURNED>(acc.at, descriptor(at_a + kk * (A_TURNED ? 2048 : 32), BK * 128),
+                                                        descriptor(at_b + kk * (B_TURNED ? 32 : 2048), BK * 128));
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        if (p + STAGES - 2 < pieces) fetch(next, (p + STAGES - 2) * BK);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        slot = slot + 1 == STAGES ? 0 : slot + 1;
+        next = next + 1 == STAGES ? 0 : next + 1;
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+    finish<RESULT>(acc, c, stats, tile, m, n, shared);
+}
