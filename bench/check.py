@@ -13,7 +13,9 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     or an infinity stands in one but not (alike) in the other. A `want` below the normal numbers of got's dtype counts as
     its smallest normal number: subnormal results are spaced evenly, so a relative bound means nothing there."""
     tiny = torch.finfo(got.dtype).tiny if got.dtype.is_floating_point else 0.0
-    got, want = got.detach().cpu().double(), want.detach().cpu().double()
+    if got.device != want.device:
+        got, want = got.cpu(), want.cpu()
+    got, want = got.detach().double(), want.detach().double()
     if got.shape != want.shape:
         return float("inf")
     if got.numel() == 0:

@@ -76,11 +76,13 @@ def interleave(candidates: dict[str, tuple[Callable, Callable]], rounds: int = 1
 def on_gpu(candidates: dict[str, Callable], rounds: int = 10, repeats: int = 5) -> dict[str, list[float]]:
     """Seconds of GPU time a call, by CUDA events: name -> the median of `repeats` for each round, candidates in turns.
 
-    The L2 is overwritten before each repeat. What can be captured is replayed as a CUDA graph, so that the time of many short
+    Before each repeat the L2 is filled with another block, which is read and not written: lines that a candidate would have to write back first
+    would count as its time. What can be captured is replayed as a CUDA graph, so that the time of many short
     kernels is theirs and not the host's; what cannot (a library that waits for the host) is called."""
     import torch
 
-    flush = torch.empty(4 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.int8, device="cuda")
+    flush = torch.zeros(4 * torch.cuda.get_device_properties(0).L2_cache_size // 4, device="cuda")
+    nothing = torch.empty((), device="cuda")
     runs = {name: _captured(fn) for name, fn in candidates.items()}
     out: dict[str, list[float]] = {name: [] for name in candidates}
     order = list(candidates)
@@ -88,7 +90,7 @@ def on_gpu(candidates: dict[str, Callable], rounds: int = 10, repeats: int = 5) 
         for name in order[n % len(order):] + order[:n % len(order)]:
             events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
             for start, end in events:
-                flush.zero_()
+                torch.sum(flush, 0, out=nothing)
                 start.record()
                 runs[name]()
                 end.record()
@@ -110,13 +112,14 @@ def _captured(fn: Callable) -> Callable:
             fn()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
-            keep = fn()
+            made = fn()
     except RuntimeError:
         with contextlib.suppress(RuntimeError):
             torch.cuda.synchronize()
         return fn
 
-    def replay(keep=keep):  # noqa: B006  (what the graph writes stays)
+    def replay():
         graph.replay()
+        return made  # what the graph writes stays while it may be replayed
 
     return replay

@@ -42,12 +42,13 @@ def _rows(data: dict) -> dict[tuple, dict]:
 
 def _logs(row: dict, base: dict | None) -> list[float] | None:
     """Logarithms of each round's time, as multiples of torch's where there is one."""
-    rounds = row.get("rounds_s")
+    key = "device_rounds_s" if "device_rounds_s" in row and (base is None or "device_rounds_s" in base) else "rounds_s"
+    rounds = row.get(key)
     if not rounds:
         return None
     if base is None:
         return [math.log(t) for t in rounds]
-    against = base.get("rounds_s") or []
+    against = base.get(key) or []
     return [math.log(t / u) for t, u in zip(rounds, against)] if len(against) == len(rounds) else None
 
 

@@ -16,8 +16,9 @@ def time_text(s: float) -> str:
 def table(rows: list[dict]) -> Table:
     """One line for each op x case x dtype x backend."""
     t = Table(show_edge=False, pad_edge=False, header_style="bold")
-    for name, right in (("op", 0), ("case", 0), ("dtype", 0), ("backend", 0), ("wall p50", 1), ("p20..p80", 1),
-                        ("cpu p50", 1), ("GB/s", 1), ("TFLOP/s", 1), ("roof", 1), ("vs torch", 1), ("cold", 1),
+    device = any("device_s" in r for r in rows)
+    for name, right in (("op", 0), ("case", 0), ("dtype", 0), ("backend", 0), *([("GPU p50", 1)] if device else []), ("wall p50", 1),
+                        ("p20..p80", 1), ("cpu p50", 1), ("GB/s", 1), ("TFLOP/s", 1), ("roof", 1), ("vs torch", 1), ("cold", 1),
                         ("disk", 1), ("memory", 1), ("error", 1)):
         t.add_column(name, justify="right" if right else "left", no_wrap=True)
     last = None
@@ -28,16 +29,17 @@ def table(rows: list[dict]) -> Table:
         head = ("", "", "") if key == last else key
         last = key
         if r["status"] == "failed":
-            t.add_row(*head, r["backend"], "[red]failed[/red]", "", "", "", "", "", "", "", "", "", r["reason"][:40])
+            t.add_row(*head, r["backend"], *([""] if device else []), "[red]failed[/red]", "", "", "", "", "", "", "", "", "", r["reason"][:40])
             continue
         if r["status"] == "wrong":
-            t.add_row(*head, r["backend"], "[red]WRONG[/red]", *[""] * 9, f"[red]{r['error']:.1e}[/red]")
+            t.add_row(*head, r["backend"], *([""] if device else []), "[red]WRONG[/red]", *[""] * 9, f"[red]{r['error']:.1e}[/red]")
             continue
         wall, cpu, first = r["wall_s"], r["cpu_s"], r["first_call_s"]
         speed = r.get("speedup")
         colour = "" if speed is None else "green" if speed >= 1.05 else "red" if speed < 0.95 else ""
         speed_text = f"{speed:.2f}x" if speed is not None else ""
-        t.add_row(*head, r["backend"], time_text(wall["p50"]), f"{time_text(wall['p20'])}..{time_text(wall['p80'])}",
+        gpu = [time_text(r["device_s"]["p50"]) if "device_s" in r else ""] if device else []
+        t.add_row(*head, r["backend"], *gpu, time_text(wall["p50"]), f"{time_text(wall['p20'])}..{time_text(wall['p80'])}",
                   time_text(cpu["p50"]), f"{r['gb_per_s']:.1f}" if "gb_per_s" in r else "",
                   f"{r['tflop_per_s']:.3f}" if "tflop_per_s" in r else "",
                   f"{100 * r['roofline']:.0f}%" if "roofline" in r else "",
@@ -48,14 +50,24 @@ def table(rows: list[dict]) -> Table:
     return t
 
 
+def measured(limits: dict) -> str:
+    """The limits of a run's devices."""
+    out = [f"copy {limits['cpu']['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['cpu']['flop_per_s'] / 1e12:.3f} TFLOP/s (fp32)"]
+    if "cuda" in limits:
+        gpu = limits["cuda"]
+        out.append(f"on the GPU copy {gpu['bytes_per_s'] / 1e9:.0f} GB/s, products {gpu['flop_per_s'] / 1e12:.0f} TFLOP/s (fp16), "
+                   f"{gpu['flop_per_s_fp32'] / 1e12:.1f} (fp32)")
+    return "; ".join(out)
+
+
 def show(data: dict, console: Console):
     """The machine's line, the table, and what went wrong."""
     m = data["machine"]
-    limits = m["roofline"]["cpu"]
     console.print(f"{m['cpu']}; {m['cores']} cores, {m['threads']} threads; torch {m['torch']}, triton {m['triton']}, "
                   f"LLVM {m['LLVM']}")
-    console.print(f"measured here: copy {limits['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['flop_per_s'] / 1e12:.3f} "
-                  "TFLOP/s (fp32)")
+    if "gpu" in m:
+        console.print(f"{m['gpu']}; CUDA {m['cuda']}" + (f", NVRTC {m['NVRTC']}, cuda-core {m['cuda-core']}" if "NVRTC" in m else ""))
+    console.print("measured here: " + measured(m["roofline"]))
     console.print(table(data["rows"]))
     for r in data["rows"]:
         if r["status"] == "failed":
@@ -67,19 +79,21 @@ def show(data: dict, console: Console):
 
 def markdown(data: dict) -> str:
     """The table as Markdown, with the machine and the command that made it."""
-    m, limits = data["machine"], data["machine"]["roofline"]["cpu"]
-    out = [f"`triport {m['command']}` on {m['time'][:10]}: {m['cpu']}, {m['threads']} threads; Python {m['python']}, torch "
-           f"{m['torch']}, triton {m['triton']}, llvmlite {m['llvmlite']} (LLVM {m['LLVM']}); measured in the run: copy "
-           f"{limits['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['flop_per_s'] / 1e12:.3f} TFLOP/s.", "",
-           "| op | case | dtype | backend | wall p50 | p20..p80 | CPU p50 | GB/s | TFLOP/s | roof | vs torch | cold | disk |",
-           "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"]
+    m = data["machine"]
+    device = any("device_s" in r for r in data["rows"])
+    gpu = f"{m['gpu']}, CUDA {m['cuda']}; " if "gpu" in m else ""
+    columns = ["op", "case", "dtype", "backend", *(["GPU p50"] if device else []), "wall p50", "p20..p80", "CPU p50", "GB/s", "TFLOP/s", "roof",
+               "vs torch", "cold", "disk"]
+    out = [f"`triport {m['command']}` on {m['time'][:10]}: {gpu}{m['cpu']}, {m['threads']} threads; Python {m['python']}, torch "
+           f"{m['torch']}, triton {m['triton']}, llvmlite {m['llvmlite']} (LLVM {m['LLVM']}); measured in the run: {measured(m['roofline'])}.", "",
+           f"| {' | '.join(columns)} |", "|" + "---|" * 4 + "--:|" * (len(columns) - 4)]
     for r in data["rows"]:
         if r["status"] != "ok":
-            out.append(f"| {r['op']} | {r['case']} | {r['dtype']} | {r['backend']} | {r['status']} |" + " |" * 8)
+            out.append(f"| {r['op']} | {r['case']} | {r['dtype']} | {r['backend']} | {r['status']} |" + " |" * (len(columns) - 5))
             continue
         w, first = r["wall_s"], r["first_call_s"]
-        cells = [r["op"], r["case"], r["dtype"], r["backend"], time_text(w["p50"]),
-                 f"{time_text(w['p20'])}..{time_text(w['p80'])}", time_text(r["cpu_s"]["p50"]),
+        cells = [r["op"], r["case"], r["dtype"], r["backend"], *([time_text(r["device_s"]["p50"]) if "device_s" in r else ""] if device else []),
+                 time_text(w["p50"]), f"{time_text(w['p20'])}..{time_text(w['p80'])}", time_text(r["cpu_s"]["p50"]),
                  f"{r['gb_per_s']:.1f}" if "gb_per_s" in r else "", f"{r['tflop_per_s']:.3f}" if "tflop_per_s" in r else "",
                  f"{100 * r['roofline']:.0f}%" if "roofline" in r else "",
                  f"{r['speedup']:.2f}x" if r.get("speedup") else "",

@@ -13,15 +13,21 @@ from pathlib import Path
 SCHEMA = 1
 
 
-def machine() -> dict:
-    """This machine and the versions that decide the figures."""
+def machine(device: str = "cpu") -> dict:
+    """This machine and the versions that decide the figures; with device "cuda" its GPU, too."""
     import torch
     import triton
 
     from ..backends.cpu import machine as llvm
     from ..backends.cpu.compiler import version
     from ..backends.host import cpu_name
-    return {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+    gpu = {}
+    if device == "cuda":
+        from ..backends import get
+        gpu = {"gpu": get("triton-gpu").target(), "cuda": torch.version.cuda}
+        if get("cuda").unavailable() is None:
+            gpu |= {k: v for k, v in get("cuda").versions().items() if k in ("NVRTC", "cuda-core")}
+    return {"cpu": cpu_name(), **gpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(),
             "system": platform.platform(), "python": platform.python_version(), "triport": version(),
             "torch": torch.__version__, "triton": triton.__version__, **llvm.versions(),
             "time": time.strftime("%Y-%m-%dT%H:%M:%S"), "command": " ".join(sys.argv[1:])}

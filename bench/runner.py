@@ -3,6 +3,7 @@ interleaved. Nothing is timed that was not checked in the same run."""
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import traceback
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from .results import Results, machine
 
 @dataclass
 class Plan:
-    """What to run. `cases`: substrings of case names, none for each op's default ones."""
+    """What to run. `cases`: substrings of case names, none for each op's default ones; `device`: where the torch columns run."""
 
     ops: list
     backends: list[str]
@@ -29,6 +30,7 @@ class Plan:
     seconds: float = 0.01
     cold: bool = True
     seed: int = 0
+    device: str = "cpu"
 
     def items(self):
         """(op, dtype name, case) in order. Raises `Error` where nothing is left to run."""
@@ -37,8 +39,8 @@ class Plan:
             for name in self.dtypes:
                 if name not in op.dtypes:
                     continue
-                for case in op.cases:
-                    if (any(c == case.name or c in case.name for c in self.cases) if self.cases else case.default):
+                for case in op.cases if self.cases else op.cases_on(self.device):
+                    if not self.cases or any(c == case.name or c in case.name for c in self.cases):
                         out.append((op, name, case))
         if not out:
             known = sorted({c.name for op in self.ops for c in op.cases})
@@ -66,34 +68,61 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
     """Carry out a plan. Returns how many results were wrong."""
     wrong = 0
     items = plan.items()
-    results.meta = machine()
+    results.meta = machine(plan.device)
+    places = {get_backend(b).place(plan.device) for b in plan.backends}
     limits = {"cpu": roofline.measure("cpu", torch.get_num_threads())}
-    if any(get_backend(b).device == "cuda" for b in plan.backends):
+    if "cuda" in places:
         limits["cuda"] = roofline.measure("cuda")
     results.meta["roofline"] = limits
     results.save()
     for n, (op, dtype, case) in enumerate(items):
         tick(n, len(items), f"{op.name} {case.name} {dtype}")
-        candidates, rows = {}, {}
+        candidates, rows, wanted = {}, {}, {}
         for name in plan.backends:
-            row = _prepare(plan, op, dtype, case, get_backend(name), candidates)
+            if not get_backend(name).takes(op):
+                continue
+            row = _prepare(plan, op, dtype, case, get_backend(name), candidates, wanted)
             rows[name] = row
             wrong += row["status"] != "ok"
-        samples = clock.interleave(candidates, plan.rounds, plan.seconds) if candidates else {}
-        base = samples.get("torch")
+        wanted.clear()
+        samples = clock.interleave({n: (c.turn, c.synchronize) for n, c in candidates.items()}, plan.rounds, plan.seconds) if candidates else {}
+        on_gpu = {n: c.call for n, c in candidates.items() if rows[n]["device"] == "cuda"}
+        devices = clock.on_gpu(on_gpu, plan.rounds) if on_gpu else {}
         for name, row in rows.items():
             if name in samples:
-                _fill(row, samples[name], base, limits[row["device"]])
+                _time(row, samples[name], devices.get(name))
+        base = rows.get("torch")
+        for row in rows.values():
+            if "wall_s" in row:
+                _fill(row, base if base and "wall_s" in base else None, limits[row["device"]], dtype)
             results.add(row)
     tick(len(items), len(items), "")
     results.finish()
     return wrong
 
 
-def _prepare(plan, op, dtype, case, backend, candidates) -> dict:
-    """Check one backend's result; a right one becomes a candidate for timing."""
-    args = case.make(DTYPES[dtype], backend.device, plan.seed)
-    row = {"op": op.name, "case": case.name, "dtype": dtype, "backend": backend.name, "device": backend.device,
+@dataclass
+class Candidate:
+    """A right result's way there. call: with one set of inputs; turn: with the next of several sets, so many that they do not fit in a GPU's L2."""
+
+    call: Callable
+    turn: Callable
+    synchronize: Callable
+
+
+def _sets(args: list, nbytes: int) -> list[list]:
+    """The inputs, and on a GPU copies of them: as many as it takes to leave its L2 twice, 16 at most."""
+    if not args[0].is_cuda:
+        return [args]
+    l2 = torch.cuda.get_device_properties(args[0].device).L2_cache_size
+    return [args, *([a.clone() for a in args] for _ in range(min(15, 2 * l2 // max(nbytes, 1))))]
+
+
+def _prepare(plan, op, dtype, case, backend, candidates, wanted) -> dict:
+    """Check one backend's result; a right one becomes a candidate for timing. wanted: device -> the reference's result."""
+    device = backend.place(plan.device)
+    args = case.make(DTYPES[dtype], device, plan.seed)
+    row = {"op": op.name, "case": case.name, "dtype": dtype, "backend": backend.name, "device": device,
            "bytes": op.nbytes(*args, **case.kwargs) if op.nbytes else None,
            "flops": op.flops(*args, **case.kwargs) if op.flops else None}
     try:
@@ -103,11 +132,16 @@ def _prepare(plan, op, dtype, case, backend, candidates) -> dict:
         row["first_call_s"].setdefault("here", wall)
         got = bound(*args, **case.kwargs)
         backend.synchronize()
-        right, e = check.verdict(op, got, args, case.kwargs)
+        if device not in wanted:
+            wanted[device] = op.expected(*args, **case.kwargs)
+        e = check.error(got, wanted[device])
+        right = e <= op.allowed(DTYPES[dtype])
         row |= {"status": "ok" if right else "wrong", "error": e, "allowed": op.allowed(DTYPES[dtype])}
+        del got
         if right:
-            row["peak_bytes"] = memory.peak(lambda: bound(*args, **case.kwargs), backend.device)
-            candidates[backend.name] = (lambda: bound(*args, **case.kwargs), backend.synchronize)
+            row["peak_bytes"] = memory.peak(lambda: bound(*args, **case.kwargs), device)
+            turns = itertools.cycle(_sets(args, row["bytes"] or sum(a.nbytes for a in args)))
+            candidates[backend.name] = Candidate(lambda: bound(*args, **case.kwargs), lambda: bound(*next(turns), **case.kwargs), backend.synchronize)
     except KeyboardInterrupt:
         raise
     except Exception as e:
@@ -116,17 +150,22 @@ def _prepare(plan, op, dtype, case, backend, candidates) -> dict:
     return row
 
 
-def _fill(row: dict, s: clock.Samples, base: clock.Samples | None, limits: dict):
-    wall, cpu = clock.summary(s.wall), clock.summary(s.cpu)
-    row |= {"wall_s": wall, "cpu_s": cpu, "repeats": s.repeats, "rounds_s": s.wall}
-    t = wall["p50"]
+def _time(row: dict, s: clock.Samples, device: list[float] | None):
+    row |= {"wall_s": clock.summary(s.wall), "cpu_s": clock.summary(s.cpu), "repeats": s.repeats, "rounds_s": s.wall}
+    if device is not None:
+        row |= {"device_s": clock.summary(device), "device_rounds_s": device}
+
+
+def _fill(row: dict, base: dict | None, limits: dict, dtype: str):
+    """What follows from a row's times: those of the GPU where the row has them, else the wall's."""
+    t = row.get("device_s", row["wall_s"])["p50"]
     if row["bytes"]:
         row["gb_per_s"] = row["bytes"] / t / 1e9
     if row["flops"]:
         row["tflop_per_s"] = row["flops"] / t / 1e12
     if row["bytes"] or row["flops"]:
         # The time that the machine's slower limit allows, over the time taken.
-        least = max((row["bytes"] or 0) / limits["bytes_per_s"], (row["flops"] or 0) / limits["flop_per_s"])
+        least = max((row["bytes"] or 0) / limits["bytes_per_s"], (row["flops"] or 0) / limits.get(f"flop_per_s_{dtype}", limits["flop_per_s"]))
         row["roofline"] = least / t
     if base is not None:
-        row["speedup"] = clock.summary(base.wall)["p50"] / t
+        row["speedup"] = base.get("device_s", base["wall_s"])["p50"] / t

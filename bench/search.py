@@ -42,7 +42,7 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
     default, more = (tiles.cuda, tiles.cuda_candidates) if device == "cuda" else (tiles.cpu, tiles.candidates)
     candidates = [default, *(c for c in more if c != default)]
     times: dict[int, list[float]] = {n: [] for n in range(len(candidates))}
-    for case in gpu_cases(op) if device == "cuda" else op.cases:
+    for case in [c for c in op.cases if c.device == "cuda"] if device == "cuda" else op.cases_on("cpu"):
         for dtype in dtypes:
             if dtype not in op.dtypes:
                 continue
@@ -70,18 +70,6 @@ def _seconds(runs: dict, rounds: int, device: str) -> dict:
     if device == "cuda":
         return clock.on_gpu(runs, rounds)
     return {n: s.wall for n, s in clock.interleave({n: (fn, lambda: None) for n, fn in runs.items()}, rounds).items()}
-
-
-def gpu_cases(op) -> list:
-    """An op's larger cases, at sizes that fill a GPU: products four times as long and wide, the others twice."""
-    out = []
-    for case in op.cases:
-        size = max(map(max, case.shapes))
-        if "act" in case.kwargs or size < 1024 or "781" in case.name:
-            continue
-        scale = 4 if op.name.startswith("matmul") else 2
-        out.append(replace(case, shapes=tuple(tuple(n * scale for n in s) for s in case.shapes)))
-    return out
 
 
 def _with(tiles, candidate, op, args, kwargs):

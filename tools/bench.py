@@ -15,6 +15,9 @@ def add(parser):
                         help="cases whose name contains TEXT; repeatable (default: each op's own)")
     parser.add_argument("--dtype", action="append", default=[], metavar="NAME",
                         help="fp32, fp16, bf16, fp64, int32, int64; repeatable (default: fp32)")
+    parser.add_argument("--device", choices=("cpu", "cuda"),
+                        help="where the torch columns run, and which cases are the default (default: cuda where there is a GPU); a run on cpu "
+                             "leaves the GPU's backends out")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure cold and disk-cache first calls")
@@ -54,16 +57,20 @@ def run(args) -> int:
 
     if args.threads:
         torch.set_num_threads(args.threads)
+    usable = available()
+    device = args.device or ("cuda" if any(b.device == "cuda" for b in usable) else "cpu")
+    if device == "cuda" and (reason := get("triton-gpu").unavailable()):
+        raise Unavailable(f"--device cuda: {reason}")
     backends = []
     for name in args.backend:
         reason = get(name).unavailable()
         if reason:
             raise Unavailable(f"backend {name} cannot run here: {reason}")
         backends.append(name)
-    backends = backends or [b.name for b in available()]
+    backends = backends or [b.name for b in usable if device == "cuda" or b.device != "cuda"]
     if args.json and not args.json.parent.is_dir():
         raise Error(f"--json {args.json}: there is no folder {args.json.parent}")
-    return _measure(args, ops, backends)
+    return _measure(args, ops, backends, device)
 
 
 def _compare(old: Path, new: Path) -> int:
@@ -77,7 +84,7 @@ def _compare(old: Path, new: Path) -> int:
     return 1 if any(c.is_regression for c in changes) else 0
 
 
-def _measure(args, ops, backends) -> int:
+def _measure(args, ops, backends, device: str) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -85,7 +92,7 @@ def _measure(args, ops, backends) -> int:
     from ..bench.results import Results
 
     plan = runner.Plan(ops, backends, args.dtype or ["fp32"], args.case, rounds=args.reps, cold=not args.no_cold,
-                       seed=args.seed)
+                       seed=args.seed, device=device)
     plan.items()  # a selection that is empty says so before anything is measured
     results = Results(args.json)
     remarks = Console(stderr=True)
