@@ -44,12 +44,24 @@ def gelu_slope(x):
 
 
 @triton.jit
-def gelu_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = offs < n
+def gelu_piece(x_ptr, out_ptr, offs, mask):
     x = tl.load(x_ptr + offs, mask=mask)
     wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
     tl.store(out_ptr + offs, gelu_value(wide).to(x.dtype), mask=mask)
+
+
+@triton.jit
+def gelu_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, SPLIT: tl.constexpr = False):
+    """SPLIT: as in `square_kernel`."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = first + tl.arange(0, BLOCK)
+    if SPLIT:
+        if first + BLOCK <= n:
+            gelu_piece(x_ptr, out_ptr, offs, None)
+        else:
+            gelu_piece(x_ptr, out_ptr, offs, offs < n)
+    else:
+        gelu_piece(x_ptr, out_ptr, offs, offs < n)
 
 
 @triton.jit
@@ -82,7 +94,7 @@ def _gelu_body(x: torch.Tensor) -> torch.Tensor:
     n = x.numel()
     if n:
         t = TILES.get(x.device.type)
-        launch(wrap_triton(gelu_kernel), (cdiv(n, t["BLOCK"]),), x, out, n, **t)
+        launch(wrap_triton(gelu_kernel), (cdiv(n, t["BLOCK"]),), x, out, n, **t, SPLIT=x.device.type == "cuda")
     return out
 
 

@@ -12,6 +12,7 @@ import triton.language as tl
 from conftest import unavailable
 from triport import ops
 from triport.backends import drivers
+from triport.bench import check
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
@@ -110,6 +111,29 @@ def test_an_ops_kernel_goes_by_its_tensors():
         square_kernel[(2,)](x, out, 100, BLOCK=64)
         assert drivers.is_current("cuda")
     assert torch.equal(out, x * x)
+
+
+@pytest.mark.parametrize("name", ["square", "gelu"])
+def test_a_gpu_moves_16_bytes_at_a_time_at_odd_sizes_too(name):
+    from triport.tools.inspector import code, launches, targets
+
+    op = ops.registry.get(name)
+    case = next(c for c in op.cases if c.name == "1823x781")
+    text = code.of_launch(launches.of_op(op, case, "fp16", "cuda")[0], targets.get("sm_90")).text
+    assert "LDG.E.128" in text and "STG.E.128" in text
+
+
+@pytest.mark.parametrize("name", ["square", "gelu"])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 5003])
+def test_blocks_without_a_mask_and_the_last_with_one(name, n, seed):
+    """As kernels run on a GPU."""
+    import importlib
+
+    kernel = getattr(importlib.import_module(f"triport.ops.{name}"), f"{name}_kernel")
+    x = torch.randn(n, generator=torch.Generator().manual_seed(seed))
+    out, whole = check.guarded((n,), torch.float32)
+    kernel[(triton.cdiv(n, 64),)](x, out, n, BLOCK=64, SPLIT=True)
+    assert check.guards_hold(whole) and check.verdict(ops.registry.get(name), out, [x], {})[0]
 
 
 @gpu
