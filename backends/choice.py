@@ -11,7 +11,8 @@ DEFAULT = {"cpu": "triton-cpu", "cuda": "triton-gpu"}
 
 _chosen: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("triport_backend", default={})
 _count = threading.Lock()
-uses = 0  # how many `use` contexts are open in the process: calls look at the context's choice only where there is one
+_uses = 0  # how many `use` contexts are open in the process
+in_use = False  # is one? Only then calls look at their context's choice (torch.compile guards on it, so it is no number)
 
 
 @contextlib.contextmanager
@@ -38,16 +39,20 @@ def use(name: str):
 @contextlib.contextmanager
 def within(backend):
     """As `use`, of a backend that is known to run."""
-    global uses
     token = _chosen.set({**_chosen.get(), backend.device: backend.name})
-    with _count:
-        uses += 1
+    _add(1)
     try:
         yield
     finally:
-        with _count:
-            uses -= 1
+        _add(-1)
         _chosen.reset(token)
+
+
+def _add(more: int):
+    global _uses, in_use
+    with _count:
+        _uses += more
+        in_use = _uses > 0
 
 
 def of(device_type: str) -> str:

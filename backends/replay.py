@@ -87,7 +87,7 @@ except ImportError:
 def _facts():
     """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`)."""
     out = [(torch._C._len_torch_function_stack, None, 0), (profiler, "_is_profiler_enabled", False),
-           (forward_ad, "_current_level", -1), (choice, "uses", 0)]
+           (forward_ad, "_current_level", -1), (choice, "in_use", False)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)
         out.append((knobs.runtime, name, hook))

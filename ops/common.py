@@ -276,7 +276,7 @@ _shapes = threading.local()  # .only: a body runs for the shapes of its results,
 
 def served(name: str, *args):
     """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
-    if choice.uses:
+    if choice.in_use:
         if compiling():  # a graph outlives its context: it asks for the choice when it runs
             return getattr(torch.ops.triport, f"{name}_by")(*args, "")
         backend = choice.of(args[0].device.type)
@@ -378,7 +378,7 @@ def watched(*tensors: torch.Tensor) -> bool:
     if torch.compiler.is_compiling():
         return True
     if (_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None
-            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _INTERPRETED or choice.uses):
+            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _INTERPRETED or choice.in_use):
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:

@@ -1,10 +1,12 @@
 """`backends.use`: who serves the ops of a context."""
 
+import contextlib
 import contextvars
 import threading
 
 import pytest
 import torch
+import torch._dynamo.testing
 from conftest import unavailable
 from triport import backends, ops
 from triport.backends import base, choice
@@ -69,7 +71,7 @@ def test_within_it_the_chosen_one_serves():
         with pytest.raises(base.ArgumentError, match="argument 'x' is str"):
             ops.square("x")
     assert calls == ["square", "softmax", "matmul", "add_mul_act", "add_mul_act_"]
-    assert ops.square(x).shape == x.shape and calls[-1] == "add_mul_act_" and choice.uses == 0
+    assert ops.square(x).shape == x.shape and calls[-1] == "add_mul_act_" and not choice.in_use
 
 
 def test_calls_that_were_replayed_before_obey():
@@ -103,7 +105,7 @@ def test_it_ends_with_an_exception():
         with backends.use("twin"):
             1 / 0
     ops.square(torch.ones(3))
-    assert not calls and choice.uses == 0
+    assert not calls and not choice.in_use
 
 
 def test_gradients():
@@ -116,6 +118,19 @@ def test_gradients():
         (ops.add_mul_act(x, w, b, 0.5, "relu") * w).sum().backward()
         assert torch.allclose(x.grad, w * (x + 0.5 * w + b > 0))
     assert calls == ["square", "add_mul_act"]
+
+
+def test_a_compiled_function_is_compiled_once_however_many_uses_are_open():
+    torch._dynamo.reset()
+    compiled = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    f = torch.compile(lambda x: ops.square(x) + 1, fullgraph=True, backend=compiled)
+    x = torch.randn(5, 7)
+    f(x)
+    with contextlib.ExitStack() as stack:
+        for n in range(1, 12):
+            stack.enter_context(backends.use("twin"))
+            f(x)
+            assert calls == ["square"] * n and compiled.frame_count == 2
 
 
 def test_a_compiled_function_asks_when_it_runs():
@@ -151,7 +166,7 @@ def test_what_cannot_be_used(name, error, text):
     with pytest.raises(error, match=text):
         with backends.use(name):
             pass
-    assert choice.uses == 0
+    assert not choice.in_use
 
 
 def test_cuda_says_why_it_cannot():
