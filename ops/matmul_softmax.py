@@ -164,16 +164,22 @@ def _turns(m: int, n: int, bm: int, bn: int, axis: int) -> int:
     return max(t for t in (1, 2, 4, 8, 16) if t == 1 or (t <= along and along * across >= 4 * t * multiprocessors()))
 
 
-def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
+def _begun(a: torch.Tensor, b: torch.Tensor, dim: int) -> tuple[torch.Tensor, bool]:
+    """(the result, whether it is still to be computed)."""
     check("matmul_softmax", FLOATS, a=a, b=b)
     check_product("matmul_softmax", a, b)
     (m, k), n = a.shape, b.shape[1]
-    axis = int(dim) % 2
     if k == 0:
-        return torch.full((m, n), 1.0 / max(1, (m, n)[axis]), dtype=a.dtype, device=a.device)
+        return torch.full((m, n), 1.0 / max(1, (m, n)[int(dim) % 2]), dtype=a.dtype, device=a.device), False
     c = roomy(torch.empty((m, n), dtype=a.dtype, device=a.device))
-    if m == 0 or n == 0:
+    return c, not (m == 0 or n == 0)
+
+
+def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
+    c, work = _begun(a, b, dim)
+    if not work:
         return c
+    (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
     t, whole = _tile_for(a, b, axis)
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     step, parts, lanes = (t["BM"], cdiv(m, t["BM"]), n) if axis == 0 else (t["BN"], cdiv(n, t["BN"]), m)
@@ -193,15 +199,10 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
 
 
 def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
-    check("matmul_softmax", FLOATS, a=a, b=b)
-    check_product("matmul_softmax", a, b)
-    (m, k), n = a.shape, b.shape[1]
-    axis = int(dim) % 2
-    if k == 0:
-        return torch.full((m, n), 1.0 / max(1, (m, n)[axis]), dtype=a.dtype, device=a.device)
-    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
-    if m == 0 or n == 0:
+    c, work = _begun(a, b, dim)
+    if not work:
         return c
+    (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
     how, template, arguments, threads, shared, (bm, bn) = cuda_product(a, b)
     step, parts, count = (bm, cdiv(m, bm), n) if axis == 0 else (bn, cdiv(n, bn), m)
     stats = torch.empty(2 * parts * count, dtype=torch.float64 if a.dtype == torch.float64 else torch.float32, device=a.device)

@@ -60,6 +60,43 @@ template <int LINES, int WIDTH, int THREADS, bool WHOLE, class T> struct Operand
     }
 };
 
+// Both operands of a tile BM x BN, BK of the inner dimension in each of several slots of shared memory.
+template <class T, int BM, int BN, int BK, int THREADS, bool A_TURNED, bool B_TURNED, bool WHOLE> struct Operands {
+    using A = Operand<A_TURNED ? BK : BM, A_TURNED ? BM : BK, THREADS, WHOLE, T>;
+    using B = Operand<B_TURNED ? BN : BK, B_TURNED ? BK : BN, THREADS, WHOLE, T>;
+    static constexpr int SLOT = A::BYTES + B::BYTES;
+    Matrix<T> a, b;
+    i64 m, n, k;
+    Tile tile;
+    unsigned base;  // of the slots, and the same as a pointer
+    unsigned char* shared;
+
+    __device__ void fetch(int slot, i64 at) const {
+        const unsigned to = base + slot * SLOT;
+        unsigned char* generic = shared + slot * SLOT;
+        if constexpr (A_TURNED) A::fetch(to, generic, a, at, tile.m, k, m);
+        else A::fetch(to, generic, a, tile.m, at, m, k);
+        if constexpr (B_TURNED) B::fetch(to + A::BYTES, generic + A::BYTES, b, tile.n, at, n, k);
+        else B::fetch(to + A::BYTES, generic + A::BYTES, b, at, tile.n, k, n);
+    }
+
+    // Begin with the first COUNT pieces of BK, a commit for each whether it is there or not.
+    template <int COUNT> __device__ void begin(i64 pieces) const {
+#pragma unroll
+        for (int s = 0; s < COUNT; s++) {
+            if (s < pieces) fetch(s, i64(s) * BK);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+        }
+    }
+};
+
+template <class Acc> __device__ inline void clear(Acc& acc) {
+#pragma unroll
+    for (int i = 0; i < Acc::M; i++)
+#pragma unroll
+        for (int j = 0; j < Acc::N; j++) acc(i, j) = 0;
+}
+
 // BM x BN by WARPS_M x WARPS_N warps.
 template <int BM_, int BN_, int WARPS_M_, int WARPS_N_> struct MmaAcc {
     using F = float;
@@ -80,42 +117,25 @@ template <class T, int BM, int BN, int WARPS_M, int WARPS_N, int BK, int STAGES,
 __device__ inline void product_mma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, float* stats, i64 m, i64 n, i64 k) {
     constexpr int THREADS = 32 * WARPS_M * WARPS_N;
     using Acc = MmaAcc<BM, BN, WARPS_M, WARPS_N>;
-    using A = Operand<A_TURNED ? BK : BM, A_TURNED ? BM : BK, THREADS, WHOLE, T>;
-    using B = Operand<B_TURNED ? BN : BK, B_TURNED ? BK : BN, THREADS, WHOLE, T>;
+    using Both = Operands<T, BM, BN, BK, THREADS, A_TURNED, B_TURNED, WHOLE>;
+    using A = typename Both::A;
+    using B = typename Both::B;
     extern __shared__ __align__(128) unsigned char shared[];
     const unsigned base = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    constexpr int STAGE = A::BYTES + B::BYTES;
     const Tile tile = tile_of_block<BM, BN>(m, n);
+    const Both both{{a, a_stride}, {b, b_stride}, m, n, k, tile, base, shared};
     const int lane = threadIdx.x % 32, sub = lane / 8, r = lane % 8;
-
-    auto fetch = [&](int slot, i64 at) {
-        const unsigned to = base + slot * STAGE;
-        unsigned char* generic = shared + slot * STAGE;
-        if constexpr (A_TURNED) A::fetch(to, generic, {a, a_stride}, at, tile.m, k, m);
-        else A::fetch(to, generic, {a, a_stride}, tile.m, at, m, k);
-        if constexpr (B_TURNED) B::fetch(to + A::BYTES, generic + A::BYTES, {b, b_stride}, tile.n, at, n, k);
-        else B::fetch(to + A::BYTES, generic + A::BYTES, {b, b_stride}, at, tile.n, k, n);
-    };
-
     Acc acc;
-#pragma unroll
-    for (int i = 0; i < Acc::M; i++)
-#pragma unroll
-        for (int j = 0; j < Acc::N; j++) acc(i, j) = 0;
-
+    clear(acc);
     const i64 pieces = (k + BK - 1) / BK;
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (s < pieces) fetch(s, i64(s) * BK);
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    }
+    both.template begin<STAGES - 1>(pieces);
     int slot = 0, next = STAGES - 1;
     for (i64 p = 0; p < pieces; p++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();  // this piece is here for all, and all are done with the one before
-        if (p + STAGES - 1 < pieces) fetch(next, (p + STAGES - 1) * BK);
+        if (p + STAGES - 1 < pieces) both.fetch(next, (p + STAGES - 1) * BK);
         asm volatile("cp.async.commit_group;" ::: "memory");
-        const unsigned at_a = base + slot * STAGE, at_b = at_a + A::BYTES;
+        const unsigned at_a = base + slot * Both::SLOT, at_b = at_a + A::BYTES;
 #pragma unroll
         for (int kk = 0; kk < BK; kk += 16) {
             unsigned fa[Acc::WM / 16][4], fb[Acc::WN / 16][4];

@@ -57,36 +57,17 @@ template <class T, int BM, int BN, int STAGES, bool A_TURNED, bool B_TURNED, boo
 __device__ inline void product_wgmma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, float* stats, i64 m, i64 n, i64 k) {
     constexpr int THREADS = 2 * BM, BK = 64;
     using Acc = WgmmaAcc<BM, BN>;
-    using A = Operand<A_TURNED ? BK : BM, A_TURNED ? BM : BK, THREADS, WHOLE, T>;
-    using B = Operand<B_TURNED ? BN : BK, B_TURNED ? BK : BN, THREADS, WHOLE, T>;
+    using Both = Operands<T, BM, BN, BK, THREADS, A_TURNED, B_TURNED, WHOLE>;
     extern __shared__ __align__(128) unsigned char all_shared[];
     const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(all_shared)), base = (start + 1023) / 1024 * 1024;
     unsigned char* shared = all_shared + (base - start);
-    constexpr int STAGE = A::BYTES + B::BYTES;
     const Tile tile = tile_of_block<BM, BN>(m, n);
-
-    auto fetch = [&](int slot, i64 at) {
-        const unsigned to = base + slot * STAGE;
-        unsigned char* generic = shared + slot * STAGE;
-        if constexpr (A_TURNED) A::fetch(to, generic, {a, a_stride}, at, tile.m, k, m);
-        else A::fetch(to, generic, {a, a_stride}, tile.m, at, m, k);
-        if constexpr (B_TURNED) B::fetch(to + A::BYTES, generic + A::BYTES, {b, b_stride}, tile.n, at, n, k);
-        else B::fetch(to + A::BYTES, generic + A::BYTES, {b, b_stride}, at, tile.n, k, n);
-    };
-
+    const Both both{{a, a_stride}, {b, b_stride}, m, n, k, tile, base, shared};
     Acc acc;
-#pragma unroll
-    for (int i = 0; i < Acc::M; i++)
-#pragma unroll
-        for (int j = 0; j < Acc::N; j++) acc(i, j) = 0;
-
+    clear(acc);
     // A slot is filled again two turns after it was multiplied: then every warp group has waited for that product and met the others since.
     const i64 pieces = (k + BK - 1) / BK;
-#pragma unroll
-    for (int s = 0; s < STAGES - 2; s++) {
-        if (s < pieces) fetch(s, i64(s) * BK);
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    }
+    both.template begin<STAGES - 2>(pieces);
     int slot = 0, next = STAGES - 2;
     for (i64 p = 0; p < pieces; p++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 3) : "memory");
@@ -95,14 +76,14 @@ __device__ inline void product_wgmma(const T* a, i64 a_stride, const T* b, i64 b
         if (!WHOLE) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncthreads();
         // Rows of this warp group: 64 lines, or the panel of 64 columns.
-        const unsigned at_a = base + slot * STAGE + threadIdx.x / 128 * (64 * 128), at_b = base + slot * STAGE + A::BYTES;
+        const unsigned at_a = base + slot * Both::SLOT + threadIdx.x / 128 * (64 * 128), at_b = base + slot * Both::SLOT + Both::A::BYTES;
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
         for (int kk = 0; kk < BK / 16; kk++)
             Wgmma<T>::template run<A_TURNED, !B_TURNED>(acc.at, descriptor(at_a + kk * (A_TURNED ? 2048 : 32), BK * 128),
                                                         descriptor(at_b + kk * (B_TURNED ? 32 : 2048), BK * 128));
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        if (p + STAGES - 2 < pieces) fetch(next, (p + STAGES - 2) * BK);
+        if (p + STAGES - 2 < pieces) both.fetch(next, (p + STAGES - 2) * BK);
         asm volatile("cp.async.commit_group;" ::: "memory");
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
         slot = slot + 1 == STAGES ? 0 : slot + 1;
