@@ -195,6 +195,15 @@ def test_a_compiled_function_as_an_op():
         extension_op(lambda x: x, "(Tensor x) -> Tensor")
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("element", ["float", "half", "bf16", "double"])
+def test_the_documentations_op(element):
+    docs = Path(__file__).resolve().parent.parent / "docs"
+    op = registry.get(f"{docs / 'my_cuda_op.py'}:my_op")
+    assert op.backends == ("cuda",) and not backends.get("triton-cpu").takes(op) and backends.get("torch").takes(op)
+    assert nvrtc.compile(docs / "saxpy.cu", f"saxpy<{element}>", "sm_80").cubin
+
+
 @gpu
 @pytest.mark.gpu
 def test_a_users_kernel(saxpy):
