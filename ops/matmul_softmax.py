@@ -106,11 +106,12 @@ def scale_kernel(c_ptr, stats_ptr, m, n, parts, AXIS: tl.constexpr, STEP: tl.con
     for turn in tl.static_range(TURNS):
         tile_m = tl.program_id(1) * TURNS + turn if AXIS == 0 else tl.program_id(1)
         tile_n = tl.program_id(0) if AXIS == 0 else tl.program_id(0) * TURNS + turn
+        mine = (tile_m * BM if AXIS == 0 else tile_n * BN) // STEP
+        here = lane < count if TURNS == 1 else (lane < count) & (mine < parts)  # the last program's last tiles may lie behind the end
+        own = tl.load(stats_ptr + mine.to(tl.int64) * count + lane, mask=here, other=0.0)
+        factor = tl.exp(own - top) / total
         rows = tile_m * BM + tl.arange(0, BM)
         cols = tile_n * BN + tl.arange(0, BN)
-        mine = (tile_m * BM if AXIS == 0 else tile_n * BN) // STEP
-        own = tl.load(stats_ptr + mine.to(tl.int64) * count + lane, mask=(lane < count) & (mine < parts), other=0.0)
-        factor = tl.exp(own - top) / total
         inside = (rows[:, None] < m) & (cols[None, :] < n)
         ptrs = c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
         x = tl.load(ptrs, mask=inside, other=0.0)
