@@ -191,3 +191,42 @@ def test_interleaving_takes_turns():
 
 def test_times_in_words():
     assert [report.time_text(t) for t in (1.23e-5, 4.56e-3, 1.2)] == ["12.3 us", "4.56 ms", "1.20 s"]
+
+
+def _gpu_row(backend, gpu, wall, device="cuda"):
+    row = {"op": "gelu", "case": "8x8", "dtype": "fp16", "backend": backend, "device": device, "bytes": 256, "flops": 512, "status": "ok", "error": 0.0,
+           "allowed": 1e-3, "peak_bytes": 128, "first_call_s": {"here": 0.1}, "wall_s": clock.summary([wall]), "cpu_s": clock.summary([wall]),
+           "repeats": 1, "rounds_s": [wall, wall * 1.01]}
+    return row | ({"device_s": clock.summary([gpu]), "device_rounds_s": [gpu, gpu * 1.01]} if gpu else {})
+
+
+def test_a_gpus_own_time_stands_beside_the_hosts():
+    from rich.console import Console
+    from triport.bench import compare, runner
+
+    limits = {"bytes_per_s": 4e12, "flop_per_s": 8e14, "flop_per_s_fp32": 5e13}
+    torch_, ours, cpu = _gpu_row("torch", 8e-6, 20e-6), _gpu_row("cuda", 4e-6, 60e-6), _gpu_row("triton-cpu", None, 30e-6, "cpu")
+    for row in (torch_, ours, cpu):
+        runner._fill(row, torch_, limits, "fp16")
+    assert ours["speedup"] == 2.0 and ours["gb_per_s"] == 256 / 4e-6 / 1e9  # by the GPU's time, though its host takes longer
+    assert cpu["gb_per_s"] == 256 / 30e-6 / 1e9
+    data = {"rows": [torch_, ours, cpu], "machine": {
+        "command": "bench", "time": "2026-11-21", "cpu": "c", "gpu": "H", "cuda": "13.0", "cores": 1, "threads": 1, "python": "3", "torch": "2", "triton": "3",
+        "LLVM": "22", "llvmlite": "0", "roofline": {"cpu": {"bytes_per_s": 1e11, "flop_per_s": 1e12}, "cuda": limits}}}
+    text = report.markdown(data)
+    assert "| GPU p50 |" in text and "| 4.0 us | 60.0 us |" in text and "on the GPU copy 4000 GB/s" in text
+    assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
+    out = Console(width=240, record=True, file=open(os.devnull, "w"))
+    report.show(data, out)
+    assert "GPU p50" in out.export_text()
+    slower = {**data, "rows": [torch_, _gpu_row("cuda", 8e-6, 60e-6)]}
+    change = next(c for c in compare.compare(data, slower) if c.key[3] == "cuda")
+    assert change.verdict == "slower" and abs(change.ratio - 2) < 0.01
+
+
+def test_a_run_on_a_gpu_that_is_not_there(capsys):
+    import torch
+    if torch.cuda.is_available():
+        pytest.skip("it is")
+    assert main(["bench", "--device", "cuda"]) == 2
+    assert "--device cuda: " in capsys.readouterr().err
