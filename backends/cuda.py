@@ -86,23 +86,19 @@ def arch(index: int) -> str:
 
 
 @functools.lru_cache(maxsize=None)
-def _kernel(path: Path, name: str, index: int, shared: int, cluster: int):
-    """A kernel, loaded, and allowed to be launched with so much dynamic shared memory (bytes) and clusters of that size."""
+def _kernel(path: Path, name: str, index: int, shared: int):
+    """A kernel, loaded, and allowed to be launched with so much dynamic shared memory, in bytes."""
     from cuda.bindings import driver
     from cuda.core import Device, ObjectCode
 
     Device(index).set_current()  # the caller's torch.cuda.device puts back what was
     built = nvrtc.built(path, name, arch(index))
     kernel = ObjectCode.from_cubin(built.cubin).get_kernel(built.name)
-    asked = []  # beyond these a kernel has to ask
-    if shared > 48 << 10:
-        asked.append((driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, "bytes of shared memory"))
-    if cluster > 8:
-        asked.append((driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, "as clusters of over 8 blocks"))
-    for attribute, value, what in asked:
-        code, = driver.cuKernelSetAttribute(attribute, value, kernel.handle, index)
+    if shared > 48 << 10:  # beyond it a kernel has to ask
+        code, = driver.cuKernelSetAttribute(driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared,
+                                            kernel.handle, index)
         if code != driver.CUresult.CUDA_SUCCESS:
-            raise Error(f"{path.name}: {name} cannot have {value} {what} on {arch(index)}: {code.name}")
+            raise Error(f"{path.name}: {name} cannot have {shared} bytes of shared memory on {arch(index)}: {code.name}")
     return kernel
 
 
@@ -124,14 +120,14 @@ def launch(path: Path, kernel: str, grid: tuple, block: int, *args, cluster: int
     """Launch `kernel` of a .cu file on the current stream of the device of the first tensor among `args`.
 
     args: tensors arrive as pointers, int as 64-bit integers, float as double. grid: 1 to 3 numbers of blocks; cluster: blocks
-    of a cluster along the grid's first dimension (compute capability 9.0 and later); shared: dynamic shared memory, bytes.
+    of a cluster along the grid's first dimension, 8 at most (compute capability 9.0 and later); shared: dynamic shared memory, bytes.
     Raises `CompileError` with NVRTC's log, `Error` where the launch fails."""
     import torch
     from cuda.core import launch as launch_kernel
 
     device = next(a.device for a in args if isinstance(a, torch.Tensor))
     with torch.cuda.device(device):
-        loaded = _kernel(path, kernel, device.index, shared, cluster)
+        loaded = _kernel(path, kernel, device.index, shared)
         stream = _stream(torch.cuda.current_stream().cuda_stream)
         values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
         try:

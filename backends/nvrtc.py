@@ -14,6 +14,7 @@ from .base import CompileError, Unavailable
 
 #: headers that every .cu file may include, beside its own folder's
 HEADERS = Path(__file__).parent.parent / "ops"
+FLAGS = ("-std=c++20", "-default-device", "-lineinfo")
 INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
 
 
@@ -51,12 +52,12 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
-def options(folder: Path, arch: str, more: tuple[str, ...] = ()) -> list[str]:
+def options(folder: Path, arch: str) -> list[str]:
     """NVRTC's command line: `arch` as sm_90a; headers are found beside the source, and ours."""
-    return [f"--gpu-architecture={arch}", "-std=c++20", "-default-device", "-lineinfo", f"-I{folder}", f"-I{HEADERS}", *more]
+    return [f"--gpu-architecture={arch}", *FLAGS, f"-I{folder}", f"-I{HEADERS}"]
 
 
-def compile(path: Path, kernel: str, arch: str, more: tuple[str, ...] = ()) -> Built:
+def compile(path: Path, kernel: str, arch: str) -> Built:
     """`kernel`, a `__global__` function of a .cu file or an instance of a template ("gelu<float>"), for `arch`.
 
     Raises `CompileError` with the compiler's log, which has file:line, and `Unavailable` where there is no NVRTC."""
@@ -77,7 +78,7 @@ def compile(path: Path, kernel: str, arch: str, more: tuple[str, ...] = ()) -> B
     program = done(nvrtc.nvrtcCreateProgram(text.encode(), str(path).encode(), 0, [], []))
     try:
         done(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
-        flags = [o.encode() for o in options(path.parent, arch, more)]
+        flags = [o.encode() for o in options(path.parent, arch)]
         done(nvrtc.nvrtcCompileProgram(program, len(flags), flags))
         mangled = done(nvrtc.nvrtcGetLoweredName(program, kernel.encode())).decode()
         return Built(read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), mangled,
@@ -108,25 +109,25 @@ def sources(path: Path, seen: dict[Path, bytes] | None = None) -> dict[Path, byt
     return seen
 
 
-def key(path: Path, kernel: str, arch: str, more: tuple[str, ...] = ()) -> str:
+def key(path: Path, kernel: str, arch: str) -> str:
     """What a kernel is kept under: everything that decides its code."""
     h = hashlib.sha256()
-    for part in (version(), kernel, arch, *more):
+    for part in (version(), kernel, *FLAGS, arch):
         h.update(part.encode() + b"\0")
     for text in sources(path).values():
         h.update(hashlib.sha256(text).digest())
     return h.hexdigest()
 
 
-def built(path: Path, kernel: str, arch: str, more: tuple[str, ...] = ()) -> Built:
+def built(path: Path, kernel: str, arch: str) -> Built:
     """As `compile`, from Triton's cache folder where it is there, whole and undamaged."""
-    cache = get_cache_manager(key(path, kernel, arch, more))
+    cache = get_cache_manager(key(path, kernel, arch))
     kept = cache.get_file("kernel.cubin")
     if kept is not None:
         found = _unpacked(Path(kept).read_bytes())
         if found is not None:
             return found
-    made = compile(path, kernel, arch, more)
+    made = compile(path, kernel, arch)
     body = made.name.encode() + b"\n" + made.cubin
     cache.put(hashlib.sha256(body).digest() + body, "kernel.cubin", binary=True)
     return made

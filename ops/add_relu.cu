@@ -1,5 +1,4 @@
-// add_relu(x, bias) = max(x + bias, 0) for rows of n elements, `total` in all. The sum is rounded to T before the maximum, as the Triton
-// kernel's is; NaN stays NaN.
+// add_relu(x, bias) = max(x + bias, 0) for rows of n elements, `total` in all. NaN stays NaN.
 #include "common.cuh"
 
 template <class T> __global__ void __launch_bounds__(256) add_relu(const T* x, const T* bias, T* out, i64 total, i64 n) {

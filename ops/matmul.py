@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import heapq
 from pathlib import Path
+from typing import Callable
 
 import torch
 import triton
@@ -154,14 +155,20 @@ def _time(workers: int, slow: int, m: int, n: int, bm: int, bn: int, speed: floa
     return max(free)[0]
 
 
-def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    check("matmul", FLOATS, a=a, b=b)
-    check_product("matmul", a, b)
+def begun(op: str, a: torch.Tensor, b: torch.Tensor, without_terms: Callable = lambda m, n: 0.0) -> tuple[torch.Tensor, bool]:
+    """(the result of an op on a @ b, whether it is still to be computed). without_terms: the value of all its elements where K is 0, from m and n."""
+    check(op, FLOATS, a=a, b=b)
+    check_product(op, a, b)
     (m, k), n = a.shape, b.shape[1]
     if k == 0:
-        return torch.zeros((m, n), dtype=a.dtype, device=a.device)
-    c = roomy(torch.empty((m, n), dtype=a.dtype, device=a.device))
-    if m and n:
+        return torch.full((m, n), without_terms(m, n), dtype=a.dtype, device=a.device), False
+    return roomy(torch.empty((m, n), dtype=a.dtype, device=a.device)), not (m == 0 or n == 0)
+
+
+def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    c, work = begun("matmul", a, b)
+    if work:
+        (m, k), n = a.shape, b.shape[1]
         t = tile_for(a, b)
         launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
                a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
@@ -206,13 +213,9 @@ def cuda_product(a: torch.Tensor, b: torch.Tensor) -> tuple[str, str, tuple, int
 
 
 def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    check("matmul", FLOATS, a=a, b=b)
-    check_product("matmul", a, b)
-    (m, k), n = a.shape, b.shape[1]
-    if k == 0:
-        return torch.zeros((m, n), dtype=a.dtype, device=a.device)
-    c = torch.empty((m, n), dtype=a.dtype, device=a.device)
-    if m and n:
+    c, work = begun("matmul", a, b)
+    if work:
+        (m, k), n = a.shape, b.shape[1]
         how, template, arguments, threads, shared, (bm, bn) = cuda_product(a, b)
         cuda.launch(CUDA, f"matmul_{how}<{template}>", (cdiv(m, bm) * cdiv(n, bn),), threads, *arguments, c, m, n, k, shared=shared)
     return c

@@ -15,9 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
-                     register, replayed, roomy, served, traffic, watched, wrap_triton)
-from .matmul import SMALLEST, cuda_product, multiprocessors, product_tile, tile_for, tile_of_program
+from .common import (WITH_CUDA, Case, Op, cdiv, check_tensors, direct, known, launch, next_power_of_2,
+                     register, replayed, served, traffic, watched, wrap_triton)
+from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_tile, tile_for, tile_of_program
 from .tuning import Tiles
 from ..backends import cuda
 from ..backends.base import ArgumentError
@@ -166,14 +166,7 @@ def _turns(m: int, n: int, bm: int, bn: int, axis: int) -> int:
 
 
 def _begun(a: torch.Tensor, b: torch.Tensor, dim: int) -> tuple[torch.Tensor, bool]:
-    """(the result, whether it is still to be computed)."""
-    check("matmul_softmax", FLOATS, a=a, b=b)
-    check_product("matmul_softmax", a, b)
-    (m, k), n = a.shape, b.shape[1]
-    if k == 0:
-        return torch.full((m, n), 1.0 / max(1, (m, n)[int(dim) % 2]), dtype=a.dtype, device=a.device), False
-    c = roomy(torch.empty((m, n), dtype=a.dtype, device=a.device))
-    return c, not (m == 0 or n == 0)
+    return begun("matmul_softmax", a, b, lambda m, n: 1.0 / max(1, (m, n)[int(dim) % 2]))
 
 
 def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:

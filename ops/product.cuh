@@ -56,6 +56,13 @@ template <int MASK, int COUNT, int BIT = 16, class F, int N, class Join> __devic
 
 // The accumulators of a thread: M x N of a tile, element (i, j) in row(i), col(j). ROW_MATES: lane bits in which threads with the same rows
 // differ, COLUMN_MATES those with the same columns; the rest of them are in other warps, WARPS_M x WARPS_N of them.
+template <class Acc> __device__ inline void clear(Acc& acc) {
+#pragma unroll
+    for (int i = 0; i < Acc::M; i++)
+#pragma unroll
+        for (int j = 0; j < Acc::N; j++) acc(i, j) = 0;
+}
+
 // The lines of a softmax in a tile: its columns for COLUMNS, its rows for ROWS.
 template <bool BY_ROWS, class Acc> struct Lines {
     using F = typename Acc::F;

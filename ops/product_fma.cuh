@@ -74,10 +74,7 @@ __device__ inline void product_fma(const T* a, i64 a_stride, const T* b, i64 b_s
         next_b.read({b, b_stride}, tile.n, at, B_TURNED ? n : k, B_TURNED ? k : n);
     };
     Acc acc;
-#pragma unroll
-    for (int i = 0; i < Acc::M; i++)
-#pragma unroll
-        for (int j = 0; j < Acc::N; j++) acc(i, j) = 0;
+    clear(acc);
     read(0);
     next_a.put(s.a[0]);
     next_b.put(s.b[0]);

@@ -90,13 +90,6 @@ template <class T, int BM, int BN, int BK, int THREADS, bool A_TURNED, bool B_TU
     }
 };
 
-template <class Acc> __device__ inline void clear(Acc& acc) {
-#pragma unroll
-    for (int i = 0; i < Acc::M; i++)
-#pragma unroll
-        for (int j = 0; j < Acc::N; j++) acc(i, j) = 0;
-}
-
 // BM x BN by WARPS_M x WARPS_N warps.
 template <int BM_, int BN_, int WARPS_M_, int WARPS_N_> struct MmaAcc {
     using F = float;
