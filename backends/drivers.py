@@ -27,6 +27,13 @@ class PerThread:
         import triton
         return self._base or triton.runtime.driver.default
 
+    def get_benchmarker(self):
+        """Triton's autotuner keeps what it is given here: it times with the driver of whoever launches then."""
+        def benchmark(*args, **kwargs):
+            return self._now().get_benchmarker()(*args, **kwargs)
+
+        return benchmark
+
     @property
     def utils(self):
         return Utils(self, getattr(self._now(), "utils", None))
@@ -45,6 +52,24 @@ class Utils:
         from .cpu.runtime import Function
         if not isinstance(module, Function):  # code of ours stays mapped
             self._driver.base.utils.unload_module(module)
+
+
+class ChoicesByDevice(dict):
+    """What an autotuner chose (`Autotuner.cache`), for each kind of device apart: Triton's key has sizes and dtypes alone."""
+
+    def __contains__(self, key):
+        return super().__contains__(_with_device(key))
+
+    def __getitem__(self, key):
+        return super().__getitem__(_with_device(key))
+
+    def __setitem__(self, key, value):
+        super().__setitem__(_with_device(key), value)
+
+
+def _with_device(key) -> tuple:
+    import triton
+    return triton.runtime.driver.active.get_current_target().backend, key
 
 
 def is_current(device_type: str) -> bool:

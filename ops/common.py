@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad, profiler
 from torch.library import triton_op
 from triton import knobs
+from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction
 
 from ..backends import choice, drivers, quick, replay
@@ -287,7 +288,10 @@ def served(name: str, *args):
 
 def _serve_by_device(kernel):
     """Let a kernel run on its tensors' device, whoever launches it: torch's tracers launch with the process's driver."""
-    if not isinstance(kernel, JITFunction) or "run" in vars(kernel):  # under TRITON_INTERPRET it is no JITFunction
+    if isinstance(kernel, Autotuner):
+        kernel.cache = drivers.ChoicesByDevice()
+        kernel.__dict__.pop("do_bench", None)  # kept from the first use
+    if not isinstance(kernel, (JITFunction, Autotuner, Heuristics)) or "run" in vars(kernel):  # under TRITON_INTERPRET it is none
         return
 
     def plain(*args, **kwargs):

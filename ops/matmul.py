@@ -18,6 +18,8 @@ import triton.language as tl
 from ..backends import cuda
 from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
                      register, replayed, roomy, served, traffic, watched, wrap_triton)
+from . import product_tma
+from .product import product_tile, tile_of_program
 from .tuning import Tiles
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -25,34 +27,6 @@ CUDA = Path(__file__).with_suffix(".cu")
 
 def reference(a, b):
     return a @ b
-
-
-@triton.jit
-def tile_of_program(pid, m, n, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
-    """(row tile, column tile): GROUP rows of tiles are walked column by column."""
-    tiles_m = tl.cdiv(m, BM)
-    in_group = GROUP * tl.cdiv(n, BN)
-    group = pid // in_group
-    size = min(tiles_m - group * GROUP, GROUP)
-    return group * GROUP + (pid % in_group) % size, (pid % in_group) // size
-
-
-@triton.jit
-def product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK: tl.constexpr,
-                 ACC: tl.constexpr):
-    """The accumulator of rows x cols of a @ b."""
-    ks = tl.arange(0, BK)
-    a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * stride_am + ks[None, :] * stride_ak
-    b_ptrs = b_ptr + ks[:, None] * stride_bk + cols.to(tl.int64)[None, :] * stride_bn
-    acc = tl.zeros((rows.shape[0], cols.shape[0]), dtype=ACC)
-    for start in range(0, k, BK):
-        inside = k - start
-        a = tl.load(a_ptrs, mask=(rows[:, None] < m) & (ks[None, :] < inside), other=0.0)
-        b = tl.load(b_ptrs, mask=(ks[:, None] < inside) & (cols[None, :] < n), other=0.0)
-        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=ACC)
-        a_ptrs += BK * stride_ak
-        b_ptrs += BK * stride_bk
-    return acc
 
 
 @triton.jit
@@ -168,6 +142,9 @@ def begun(op: str, a: torch.Tensor, b: torch.Tensor, without_terms: Callable = l
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c, work = begun("matmul", a, b)
     if work:
+        if product_tma.takes(a, b):
+            product_tma.product(a, b, c)
+            return c
         (m, k), n = a.shape, b.shape[1]
         t = tile_for(a, b)
         launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
@@ -221,7 +198,7 @@ def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel, cuda=_matmul_cuda)
+_matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tma_kernel, cuda=_matmul_cuda)
 
 
 def _setup(ctx, inputs, output):

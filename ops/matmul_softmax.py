@@ -17,7 +17,10 @@ import triton.language as tl
 
 from .common import (WITH_CUDA, Case, Op, cdiv, check_tensors, direct, known, launch, next_power_of_2,
                      register, replayed, served, traffic, watched, wrap_triton)
-from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_tile, tile_for, tile_of_program
+from .matmul import SMALLEST, begun, cuda_product, multiprocessors, tile_for
+from . import product_tma
+from .parts import exp_of, join_parts, keep_part
+from .product import product_tile, tile_of_program
 from .tuning import Tiles
 from ..backends import cuda
 from ..backends.base import ArgumentError
@@ -43,55 +46,17 @@ def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, strid
     acc = product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK, ACC)
     inside = (rows[:, None] < m) & (cols[None, :] < n)
     x = tl.where(inside, acc, -float("inf"))
-    top = tl.max(x, axis=AXIS)
     c_ptrs = c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
     if WHOLE:
-        e = tl.exp(x - tl.expand_dims(top, AXIS))
+        e = tl.exp(x - tl.expand_dims(tl.max(x, axis=AXIS), AXIS))
         y = e * tl.expand_dims(1.0 / tl.sum(e, axis=AXIS), AXIS)
         tl.store(c_ptrs, y.to(c_ptr.dtype.element_ty), mask=inside)
         return
-    base = tl.where(top == -float("inf"), 0.0, top)  # a tile of -inf alone adds nothing
-    e = tl.exp(x - tl.expand_dims(base, AXIS))
-    total = tl.sum(e, axis=AXIS)
+    e, top, total = exp_of(x, AXIS)
     tl.store(c_ptrs, e.to(c_ptr.dtype.element_ty), mask=inside)
     part = tile_m if AXIS == 0 else tile_n
     parts = tl.num_programs(0) // tl.cdiv(n, BN) if AXIS == 0 else tl.num_programs(0) // tl.cdiv(m, BM)
-    lane = cols if AXIS == 0 else rows
-    count = n if AXIS == 0 else m
-    at = stats_ptr + part.to(tl.int64) * count + lane
-    tl.store(at, top, mask=lane < count)
-    tl.store(at + parts.to(tl.int64) * count, total, mask=lane < count)
-
-
-@triton.jit
-def join_parts(stats_ptr, lane, count, parts, AT_ONCE: tl.constexpr):
-    """(maximum, sum of exp(x - maximum)) of all parts of each line; AT_ONCE of them are read together, so that their latencies overlap."""
-    sums_ptr = stats_ptr + parts.to(tl.int64) * count
-    if AT_ONCE == 1:
-        top = tl.load(stats_ptr + lane, mask=lane < count, other=0.0)
-        total = tl.load(sums_ptr + lane, mask=lane < count, other=1.0)
-        for part in range(1, parts):
-            at = part.to(tl.int64) * count + lane
-            t = tl.load(stats_ptr + at, mask=lane < count, other=0.0)
-            s = tl.load(sums_ptr + at, mask=lane < count, other=0.0)
-            new = tl.maximum(top, t)
-            base = tl.where(new == -float("inf"), 0.0, new)
-            total = total * tl.exp(top - base) + s * tl.exp(t - base)
-            top = new
-    else:
-        top = tl.full(lane.shape, -float("inf"), stats_ptr.dtype.element_ty)
-        total = tl.zeros(lane.shape, stats_ptr.dtype.element_ty)
-        for start in range(0, parts, AT_ONCE):
-            part = start + tl.arange(0, AT_ONCE)
-            at = part.to(tl.int64)[:, None] * count + lane[None, :]
-            here = (part < parts)[:, None] & (lane < count)[None, :]
-            t = tl.load(stats_ptr + at, mask=here, other=-float("inf"))
-            s = tl.load(sums_ptr + at, mask=here, other=0.0)
-            new = tl.maximum(top, tl.max(t, axis=0))
-            base = tl.where(new == -float("inf"), 0.0, new)
-            total = total * tl.exp(top - base) + tl.sum(s * tl.exp(t - base[None, :]), axis=0)
-            top = new
-    return top, total
+    keep_part(stats_ptr, top, total, part, parts, cols if AXIS == 0 else rows, n if AXIS == 0 else m)
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -174,13 +139,18 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if not work:
         return c
     (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
-    t, whole = _tile_for(a, b, axis)
+    tma = product_tma.takes(a, b)
+    t, whole = ({}, False) if tma else _tile_for(a, b, axis)
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-    step, parts, lanes = (t["BM"], cdiv(m, t["BM"]), n) if axis == 0 else (t["BN"], cdiv(n, t["BN"]), m)
+    step = product_tma.step(axis) if tma else t["BN" if axis else "BM"]
+    parts, lanes = (cdiv(m, step), n) if axis == 0 else (cdiv(n, step), m)
     # One tile spans all: nothing is kept between kernels. (Not c itself: a tracer would take it for two results.)
     stats = temporary(torch.empty(1 if whole else 2 * parts * lanes, dtype=wide, device=a.device))
-    launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
-           a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
+    if tma:
+        product_tma.product(a, b, c, stats, axis)
+    else:
+        launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
+               a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
     if not whole:
         bm, bn = TILES.get(a.device.type)[axis]
         bm, bn = (min(bm, step), bn) if axis == 0 else (bm, min(bn, step))
@@ -213,7 +183,8 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     return c
 
 
-_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, cuda=_matmul_softmax_cuda)
+_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, product_tma.product_tma_kernel,
+                           cuda=_matmul_softmax_cuda)
 
 
 def _setup(ctx, inputs, output):

@@ -102,6 +102,11 @@ def save(table: dict, path: Path = FILE):
     path.write_text(flat + "\n")
 
 
+def tries(table: str) -> bool:
+    """Does a search try tiles of this table now?"""
+    return table in _trial
+
+
 @contextlib.contextmanager
 def trying(table: str, tiles, op: str, plans: dict):
     """Within it `op`, whose table has the name `table`, uses `tiles`; `plans` keeps what its calls launched."""

@@ -1,5 +1,6 @@
 """CPU and GPU in one process: every thread's launches go to the device of its tensors."""
 
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,9 @@ import triton.language as tl
 from conftest import unavailable
 from triport import ops
 from triport.backends import drivers
+from triport.backends.cpu import benchmarker
 from triport.bench import check
+from triport.ops import common
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
@@ -100,6 +103,95 @@ def test_a_kernel_that_goes_in_another_drivers_time(tmp_cache):
         driver.utils.unload_module(12345)
     assert unloaded == [12345]
     assert torch.equal(out, x * 77)
+
+
+def autotuned():
+    """(an op whose kernel is autotuned, that kernel), new with every call."""
+    configs = [triton.Config({"BLOCK": b}) for b in (64, 256)]
+    kernel = triton.autotune(configs=configs, key=["n"])(triton.jit(scale_kernel.fn))
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        common.launch(common.wrap_triton(kernel), lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),), x, out, x.numel(), FACTOR=3)
+        return out
+
+    return common.register(f"autotuned_{next(_numbers)}", body, kernel).op, kernel
+
+
+_numbers = itertools.count()
+
+
+def test_autotuning_by_device(monkeypatch):
+    """Each driver's benchmarker times what that driver launches, whoever was used first, and each device has its own choice."""
+    timed = []
+
+    class GPU:
+        def get_current_target(self):
+            return GPUTarget("cuda", 90, 32)
+
+        def get_benchmarker(self):
+            return lambda fn, quantiles: [timed.append("cuda") or 1.0] * 3
+
+    op, kernel = autotuned()
+    monkeypatch.setattr(benchmarker, "benchmark", lambda fn, quantiles: [timed.append("cpu") or fn() or 1.0] * 3)
+    x = torch.randn(500)
+    with drivers.compiling_for(GPUTarget("cuda", 90, 32)):  # so that the thread's driver is kept, as beside a GPU
+        with drivers.serving("cpu"):
+            assert torch.equal(op(x), x * 3)
+    assert timed == ["cpu", "cpu"]
+    with drivers._driven_by(GPU()):
+        monkeypatch.setattr(kernel.fn, "run", lambda *args, **kwargs: None)
+        type(kernel).run(kernel, x, torch.empty_like(x), 500, FACTOR=3, grid=(1,), warmup=False)
+    assert timed == ["cpu", "cpu", "cuda", "cuda"]
+    assert {device for device, _ in dict.keys(kernel.cache)} == {"cpu", "cuda"}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "fp64"])
+@pytest.mark.parametrize("outer,n,inner", [(1, 257, 40), (1, 1000, 33), (3, 700, 65), (2, 256, 1)])
+def test_columns_by_parts(outer, n, inner, dtype, seed):
+    """As a GPU has them."""
+    module = sys.modules["triport.ops.softmax"]
+    x = torch.randn(outer, n, inner, generator=torch.Generator().manual_seed(seed)).to(common.DTYPES[dtype]) * 5
+    x[0, :n - 1, 0] = -float("inf")  # parts of nothing else
+    out, whole = check.guarded(tuple(x.shape), x.dtype)
+    module._columns_by_parts(x, out, outer, n, inner)
+    assert check.guards_hold(whole) and check.verdict(ops.registry.get("softmax"), out, [x], {"dim": 1})[0]
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("first", ["cpu", "cuda"])
+def test_autotuning_on_one_device_never_times_the_other(first, monkeypatch):
+    op, kernel = autotuned()
+    seen, by = [], []
+    plain, clocks = type(kernel.fn).run, {"cpu": benchmarker.benchmark, "cuda": triton.testing.do_bench}
+
+    def run(self, *args, **kwargs):
+        if by:
+            seen.append((by[-1], args[0].device.type))
+        return plain(self, *args, **kwargs)
+
+    def clock(device):
+        def timed(*args, **kwargs):
+            by.append(device)
+            try:
+                return clocks[device](*args, **kwargs)
+            finally:
+                by.pop()
+        return timed
+
+    monkeypatch.setattr(type(kernel.fn), "run", run)
+    monkeypatch.setattr(benchmarker, "benchmark", clock("cpu"))
+    monkeypatch.setattr(triton.testing, "do_bench", clock("cuda"))
+    for device in (first, {"cpu": "cuda", "cuda": "cpu"}[first]):
+        x = torch.randn(5000, device=device)
+        assert torch.equal(op(x), x * 3)
+        assert {(device, device)} == set(seen)
+        seen.clear()
+    assert {device for device, _ in dict.keys(kernel.cache)} == {"cpu", "cuda"}
+    for device in ("cpu", "cuda"):  # chosen already
+        op(torch.randn(5000, device=device))
+    assert not seen
 
 
 def test_an_ops_kernel_goes_by_its_tensors():

@@ -1,0 +1,98 @@
+"""Products by TMA: the kernel on the CPU, its code for a GPU, and both together on one."""
+
+import pytest
+import torch
+import triton
+from conftest import unavailable
+from torch._library.triton import set_wrap_triton_enabled
+from triport import ops
+from triport.backends import drivers
+from triport.bench import check
+from triport.ops import product_tma, registry
+from triton.backends.compiler import GPUTarget
+
+gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
+TILE = (32, 64, 16, 4, 2)
+
+
+def matrix(m: int, n: int, dtype, turned: bool, seed: int, device="cpu") -> torch.Tensor:
+    """m x n, its lines (columns where turned) 16 bytes aligned and with room between them."""
+    shape = (n, m) if turned else (m, n)
+    made = torch.randn(shape[0], -(-shape[1] // 8) * 8 + 8, generator=torch.Generator().manual_seed(seed)).to(dtype).to(device)[:, :shape[1]]
+    return made.T if turned else made
+
+
+def exp_and_statistics(x, axis: int, step: int):
+    """(exp(x - top), tops, sums), by parts of `step` along axis."""
+    pieces = x.split(step, axis)
+    tops = [p.amax(axis, keepdim=True) for p in pieces]
+    powers = [(p - t).exp() for p, t in zip(pieces, tops)]
+    return torch.cat(powers, axis), torch.stack([t.squeeze(axis) for t in tops]), torch.stack([p.sum(axis) for p in powers])
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("m,n,k", [(100, 72, 40), (64, 64, 64), (33, 130, 7), (1, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_kernel(dtype, m, n, k, turned, axis, seed):
+    a, b = matrix(m, k, dtype, turned[0], seed), matrix(k, n, dtype, turned[1], seed + 1)
+    c, whole = check.guarded((m, n), dtype)
+    step = TILE[axis or 0]
+    parts, lanes = (triton.cdiv(m, step), n) if axis == 0 else (triton.cdiv(n, step), m)
+    stats, whole_stats = check.guarded((2, parts, lanes), torch.float32)
+    product_tma.product(a, b, c, stats, axis, tile=TILE, programs=3)
+    want = a.double() @ b.double()
+    if axis is not None:
+        want, tops, sums = exp_and_statistics(want, axis, step)
+        assert check.error(stats[0], tops) < 1e-5 and check.error(stats[1], sums) < 1e-5
+    assert check.guards_hold(whole) and check.guards_hold(whole_stats)
+    assert check.error(c, want) < (1e-3 if dtype is torch.float16 else 8e-3)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("element", ["fp16", "bf16"])
+def test_code_for_a_gpu(element, axis):
+    """Operands come by TMA, tensor cores multiply, results leave 16 bytes at a time, nothing is spilled."""
+    from triport.tools.inspector import tools
+
+    bm, bn, bk, warps, stages = product_tma.TILES[axis]
+    kernel = product_tma.product_tma_kernel
+    signature = {"c_ptr": f"*{element}", "stats_ptr": "*fp32", "a": f"tensordesc<{element}[{bm}, {bk}]>", "b": f"tensordesc<{element}[{bk}, {bn}]>",
+                 "m": "i32", "n": "i32", "k": "i32"}
+    consts = {"A_TURNED": False, "B_TURNED": False, "AXIS": axis, "BM": bm, "BN": bn, "BK": bk, "GROUP": 8}
+    names = list(kernel.arg_names)
+    source = triton.compiler.ASTSource(fn=kernel, signature={**signature, **dict.fromkeys(consts, "constexpr")}, constexprs=consts,
+                                       attrs={(names.index(n),): [["tt.divisibility", 16]] for n in ("c_ptr", "stats_ptr", "m", "n", "k")})
+    target = GPUTarget("cuda", 90, 32)
+    with drivers.compiling_for(target):
+        made = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
+    text, usage = tools.sass(made.asm["cubin"]), tools.cubin_usage(made.asm["cubin"], made.metadata.name)
+    assert "UTMALDG" in text and "HGMMA" in text and "STG.E.128" in text
+    assert usage["local memory, bytes"] == 0
+
+
+def test_what_is_not_taken():
+    a = torch.zeros(4096, 4096, dtype=torch.float16)
+    assert not product_tma.takes(a, a)  # on the CPU
+    assert product_tma._turned(a) is False and product_tma._turned(a.T) is True
+    for x in (a[:, ::2], a[:, 1:], torch.zeros(16, 9, dtype=torch.float16), a[:1].expand(16, 4096), torch.zeros(16, dtype=torch.float16).expand(16, 16)):
+        assert product_tma._turned(x) is None, x.stride()
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("m,n,k", [(2048, 2048, 512), (1999, 2301, 130), (5000, 1000, 64)])
+@pytest.mark.parametrize("turned", [(False, False), (True, True)])
+def test_on_a_gpu(turned, m, n, k, dtype, seed):
+    element = torch.float16 if dtype == "fp16" else torch.bfloat16
+    a, b = matrix(m, k, element, turned[0], seed, "cuda"), matrix(k, n, element, turned[1], seed + 1, "cuda").mul_(0.05)
+    with set_wrap_triton_enabled(False):  # as the dispatcher does
+        assert product_tma.takes(a, b) == (torch.cuda.get_device_capability() >= (9, 0))
+    for name, kwargs in (("matmul", {}), ("matmul_softmax", {"dim": 0}), ("matmul_softmax", {"dim": -1})):
+        op = registry.get(name)
+        right, error = check.verdict(op, op.call(a, b, **kwargs), [a, b], kwargs)
+        assert right, (name, kwargs, error)
+    # a view that cannot be described goes by pointers
+    odd = torch.randn(m, k + 1, device="cuda").to(element)[:, 1:]
+    assert check.verdict(registry.get("matmul"), ops.matmul(odd, b), [odd, b], {})[0]
