@@ -1,6 +1,6 @@
 """Backends: one op, several ways to run it. This table is the only list of them.
 
-To add one, write a module with one `Backend` subclass and add a line. `spine` (RISC-V boards, in `spine.py`) takes its line here too.
+To add one, write a module with one `Backend` subclass and add a line.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ BACKENDS = {
     "triton-cpu": "cpu.backend",
     "triton-gpu": "triton_gpu",
     "cuda": "cuda",
+    "spine": "spine.backend",
 }
 
 

@@ -46,18 +46,28 @@ def table(rows: list[dict]) -> Table:
                   f"[{colour}]{speed_text}[/{colour}]" if colour else speed_text,
                   time_text(first["cold"]) if "cold" in first else time_text(first["here"]),
                   time_text(first["disk"]) if "disk" in first else "",
-                  f"{r['peak_bytes'] / 1e6:.1f} MB", f"{r['error']:.0e}")
+                  f"{r['peak_bytes'] / 1e6:.1f} MB" if "peak_bytes" in r else "", f"{r['error']:.0e}")
     return t
 
 
 def measured(limits: dict) -> str:
     """The limits of a run's devices."""
-    out = [f"copy {limits['cpu']['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['cpu']['flop_per_s'] / 1e12:.3f} TFLOP/s (fp32)"]
+    out = []
+    if "cpu" in limits:
+        out.append(f"copy {limits['cpu']['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['cpu']['flop_per_s'] / 1e12:.3f} TFLOP/s (fp32)")
+    if "board" in limits:
+        out.append(f"on the board copy {limits['board']['bytes_per_s'] / 1e9:.2f} GB/s")
     if "cuda" in limits:
         gpu = limits["cuda"]
         out.append(f"on the GPU copy {gpu['bytes_per_s'] / 1e9:.0f} GB/s, products {gpu['flop_per_s'] / 1e12:.0f} TFLOP/s (fp16), "
                    f"{gpu['flop_per_s_fp32'] / 1e12:.1f} (fp32)")
     return "; ".join(out)
+
+
+def board_text(b: dict) -> str:
+    """A board's line."""
+    vectors = f", {b['vlen']}-bit vectors" if b["vlen"] else ""
+    return f"{b['runner']}: {b['cpu']}, {b['arch']}{vectors}, {b['cores']} cores; compiled for {b['target']}"
 
 
 def show(data: dict, console: Console):
@@ -67,6 +77,8 @@ def show(data: dict, console: Console):
                   f"LLVM {m['LLVM']}")
     if "gpu" in m:
         console.print(f"{m['gpu']}; CUDA {m['cuda']}" + (f", NVRTC {m['NVRTC']}, cuda-core {m['cuda-core']}" if "NVRTC" in m else ""))
+    if "board" in m:
+        console.print(board_text(m["board"]))
     console.print("measured here: " + measured(m["roofline"]))
     console.print(table(data["rows"]))
     for r in data["rows"]:
@@ -84,7 +96,8 @@ def markdown(data: dict) -> str:
     gpu = f"{m['gpu']}, CUDA {m['cuda']}; " if "gpu" in m else ""
     columns = ["op", "case", "dtype", "backend", *(["GPU p50"] if device else []), "wall p50", "p20..p80", "CPU p50", "GB/s", "TFLOP/s", "roof",
                "vs torch", "cold", "disk"]
-    out = [f"`triport {m['command']}` on {m['time'][:10]}: {gpu}{m['cpu']}, {m['threads']} threads; Python {m['python']}, torch "
+    board = board_text(m["board"]) + "; " if "board" in m else ""
+    out = [f"`triport {m['command']}` on {m['time'][:10]}: {board}{gpu}{m['cpu']}, {m['threads']} threads; Python {m['python']}, torch "
            f"{m['torch']}, triton {m['triton']}, llvmlite {m['llvmlite']} (LLVM {m['LLVM']}); measured in the run: {measured(m['roofline'])}.", "",
            f"| {' | '.join(columns)} |", "|" + "---|" * 4 + "--:|" * (len(columns) - 4)]
     for r in data["rows"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import time
 import traceback
 from dataclasses import dataclass
 from typing import Callable
@@ -31,6 +32,7 @@ class Plan:
     cold: bool = True
     seed: int = 0
     device: str = "cpu"
+    threads: int = 0
 
     def items(self):
         """(op, dtype name, case) in order. Raises `Error` where nothing is left to run."""
@@ -69,8 +71,12 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
     wrong = 0
     items = plan.items()
     results.meta = machine(plan.device)
-    places = {get_backend(b).place(plan.device) for b in plan.backends}
-    limits = {"cpu": roofline.measure("cpu", torch.get_num_threads())}
+    places = {"board" if hasattr(get_backend(b), "measure") else get_backend(b).place(plan.device) for b in plan.backends}
+    limits = {"cpu": roofline.measure("cpu", torch.get_num_threads())} if places - {"board"} else {}
+    for name in plan.backends:
+        if hasattr(get_backend(name), "measure"):
+            results.meta |= get_backend(name).facts()
+            limits["board"] = {"bytes_per_s": results.meta["board"]["bytes_per_s"]}
     if "cuda" in places:
         limits["cuda"] = roofline.measure("cuda")
     results.meta["roofline"] = limits
@@ -81,7 +87,8 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
         for name in plan.backends:
             if not get_backend(name).takes(op):
                 continue
-            row = _prepare(plan, op, dtype, case, get_backend(name), candidates, wanted)
+            prepare = _on_board if hasattr(get_backend(name), "measure") else _prepare
+            row = prepare(plan, op, dtype, case, get_backend(name), candidates, wanted)
             rows[name] = row
             wrong += row["status"] != "ok"
         wanted.clear()
@@ -150,6 +157,28 @@ def _prepare(plan, op, dtype, case, backend, candidates, wanted) -> dict:
     return row
 
 
+def _on_board(plan, op, dtype, case, backend, candidates, wanted) -> dict:
+    """Check and time a backend whose machine is another one: its program times itself, nothing is interleaved with it."""
+    args = case.make(DTYPES[dtype], "cpu", plan.seed)
+    row = {"op": op.name, "case": case.name, "dtype": dtype, "backend": backend.name, "device": "board", "first_call_s": {},
+           "bytes": op.nbytes(*args, **case.kwargs) if op.nbytes else None, "flops": op.flops(*args, **case.kwargs) if op.flops else None}
+    try:
+        if "cpu" not in wanted:
+            wanted["cpu"] = op.expected(*args, **case.kwargs)
+        start = time.perf_counter()
+        got, answer = backend.measure(op, args, case.kwargs, plan.rounds, plan.threads)
+        e = check.error(got, wanted["cpu"])
+        row |= {"status": "ok" if e <= op.allowed(DTYPES[dtype]) else "wrong", "error": e, "allowed": op.allowed(DTYPES[dtype]),
+                "first_call_s": {"here": answer.first}, "round_trip_s": time.perf_counter() - start}
+        if row["status"] == "ok":
+            row |= {"wall_s": clock.summary(answer.wall), "cpu_s": clock.summary(answer.cpu), "repeats": 1, "rounds_s": answer.wall}
+    except KeyboardInterrupt:
+        raise
+    except Exception as e:
+        row |= {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
+    return row
+
+
 def _time(row: dict, s: clock.Samples, device: list[float] | None):
     row |= {"wall_s": clock.summary(s.wall), "cpu_s": clock.summary(s.cpu), "repeats": s.repeats, "rounds_s": s.wall}
     if device is not None:
@@ -163,7 +192,7 @@ def _fill(row: dict, base: dict | None, limits: dict, dtype: str):
         row["gb_per_s"] = row["bytes"] / t / 1e9
     if row["flops"]:
         row["tflop_per_s"] = row["flops"] / t / 1e12
-    if row["bytes"] or row["flops"]:
+    if (row["bytes"] or row["flops"]) and "flop_per_s" in limits:
         # The time that the machine's slower limit allows, over the time taken.
         least = max((row["bytes"] or 0) / limits["bytes_per_s"], (row["flops"] or 0) / limits.get(f"flop_per_s_{dtype}", limits["flop_per_s"]))
         row["roofline"] = least / t

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, known, launch, next_power_of_2,
+from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2, planned,
                      register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
 
@@ -49,9 +49,10 @@ def flops(x, bias):
 def row_tile(x: torch.Tensor, n: int) -> tuple[int, int]:
     """(rows, columns) of a tile for rows of length n."""
     rows, cols = TILES.get(x.device.type)
-    if not known(n):
+    plan = planned(n)
+    if plan is None:
         return rows, cols
-    width = min(cols, next_power_of_2(n))
+    width = min(cols, next_power_of_2(*plan))
     return rows * max(1, min(16, cols // (4 * width))), width
 
 

@@ -214,6 +214,8 @@ def stamp_kernel():
     sources: tl.constexpr = SOURCES  # noqa: F841
 
 
+#: op -> its body, which launches Triton's kernels
+BODIES: dict[str, Callable] = {}
 #: backend -> op -> its body, where that is not the one that launches Triton's kernels
 IMPLEMENTATIONS: dict[str, dict[str, Callable]] = {"cuda": {}}
 
@@ -238,6 +240,7 @@ class Registered:
 def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callable | None = None) -> Registered:
     """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`. cuda: the same in CUDA C++, for CUDA tensors."""
     full = f"triport::{name}"
+    BODIES[name] = body
     # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
     # here instead; where a version has no such search there is nothing to leave out.
     with mock.patch.object(torch._library.triton, "get_inner_triton_kernels", lambda fn: [], create=True):
@@ -277,6 +280,8 @@ _shapes = threading.local()  # .only: a body runs for the shapes of its results,
 
 def served(name: str, *args):
     """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
+    if getattr(_export, "on", False):
+        return BODIES[name](*args)
     if choice.in_use:
         if compiling():  # a graph outlives its context: it asks for the choice when it runs
             return getattr(torch.ops.triport, f"{name}_by")(*args, "")
@@ -327,6 +332,29 @@ def next_power_of_2(n: int) -> int:
 def known(*sizes) -> bool:
     """Are sizes plain numbers? While torch traces with dynamic shapes they are symbols, on which no tile should depend."""
     return all(type(s) is int for s in sizes)
+
+
+def planned(*sizes) -> tuple | None:
+    """The numbers by which tiles are chosen: `sizes` themselves, and where an export leaves them open those of its case. None where there are
+    none."""
+    if known(*sizes):
+        return sizes
+    if getattr(_export, "on", False):
+        return tuple(s if type(s) is int else int(s.node.hint) for s in sizes)
+    return None
+
+
+_export = threading.local()  # .on: this thread traces an op for a bundle
+
+
+@contextlib.contextmanager
+def exporting():
+    """Within it built-in ops run their bodies, which launch kernels and nothing else, whatever watches."""
+    _export.on = True
+    try:
+        yield
+    finally:
+        _export.on = False
 
 
 def cdiv(a: int, b: int) -> int:

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, known, launch, next_power_of_2,
+from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, planned,
                      register, replayed, roomy, served, traffic, watched, wrap_triton)
 from . import product_tma
 from .product import product_tile, tile_of_program
@@ -82,11 +82,12 @@ def flops(a, b):
 def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     """The table's tile for the matrices at hand."""
     cpu = a.device.type != "cuda"
-    if not known(*a.shape, *b.shape):
+    sizes = planned(a.shape[0], b.shape[1], a.shape[1])
+    if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
     choice = tuple(map(tuple, TILES.get(a.device.type)[speeds_of(a.dtype, a.device.type)]))
     workers = torch.get_num_threads() if cpu else multiprocessors()
-    return _tile(cpu, workers, a.shape[0], b.shape[1], a.shape[1], choice)
+    return _tile(cpu, workers, *sizes, choice)
 
 
 @functools.lru_cache(maxsize=1)

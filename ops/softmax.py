@@ -14,7 +14,7 @@ import triton.language as tl
 
 from ..backends import cuda
 from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
-                     next_power_of_2, register, replayed, roomy, served, traffic, watched, wrap_triton)
+                     next_power_of_2, planned, register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .parts import exp_of, join_parts, keep_part
 from .tuning import Tiles
 
@@ -197,7 +197,9 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     elif known(n) and n <= t["row"]:
         launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n), **warps)
     else:
-        launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=t["piece"], **warps)
+        plan = planned(n)  # a piece that the row fits in, where a row's length is left open
+        piece = t["piece"] if plan is None else min(t["piece"], next_power_of_2(*plan))
+        launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=piece, **warps)
     return out
 
 

@@ -18,6 +18,9 @@ def add(parser):
     parser.add_argument("--device", choices=("cpu", "cuda"),
                         help="where the torch columns run, and which cases are the default (default: cuda where there is a GPU); a run on cpu "
                              "leaves the GPU's backends out")
+    parser.add_argument("--on", metavar="RUNNER", help="the board of backend spine: ssh:user@board, qemu:riscv64?vlen=256 or local (default: $TRIPORT_SPINE); "
+                        "without --backend it runs alone")
+    parser.add_argument("--target", metavar="NAME", help="with --on: the CPU to compile for (default: what suits the board)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure cold and disk-cache first calls")
@@ -34,8 +37,8 @@ def add(parser):
 def run(args) -> int:
     if args.compare:
         return _compare(*args.compare)
-    from ..backends import BACKENDS, available, get
-    from ..backends.base import Error, Unavailable, suggest
+    from ..backends import BACKENDS, available
+    from ..backends.base import Error, suggest
     from ..ops import registry
     from ..ops.common import DTYPES
 
@@ -55,14 +58,26 @@ def run(args) -> int:
         return 0
     import torch
 
+    if args.target and not args.on:
+        raise Error("--target goes with --on; this machine's backends compile for it as it is")
     if args.threads:
         torch.set_num_threads(args.threads)
-    usable = available()
+    if args.on:
+        from ..backends.spine import backend as spine
+        with spine.on(args.on, args.target):
+            return _selected(args, ops, args.backend or ["spine"], [])
+    return _selected(args, ops, args.backend, available())
+
+
+def _selected(args, ops, names: list[str], usable: list) -> int:
+    from ..backends import get
+    from ..backends.base import Error, Unavailable
+
     device = args.device or ("cuda" if any(b.device == "cuda" for b in usable) else "cpu")
     if device == "cuda" and (reason := get("triton-gpu").unavailable()):
         raise Unavailable(f"--device cuda: {reason}")
     backends = []
-    for name in args.backend:
+    for name in names:
         reason = get(name).unavailable()
         if reason:
             raise Unavailable(f"backend {name} cannot run here: {reason}")
@@ -92,7 +107,7 @@ def _measure(args, ops, backends, device: str) -> int:
     from ..bench.results import Results
 
     plan = runner.Plan(ops, backends, args.dtype or ["fp32"], args.case, rounds=args.reps, cold=not args.no_cold,
-                       seed=args.seed, device=device)
+                       seed=args.seed, device=device, threads=args.threads or 0)
     plan.items()  # a selection that is empty says so before anything is measured
     results = Results(args.json)
     remarks = Console(stderr=True)

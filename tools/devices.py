@@ -6,6 +6,7 @@ import json
 
 
 def add(parser):
+    parser.add_argument("--on", metavar="RUNNER", help="describe a board instead: ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--json", action="store_true", help="one JSON object for each backend")
 
 
@@ -39,6 +40,8 @@ def facts(name: str) -> dict:
 def run(args) -> int:
     from ..backends import BACKENDS
 
+    if args.on:
+        return _board(args)
     rows = [facts(name) for name in BACKENDS]
     if args.json:
         print(json.dumps(rows, indent=1))
@@ -51,3 +54,25 @@ def run(args) -> int:
                 print("    versions  " + ", ".join(f"{k} {v}" for k, v in r["versions"].items()))
             print(f"    {'proof' if 'proof' in r else 'reason':9} {r.get('proof') or r.get('reason')}")
     return 1 if any(r["status"] in ("wrong", "failed") for r in rows) else 0
+
+
+def _board(args) -> int:
+    """What the board of `--on` is, its bandwidth, and the proof of backend spine on it."""
+    from ..backends import get
+    from ..backends.spine import backend as spine
+
+    with spine.on(args.on):
+        backend = get("spine")
+        board = backend.facts()["board"]
+        proof = prove(backend)
+    if args.json:
+        print(json.dumps({**board, **proof}, indent=1))
+    else:
+        print(f"{board['runner']}: {proof['status']}")
+        for name, text in (("CPU", board["cpu"]), ("ISA", board["isa"]), ("vectors", f"{board['vlen']} bits" if board["vlen"] else "no registers of RISC-V's"
+                                                                            if board["arch"] == "riscv64" else ""),
+                           ("cores", str(board["cores"])), ("clusters", "; ".join(board["clusters"])), ("memory", f"{board['memory'] / 1e9:.1f} GB"),
+                           ("copy", f"{board['bytes_per_s'] / 1e9:.2f} GB/s"), ("target", board["target"]), ("proof", proof.get("proof") or proof.get("reason"))):
+            if text:
+                print(f"    {name:9} {text}")
+    return 1 if proof["status"] in ("wrong", "failed") else 0

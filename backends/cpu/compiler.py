@@ -46,6 +46,8 @@ class CPUOptions:
     launch_cooperative_grid: bool = False
     launch_pdl: bool = False
     ir_override: str | None = None
+    #: "llir": no machine code is made, as for a bundle, which renames the function first
+    until: str = ""
 
     def hash(self) -> str:
         text = "_".join(f"{k}-{v}" for k, v in sorted(self.__dict__.items()))
@@ -54,7 +56,7 @@ class CPUOptions:
 
 #: the options that a launch may set; everything else is a GPU's and is dropped
 _HEEDED = ("debug", "sanitize_overflow", "enable_fp_fusion", "assume_disjoint", "arch", "instrumentation_mode",
-           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes")
+           "fpsan_homomorphic_casts", "ir_override", "until", "default_dot_input_precision", "supported_fp8_dtypes")
 
 
 @functools.lru_cache(maxsize=1)
@@ -112,6 +114,9 @@ class CPUBackend(BaseBackend):
             return make_asm(kept["llir"], options)
 
         stages["llir"] = llir
+        if options.until == "llir":
+            stages["asm"], stages["obj"] = lambda src, metadata: "", lambda src, metadata: b""
+            return
         stages["asm"] = asm
         stages["obj"] = lambda src, metadata: make_obj(src, kept.get("llir"), options)
 

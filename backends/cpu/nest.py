@@ -604,7 +604,7 @@ class Nest:
         if step > 1:
             partial = self.b.and_(self.b.add(hi, i64(step - 1)), i64(-step))
         yield i64(0), full, step * unroll, facts_true, unroll
-        if step > 1 or lo is not hi:
+        if step * unroll > 1 or lo is not hi:
             yield full, partial, step, {}, 1
         yield partial, end, step, facts_false, 1
 

@@ -394,7 +394,7 @@ def copy_panels(k, src: Source, shape, kind: Kind, width: int, out: Val):
                      for v in range(0, width, lanes)}
             if lanes == 1:
                 masks = {v: b.icmp("slt", b.add(j, i64(v)), columns_end) for v in masks}
-            rows_of(lambda p, v: masked(b, ty, p, size, masks[v]))
+            rows_of(lambda p, v: masked(k, ty, p, size, masks[v]))
 
         k.either(b.icmp("sle", b.add(j, i64(width)), columns_end), lambda: rows_of(lambda p, v: b.load(ty, p, size)), part)
         rest = b.and_(b.add(rows_end, i64(g - 1)), i64(-g))
@@ -403,8 +403,11 @@ def copy_panels(k, src: Source, shape, kind: Kind, width: int, out: Val):
     k.loop(i64(0), i64(n), width, panel, "panel")
 
 
-def masked(b, ty: str, ptr: Val, size: int, mask: Val) -> Val:
+def masked(k, ty: str, ptr: Val, size: int, mask: Val) -> Val:
     """The elements at `ptr` where `mask`, zero elsewhere."""
+    b = k.b
+    if mask.lanes == 1:  # LLVM's masked loads are of vectors
+        return b.select(mask, b.load(ty, b.select(mask, ptr, k.zeros), size), Val(ty, "zeroinitializer"))
     return b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [ptr, const("i32", size), mask, Val(ty, "zeroinitializer")])
 
 
@@ -454,7 +457,7 @@ def turn(k, src: Source, shape, packed: str, lanes: int, group: int, out: Val, p
             for t in range(lanes):
                 here = b.icmp("slt", b.add(column, i64(t)), ends[1])
                 mask = b.and_(inside, b.splat(here, lanes * group))
-                b.store(masked(b, ty, at[t], size, mask), slots[t], 64)
+                b.store(masked(k, ty, at[t], size, mask), slots[t], 64)
 
         def all_there():
             for t in range(lanes):

@@ -1,0 +1,120 @@
+"""`spine`: ops on CPU tensors, computed on a board: exported, sent there with their inputs, and what comes back.
+
+The board is the one that `--on`, `on` or TRIPORT_SPINE names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+
+import torch
+
+from ..base import Backend, Error, Unavailable, Unsupported
+from ..cpu import targets
+from . import bundle, runner
+
+_on: contextvars.ContextVar[str | None] = contextvars.ContextVar("triport_spine", default=None)
+
+
+_row: contextvars.ContextVar = contextvars.ContextVar("triport_spine_row", default=None)
+
+
+@contextlib.contextmanager
+def on(text: str, target: str | None = None):
+    """Within it the backend's board is `text`, as `--on` takes it, and code is made for `target` (default: what suits the board)."""
+    tokens = _on.set(text), _row.set(targets.get(target) if target else None)
+    try:
+        yield runner.get(text)
+    finally:
+        _on.reset(tokens[0])
+        _row.reset(tokens[1])
+
+
+def board_runner() -> runner.Runner:
+    """The chosen runner. Raises `Unavailable` where none is."""
+    found = runner.chosen(_on.get())
+    if found is None:
+        raise Unavailable("no board is chosen: --on ssh:user@board or --on 'qemu:riscv64?vlen=256' in a command, or TRIPORT_SPINE in the environment")
+    return found
+
+
+class Spine(Backend):
+    name = "spine"
+    device = "cpu"
+    compiles = True
+    serves = True
+
+    def unavailable(self) -> str | None:
+        try:
+            board_runner().board
+        except Error as e:
+            return str(e)
+        return None
+
+    def target(self) -> str:
+        r = board_runner()
+        b = r.board
+        vectors = f", {b.vlen}-bit vectors" if b.vlen else ""
+        return f"{r.name}: {b.cpu}, {b.arch}{vectors}, {b.cores} cores; compiled for {(_row.get() or b.row()).name}"
+
+    def versions(self) -> dict[str, str]:
+        import triton
+
+        from ..cpu import machine
+        return {"triton": triton.__version__, **machine.versions()}
+
+    def takes(self, op) -> bool:
+        return "triton-cpu" in op.backends
+
+    def bind(self, op):
+        if not self.takes(op):
+            raise Unsupported(f"{op.name} has no Triton kernel for a CPU")
+
+        def call(*tensors, **kwargs):
+            return self.run(op, tensors, kwargs)[0]
+
+        return call
+
+    def run(self, op, tensors, kwargs: dict, row=None, threads: int = 0, warmup: int = 0, repetitions: int = 0):
+        """(result, the program's answer) of an op on the board."""
+        from ...ops.common import Case, dtype_name
+        kwargs = {k: v for k, v in kwargs.items()}
+        turned = tuple(k for k, t in enumerate(tensors) if t.dim() == 2 and not t.is_contiguous() and t.T.is_contiguous())
+        given = [t if k in turned else t.contiguous() for k, t in enumerate(tensors)]
+        case = Case(tuple(tuple(t.shape) for t in given), kwargs, turned)
+        r = board_runner()
+        made = bundle.for_call(op, case, dtype_name(given[0].dtype), row or _row.get() or r.board.row())
+        outputs, answer = r.call(made, made.manifest["functions"][0]["name"], given, threads, warmup, repetitions)
+        roles = [a["role"] for a in made.manifest["functions"][0]["arguments"]]
+        if "inout" in roles:  # changed in place, there and here
+            for t, role in zip(tensors, roles):
+                if role == "inout":
+                    t.copy_(outputs[0])
+                    return t, answer
+        return outputs[0], answer
+
+    def measure(self, op, tensors, kwargs: dict, rounds: int, threads: int = 0):
+        """(result, the board's times) of `rounds` timed calls there, one after the other."""
+        return self.run(op, tensors, kwargs, _row.get(), threads, warmup=2, repetitions=rounds)
+
+    def facts(self) -> dict:
+        """What a results file says of the board."""
+        import dataclasses
+
+        from . import probe
+        r = board_runner()
+        return {"board": {**dataclasses.asdict(r.board), "target": (_row.get() or r.board.row()).name, "bytes_per_s": probe.bandwidth(r)}}
+
+    def implementation(self, name: str):
+        from ... import ops
+        call = getattr(ops, name)
+        op = ops.Op(name, call, call, ())
+        names = list(inspect.signature(call).parameters)
+
+        def body(*args):
+            tensors = [a for a in args if isinstance(a, torch.Tensor)]
+            return self.run(op, tensors, dict(zip(names[len(tensors):], args[len(tensors):])))[0]
+
+        return body

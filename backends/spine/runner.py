@@ -1,0 +1,325 @@
+"""Where a bundle runs: an emulated board, a board over ssh, or this machine.
+
+`qemu:riscv64?vlen=256` (also qemu:aarch64), `ssh:user@board`, `local`. A runner starts the bundle's program, gives it a request
+and takes its answer; whatever else comes back, or does not come back in time, is an `Error`.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import urllib.parse
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base import Error, Unavailable, suggest
+from ..cpu import targets
+from . import request
+from .bundle import Bundle
+
+#: seconds that one request may take, and an answer of the board about itself
+LIMIT = 300.0
+ASK = 60.0
+#: the K1's extensions on QEMU's bare profile; the last two fill lanes that an instruction leaves open with ones, as hardware may
+_RISCV = "rva22s64,v=true,vlen={vlen},zicond=true,zfh=true,zvfh=true,zbc=true,rvv_ta_all_1s=true,rvv_ma_all_1s=true"
+_SCALAR = "rv64,v=false"
+#: ISA -> (oldest QEMU whose emulation has what our code uses, its package's library of libc)
+_EMULATED = {"riscv64": (10, "libc6-riscv64-cross"), "aarch64": (7, "libc6-arm64-cross")}
+
+
+@dataclass
+class Board:
+    """What a machine says of itself. arch: riscv64, ...; vlen: bits of a vector register, 0 for none; clusters: CPUs that share a
+    level-2 cache; memory: bytes."""
+
+    runner: str
+    arch: str
+    cpu: str
+    isa: str
+    vlen: int
+    cores: int
+    clusters: list[str] = field(default_factory=list)
+    memory: int = 0
+
+    def row(self) -> targets.Target:
+        """The compiler's row for it."""
+        if self.arch == "riscv64":
+            if not self.vlen:
+                return targets.get("rv64gc")
+            if self.cpu in ("spacemit,x60", "Spacemit(R) X60") and self.vlen == 256:
+                return targets.get("spacemit-x60")
+            if self.cpu == "spacemit,x100" and self.vlen == 256:
+                return targets.get("spacemit-k3-x100")
+            if self.cpu == "spacemit,a100" and self.vlen == 1024:
+                return targets.get("spacemit-k3-a100")
+            return targets.get("rv64gcv") if self.vlen == 128 else targets.with_vlen("rv64gcv", self.vlen)
+        if self.arch == "aarch64":
+            return targets.get("aarch64")
+        if self.arch == "x86_64":
+            flags = set(self.isa.split())
+            if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+                return targets.get("x86-64-v4")
+            return targets.get("x86-64-v3" if {"avx2", "fma", "f16c", "bmi2"} <= flags else "x86-64-v2")
+        raise Error(f"{self.runner} is a {self.arch} machine; boards are {', '.join(('riscv64', 'aarch64', 'x86_64'))}")
+
+
+class Runner:
+    """A machine to run bundles on. name: as the user typed it."""
+
+    name: str
+
+    def arch(self) -> str:
+        raise NotImplementedError
+
+    def command(self, bundle: Bundle, arguments: list[str]) -> list[str]:
+        """The argument vector that starts the bundle's program with arguments."""
+        raise NotImplementedError
+
+    def execute(self, bundle: Bundle, arguments: list[str], data: bytes = b"", limit: float | None = None) -> bytes:
+        """What the program writes, given `data`. Raises `Error` where it dies or takes longer than `limit` seconds."""
+        limit = limit or float(os.environ.get("TRIPORT_SPINE_LIMIT", LIMIT))
+        return _execute(self.command(bundle, arguments), data, limit, f"{bundle.name} on {self.name}")
+
+    def call(self, bundle: Bundle, function: str, tensors: list, threads: int = 0, warmup: int = 0, repetitions: int = 0,
+             limit: float | None = None) -> tuple[list, request.Answer]:
+        """(the tensors that a function of the bundle writes, the program's answer). Raises `Error` for a status other than 0."""
+        import torch
+
+        from ...ops.common import DTYPES
+        from .bundle import inputs_of
+        from .library import STATUS
+        number, description = bundle.function(function)
+        given, sizes, _ = inputs_of(description, tensors)
+        data = request.encode(number, given, sizes, threads, warmup, repetitions)
+        lengths = [t.nbytes for role, t in given if role != "in"]
+        try:
+            answer = request.decode(self.execute(bundle, [], data, limit), lengths, repetitions)
+        except Error as e:
+            raise Error(f"{function} on {self.name}: {e}") from None
+        if answer.status:
+            name, text = next(((n, t) for v, n, t in STATUS if v == answer.status), ("an unknown status", "?"))
+            about = f" (vector registers there: {answer.vlen} bits; the code is for {bundle.manifest['target']['name']})" if name.endswith("MACHINE") else ""
+            raise Error(f"{function} on {self.name} returned {name} ({answer.status}): {text}{about}")
+        outputs = []
+        arguments = [a for a in description["arguments"] if a["role"] != "in"]
+        for (role, like), raw, a in zip([g for g in given if g[0] != "in"], answer.outputs, arguments):
+            t = torch.frombuffer(bytearray(raw), dtype=DTYPES[a["dtype"]]) if raw else torch.empty(0, dtype=DTYPES[a["dtype"]])
+            t = t.view(like.shape)
+            outputs.append(t.T if a["transposed"] else t)
+        return outputs, answer
+
+    @functools.cached_property
+    def board(self) -> Board:
+        """What the machine is."""
+        from . import probe
+        bundle = probe.bundle(self.arch())
+        return probe.read(self.name, self.arch(), self.execute(bundle, ["--board"], limit=ASK))
+
+
+def _execute(command: list[str], data: bytes, limit: float, what: str) -> bytes:
+    try:
+        p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    except OSError as e:
+        raise Unavailable(f"{what}: {command[0]} cannot be started ({e.strerror})") from None
+    try:
+        out, err = p.communicate(data, timeout=limit)
+    except subprocess.TimeoutExpired:
+        _stop(p)
+        raise Error(f"{what} did not end within {limit:g} seconds (TRIPORT_SPINE_LIMIT=SECONDS allows more)") from None
+    except BaseException:
+        _stop(p)
+        raise
+    if p.returncode:
+        said = err.decode(errors="replace").strip()[-500:]
+        died = f"died of signal {signal.Signals(-p.returncode).name}" if -p.returncode in set(signal.Signals) else f"ended with exit code {p.returncode}"
+        raise Error(f"{what} {died}" + (f": {said}" if said else ""))
+    return out
+
+
+def _stop(p: subprocess.Popen):
+    """End a process and what it started."""
+    try:
+        os.killpg(p.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    p.communicate()
+
+
+@functools.lru_cache(maxsize=64)
+def _unpacked(digest: str, bundle: "_Hashed") -> Path:
+    """A folder with the bundle, for as long as this process lives."""
+    folder = tempfile.TemporaryDirectory(prefix="triport-bundle-")
+    _folders.append(folder)
+    bundle.value.write(Path(folder.name))
+    return Path(folder.name)
+
+
+_folders: list = []
+
+
+@dataclass(frozen=True)
+class _Hashed:
+    """A bundle that takes no part in a cache's key; its digest does."""
+
+    value: Bundle
+
+    def __eq__(self, other):
+        return isinstance(other, _Hashed)
+
+    def __hash__(self):
+        return 0
+
+
+def program_of(bundle: Bundle) -> str:
+    return str(_unpacked(bundle.digest, _Hashed(bundle)) / bundle.manifest["program"])
+
+
+class Local(Runner):
+    """This machine."""
+
+    name = "local"
+
+    def arch(self) -> str:
+        return platform.machine()
+
+    def command(self, bundle: Bundle, arguments: list[str]) -> list[str]:
+        return [program_of(bundle), *arguments]
+
+
+class Qemu(Runner):
+    """An emulated board: qemu-user."""
+
+    def __init__(self, name: str, arch: str, vlen: int, cpu: str = ""):
+        self.name, self._arch, self.vlen = name, arch, vlen
+        self.program = _qemu(arch)
+        self.root = _root(arch)
+        self.cpu = cpu or ("" if arch != "riscv64" else _RISCV.format(vlen=vlen) if vlen else _SCALAR)
+
+    def arch(self) -> str:
+        return self._arch
+
+    def command(self, bundle: Bundle, arguments: list[str]) -> list[str]:
+        return [self.program, *(["-cpu", self.cpu] if self.cpu else []), "-L", self.root, program_of(bundle), *arguments]
+
+
+@functools.lru_cache(maxsize=None)
+def _qemu(arch: str) -> str:
+    """The emulator's path. TRIPORT_QEMU is the folder of another."""
+    folder = os.environ.get("TRIPORT_QEMU")
+    program = shutil.which(f"qemu-{arch}", path=folder) or shutil.which(f"qemu-{arch}-static", path=folder)
+    oldest = _EMULATED[arch][0]
+    how = (f"qemu-user {oldest} or newer (Debian 12: apt-get install -t bookworm-backports qemu-user; Debian 13, Ubuntu 25.04: apt-get install qemu-user; "
+           "or TRIPORT_QEMU=FOLDER)")
+    if program is None:
+        raise Unavailable(f"qemu-{arch} was not found; it comes with {how}")
+    text = subprocess.run([program, "--version"], capture_output=True, text=True, errors="replace").stdout
+    version = re.search(r"version (\d+)", text)
+    if not version or int(version[1]) < oldest:
+        raise Unavailable(f"{program} is {text.splitlines()[0] if text else 'silent about its version'}: it lacks instructions of these boards, and code for them dies "
+                          f"or goes wrong in it. It takes {how}")
+    return program
+
+
+@functools.lru_cache(maxsize=None)
+def _root(arch: str) -> str:
+    """The folder below which an emulated program finds its C library. TRIPORT_SYSROOT names another."""
+    from .link import LOADERS
+    for folder in (os.environ.get("TRIPORT_SYSROOT"), f"/usr/{arch}-linux-gnu", "/"):
+        if folder and Path(folder + LOADERS[arch]).exists():
+            return folder
+    raise Unavailable(f"no C library for {arch} was found: apt-get install {_EMULATED[arch][1]}, or TRIPORT_SYSROOT=FOLDER that has {LOADERS[arch]}")
+
+
+class Ssh(Runner):
+    """A board over ssh: keys, hosts and options are those of the user's own ssh. A bundle is copied there once, to ~/.cache/triport."""
+
+    _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
+
+    def __init__(self, name: str, host: str):
+        self.name, self.host = name, host
+        self._there: set[str] = set()
+
+    def _command(self, text: str) -> list[str]:
+        return [*self._SSH, "--", self.host, text]  # what follows the host is for the board's shell
+
+    def _ask(self, text: str, data: bytes = b"") -> bytes:
+        return _execute(self._command(text), data, ASK, self.name)
+
+    @functools.lru_cache(maxsize=None)
+    def arch(self) -> str:
+        text = self._ask("uname -m").decode(errors="replace").strip()
+        if text not in ("riscv64", "aarch64", "x86_64"):
+            raise Error(f"{self.name} says it is {text[:40]!r}; boards are riscv64, aarch64 and x86_64")
+        return text
+
+    def command(self, bundle: Bundle, arguments: list[str]) -> list[str]:
+        folder = self._copied(bundle)
+        return self._command(" ".join(["exec", f"{folder}/{shlex.quote(bundle.manifest['program'])}", *map(shlex.quote, arguments)]))
+
+    def _copied(self, bundle: Bundle) -> str:
+        folder = f'"$HOME"/.cache/triport/{bundle.digest}'  # hexadecimal digits
+        if bundle.digest in self._there:
+            return folder
+        program, digest = shlex.quote(bundle.manifest["program"]), bundle.manifest["files"][bundle.manifest["program"]]
+        check = f"cd {folder} 2>/dev/null && echo '{digest}  {bundle.manifest['program']}' | sha256sum -c - >/dev/null 2>&1 && echo whole || echo absent"
+        if self._ask(check).strip() != b"whole":
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode="w") as tar:
+                info = tarfile.TarInfo(bundle.manifest["program"])
+                data = bundle.files[bundle.manifest["program"]]
+                info.size, info.mode = len(data), 0o755
+                tar.addfile(info, io.BytesIO(data))
+            self._ask(f"mkdir -p {folder} && cd {folder} && tar -xf - && chmod 755 ./{program}", packed.getvalue())
+            if self._ask(check).strip() != b"whole":
+                raise Error(f"{self.name}: the bundle did not arrive whole in ~/.cache/triport (is there room, and sha256sum?)")
+        self._there.add(bundle.digest)
+        return folder
+
+
+@functools.lru_cache(maxsize=None)
+def get(text: str) -> Runner:
+    """The runner of `--on TEXT`. Raises `Error` for what is none, `Unavailable` with what to install."""
+    kind, _, rest = text.partition(":")
+    if text == "local":
+        return Local()
+    if kind == "qemu":
+        return _emulated(text, rest)
+    if kind == "ssh":
+        if not re.fullmatch(r"[A-Za-z0-9_][\w.@%:\[\]-]*", rest):
+            raise Error(f"--on {text}: {rest!r} is no host; it takes ssh:board or ssh:user@board, as ssh does")
+        return Ssh(text, rest)
+    raise Error(f"--on: {suggest('runner', kind, ('qemu', 'ssh', 'local'))}. It takes qemu:riscv64?vlen=256, ssh:user@board or local")
+
+
+def _emulated(text: str, rest: str) -> Qemu:
+    arch, _, query = rest.partition("?")
+    if arch not in _EMULATED:
+        raise Error(f"--on {text}: {suggest('emulated machine', arch, _EMULATED)}")
+    options = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    vlen = options.pop("vlen", "256" if arch == "riscv64" else "0")
+    if options:
+        raise Error(f"--on {text}: {suggest('option', next(iter(options)), ['vlen'])}")
+    if arch != "riscv64":
+        if vlen != "0":
+            raise Error(f"--on {text}: vlen is the length of RISC-V's vector registers")
+        return Qemu(text, arch, 0)
+    if vlen not in ("0", "128", "256", "512", "1024"):
+        raise Error(f"--on {text}: vlen is {vlen!r}; it takes 128, 256, 512 or 1024 bits, or 0 for a CPU without vector registers")
+    return Qemu(text, arch, int(vlen))
+
+
+def chosen(text: str | None = None) -> Runner | None:
+    """The runner that `--on` or else TRIPORT_SPINE names; this machine where it is a riscv64 one; else None."""
+    text = text or os.environ.get("TRIPORT_SPINE")
+    if text:
+        return get(text)
+    return get("local") if platform.machine() == "riscv64" else None
