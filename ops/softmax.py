@@ -197,8 +197,8 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     elif known(n) and n <= t["row"]:
         launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n), **warps)
     else:
-        plan = planned(n)  # a piece that the row fits in, where a row's length is left open
-        piece = t["piece"] if plan is None else min(t["piece"], next_power_of_2(*plan))
+        plan = planned(n)  # where a row's length is left open: a piece that the one at hand fits in
+        piece = t["piece"] if plan is None else min(t["piece"], max(64, next_power_of_2(*plan)))
         launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=piece, **warps)
     return out
 

@@ -115,6 +115,7 @@ class Spine(Backend):
 
         def body(*args):
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
-            return self.run(op, tensors, dict(zip(names[len(tensors):], args[len(tensors):])))[0]
+            out = self.run(op, tensors, dict(zip(names[len(tensors):], args[len(tensors):])))[0]
+            return None if any(out is t for t in tensors) else out  # an op of torch's returns nothing that it was given
 
         return body

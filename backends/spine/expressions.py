@@ -16,6 +16,7 @@ class Emitter:
     def __init__(self, names: dict, lines: list[str]):
         self.names, self.lines = dict(names), lines
         self.known: dict = {}
+        self.overflows: list[str] = []  # an i1 for each product: did it not fit 64 bits?
         self.count = 0
 
     def emit(self, text: str) -> str:
@@ -36,11 +37,14 @@ class Emitter:
     def _compute(self, e) -> str:
         name = type(e).__name__
         if isinstance(e, sympy.Add):
-            return self._fold("add nsw", e.args)
+            first, *rest = map(self.value, e.args)
+            for x in rest:
+                first = self.emit(f"add i64 {first}, {x}")
+            return first
         if isinstance(e, sympy.Mul) and all(a.is_integer is not False for a in e.args):
-            return self._fold("mul nsw", e.args)
+            return self._product(e.args)
         if isinstance(e, sympy.Pow) and isinstance(e.exp, sympy.Integer) and 0 < e.exp < 8:
-            return self._fold("mul nsw", [e.base] * int(e.exp))
+            return self._product([e.base] * int(e.exp))
         if name in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
             return self._floor(*map(self.value, e.args))[0]
         if name in ("Mod", "PythonMod"):
@@ -62,10 +66,12 @@ class Emitter:
             return self.emit(f"xor i1 {self.value(e.args[0])}, true")
         raise Unsupported(f"a size is {e}, and a bundle computes with sums, products, divisions, minima and maxima of whole numbers")
 
-    def _fold(self, op: str, args) -> str:
+    def _product(self, args) -> str:
         first, *rest = map(self.value, args)
         for x in rest:
-            first = self.emit(f"{op} i64 {first}, {x}")
+            both = self.emit(f"call {{ i64, i1 }} @llvm.smul.with.overflow.i64(i64 {first}, i64 {x})")
+            first = self.emit(f"extractvalue {{ i64, i1 }} {both}, 0")
+            self.overflows.append(self.emit(f"extractvalue {{ i64, i1 }} {both}, 1"))
         return first
 
     def _floor(self, x: str, y: str) -> tuple[str, str]:

@@ -1,0 +1,31 @@
+"""The kernels of a bundle for a K1: hot loops of vector code without spills, calls or fp64, as those compiled in process (test_vectors.py)."""
+
+import pytest
+from triport.backends.cpu import machine, targets as rows
+from triport.backends.spine import library
+from triport.backends.spine.trace import trace
+from triport.ops import registry
+from triport.tools.inspector import code, report, targets, verdict
+
+REQUIRED = verdict.requirements("vector>=0.95, spills=0, calls=0, f64=0")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "int32"])
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_hot_loops(name, dtype, tmp_path):
+    op, row, goal = registry.get(name), rows.get("spacemit-x60"), targets.get("spacemit-x60")
+    if dtype not in op.dtypes:
+        pytest.skip(f"{name} takes {', '.join(op.dtypes)}")
+    seen = set()
+    for case in op.cases_on("cpu"):
+        for launch in trace(op, case, dtype, row).launches:
+            key = (launch.kernel.__name__, *map(str, launch.consts.items()))
+            if key in seen:
+                continue
+            seen.add(key)
+            path = tmp_path / "kernel.s"
+            path.write_text(machine.emit_assembly(library.compile_kernel(launch, row, launch.kernel.__name__).llir, row))
+            r = report.of(code.of_file(path, goal))
+            assert not r.failures(REQUIRED), f"{case.name} {launch.consts}: " + "\n".join(r.failures(REQUIRED))
+            assert r.unknown == 0
+    assert seen
