@@ -44,6 +44,8 @@ class Backend:
     compiles: bool = False
     #: True where `backends.use` can choose it for the ops
     serves: bool = False
+    #: True where another machine computes, and times itself (`spine`)
+    elsewhere: bool = False
 
     def place(self, device: str) -> str:
         """The device of this backend's tensors in a run on `device`."""

@@ -76,7 +76,11 @@ def is_current(device_type: str) -> bool:
     """Does Triton's active driver serve tensors on `device_type` in this thread?"""
     import triton
 
-    return (triton.runtime.driver.active.get_current_target().backend == "cpu") == (device_type != "cuda")
+    try:
+        target = triton.runtime.driver.active.get_current_target()
+    except RuntimeError:  # no driver is active, and none would be by itself
+        return False
+    return (target.backend == "cpu") == (device_type != "cuda")
 
 
 def serving(device_type: str):
@@ -88,11 +92,12 @@ def switched(device_type: str):
     """Within it Triton's active driver serves `device_type` in this thread."""
     import triton
 
-    return _driven_by(triton.runtime.driver.default if device_type == "cuda" else cpu_driver())
+    return driven_by(triton.runtime.driver.default if device_type == "cuda" else cpu_driver())
 
 
 @contextlib.contextmanager
-def _driven_by(driver):
+def driven_by(driver):
+    """Within it `driver` is Triton's active one in this thread."""
     import triton
 
     config = triton.runtime.driver
@@ -129,16 +134,20 @@ class Offline:
 
 def compiling_for(target):
     """Within it this thread compiles kernels for `target`, a Triton GPUTarget, and does not launch them (`kernel.warmup`)."""
-    return _driven_by(Offline(target))
+    return driven_by(Offline(target))
 
 
 _cpu = None
 
 
 def cpu_driver():
-    """This process's CPU driver."""
+    """This process's CPU driver: ours, or that of another package that is there for target "cpu"."""
     global _cpu
     if _cpu is None:
+        from . import foreign
+        other = foreign.found()
+        if other is not None:
+            return foreign.driver_of(other)
         from .cpu.driver import CPUDriver
         _cpu = CPUDriver()
     return _cpu

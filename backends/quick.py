@@ -38,7 +38,8 @@ def launch(kernel, grid: tuple, args: tuple, consts: dict):
     if found is None or kernel.pre_run_hooks or replay.hooked():
         with drivers.serving("cpu"):
             compiled = kernel[grid](*args, **consts)
-        if key is not None and compiled is not None and not kernel.used_global_vals:
+        ours = hasattr(getattr(compiled, "run", None), "slots")  # not what another package's driver made
+        if key is not None and compiled is not None and not kernel.used_global_vals and ours:
             if len(memo) >= _LIMIT:
                 memo.clear()
             memo[key] = (compiled.run, compiled.function)

@@ -71,10 +71,10 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
     wrong = 0
     items = plan.items()
     results.meta = machine(plan.device)
-    places = {"board" if hasattr(get_backend(b), "measure") else get_backend(b).place(plan.device) for b in plan.backends}
+    places = {"board" if get_backend(b).elsewhere else get_backend(b).place(plan.device) for b in plan.backends}
     limits = {"cpu": roofline.measure("cpu", torch.get_num_threads())} if places - {"board"} else {}
     for name in plan.backends:
-        if hasattr(get_backend(name), "measure"):
+        if get_backend(name).elsewhere:
             results.meta |= get_backend(name).facts()
             limits["board"] = {"bytes_per_s": results.meta["board"]["bytes_per_s"]}
     if "cuda" in places:
@@ -87,7 +87,7 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
         for name in plan.backends:
             if not get_backend(name).takes(op):
                 continue
-            prepare = _on_board if hasattr(get_backend(name), "measure") else _prepare
+            prepare = _on_board if get_backend(name).elsewhere else _prepare
             row = prepare(plan, op, dtype, case, get_backend(name), candidates, wanted)
             rows[name] = row
             wrong += row["status"] != "ok"

@@ -32,6 +32,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
+    config.addinivalue_line("markers", "userland: runs a riscv64 Debian under QEMU")
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ def test_autotuning_by_device(monkeypatch):
         with drivers.serving("cpu"):
             assert torch.equal(op(x), x * 3)
     assert timed == ["cpu", "cpu"]
-    with drivers._driven_by(GPU()):
+    with drivers.driven_by(GPU()):
         monkeypatch.setattr(kernel.fn, "run", lambda *args, **kwargs: None)
         type(kernel).run(kernel, x, torch.empty_like(x), 500, FACTOR=3, grid=(1,), warmup=False)
     assert timed == ["cpu", "cpu", "cuda", "cuda"]

@@ -53,7 +53,7 @@ class CheckedCacheManager(FileCacheManager):
 def _whole(group: dict, filename: str) -> bool:
     try:
         metadata = json.loads(Path(group[filename]).read_text())
-        if metadata["target"]["backend"] != "cpu":
+        if metadata["target"]["backend"] != "cpu" or "target_row" not in metadata:
             return True  # another backend's entry: not ours to judge
         objects = [p for name, p in group.items() if name.endswith(".obj")]
         texts = [p for name, p in group.items() if not name.endswith(".obj")]

@@ -115,7 +115,8 @@ class CPUBackend(BaseBackend):
 
         stages["llir"] = llir
         if options.until == "llir":
-            stages["asm"], stages["obj"] = lambda src, metadata: "", lambda src, metadata: b""
+            from . import cache
+            stages["asm"], stages["obj"] = lambda src, metadata: "# not made\n", lambda src, metadata: cache.seal(b"")
             return
         stages["asm"] = asm
         stages["obj"] = lambda src, metadata: make_obj(src, kept.get("llir"), options)

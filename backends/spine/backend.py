@@ -1,6 +1,7 @@
 """`spine`: ops on CPU tensors, computed on a board: exported, sent there with their inputs, and what comes back.
 
-The board is the one that `--on`, `on` or TRIPORT_SPINE names.
+The board is the one that `--on`, `on` or TRIPORT_SPINE names. Where spine-triton (or another package for target "cpu") is
+installed, as on a board with SpacemiT's Triton, and no other board is named, that package compiles and runs them here.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import inspect
+import os
 
 import torch
 
+from .. import foreign
 from ..base import Backend, Error, Unavailable, Unsupported
 from ..cpu import targets
 from . import bundle, runner
@@ -40,6 +43,11 @@ def board_runner() -> runner.Runner:
     return found
 
 
+def installed() -> foreign.Foreign | None:
+    """The package that is installed for target "cpu", where no board is named."""
+    return None if _on.get() or os.environ.get("TRIPORT_SPINE") else foreign.found()
+
+
 class Spine(Backend):
     name = "spine"
     device = "cpu"
@@ -48,12 +56,17 @@ class Spine(Backend):
 
     def unavailable(self) -> str | None:
         try:
-            board_runner().board
+            if (other := installed()) is not None:
+                foreign.driver_of(other)
+            else:
+                board_runner().board
         except Error as e:
             return str(e)
         return None
 
     def target(self) -> str:
+        if (other := installed()) is not None:
+            return foreign.target_of(other)
         r = board_runner()
         b = r.board
         vectors = f", {b.vlen}-bit vectors" if b.vlen else ""
@@ -73,6 +86,9 @@ class Spine(Backend):
             raise Unsupported(f"{op.name} has no Triton kernel for a CPU")
 
         def call(*tensors, **kwargs):
+            if (other := installed()) is not None:
+                with foreign.active(other):
+                    return op.call(*tensors, **kwargs)
             return self.run(op, tensors, kwargs)[0]
 
         return call
@@ -95,6 +111,11 @@ class Spine(Backend):
                     return t, answer
         return outputs[0], answer
 
+    @property
+    def elsewhere(self) -> bool:
+        """Does another machine compute, and time itself?"""
+        return installed() is None
+
     def measure(self, op, tensors, kwargs: dict, rounds: int, threads: int = 0):
         """(result, the board's times) of `rounds` timed calls there, one after the other."""
         return self.run(op, tensors, kwargs, _row.get(), threads, warmup=2, repetitions=rounds)
@@ -114,6 +135,10 @@ class Spine(Backend):
         names = list(inspect.signature(call).parameters)
 
         def body(*args):
+            if (other := installed()) is not None:
+                from ...ops import common
+                with foreign.active(other):
+                    return common.BODIES[name](*args)
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
             out = self.run(op, tensors, dict(zip(names[len(tensors):], args[len(tensors):])))[0]
             return None if any(out is t for t in tensors) else out  # an op of torch's returns nothing that it was given

@@ -50,8 +50,9 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
     from triton import knobs
     from triton.runtime import driver
 
-    from ...backends import drivers
-    with drivers.compiling_for(goal.triton()):
+    from ...backends import drivers, foreign
+    other = foreign.found() if goal.backend == "cpu" and goal.name == "native" else None
+    with foreign.active(other) if other is not None else drivers.compiling_for(goal.triton()):
         try:
             compiled = launch.compile()
             if _file(launch.kernel) not in str(compiled.asm.get("ttir", "")):  # kept from a file of the same text elsewhere: its lines are not here
@@ -89,6 +90,7 @@ def _file(kernel) -> str:
 
 def of_compiled(compiled, goal: Goal | None = None) -> Code:
     """From an already compiled kernel: what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return."""
+    from ...backends import foreign
     from . import targets
     asm = dict(compiled.asm)
     meta = compiled.metadata
@@ -119,14 +121,22 @@ def of_compiled(compiled, goal: Goal | None = None) -> Code:
         facts["scratch, bytes"] = getattr(meta, "scratch_bytes", 0)
         if "obj" in stages:
             from ...backends.cpu import cache
-            stages["obj"] = cache.checked(stages["obj"], name_of(compiled))
+            if hasattr(meta, "target_row"):
+                stages["obj"] = cache.checked(stages["obj"], name_of(compiled))
+    elif goal.backend == "cpu" and (other := foreign.found()) is not None:
+        text, data = foreign.assembly(compiled, other)
+        stages["asm"] = text
+        if data:
+            stages["obj"] = data
+        facts["compiler"] = other.name
     else:
         raise Error(f"the kernel object {compiled!r} holds no assembly; it has {', '.join(asm)}")
     order = {n: k for k, n in enumerate(STAGES)}
     stages = dict(sorted(stages.items(), key=lambda kv: order.get(kv[0], 99)))
     files = (_file(kernel),) if kernel is not None else ()
     name = name_of(compiled)
-    return Code(name, goal.name, goal.isa, text, {"cpu": "triton-cpu"}.get(goal.backend, "triton-gpu"), stages, files, facts, vlen=goal.vlen,
+    by = facts.get("compiler") or {"cpu": "triton-cpu"}.get(goal.backend, "triton-gpu")
+    return Code(name, goal.name, goal.isa, text, str(by), stages, files, facts, vlen=goal.vlen,
                 vector_bits=goal.vector_bits, only=(name,) if goal.backend == "cpu" else ())
 
 
