@@ -30,10 +30,12 @@ class Change:
     basis: str = ""
     old_s: float | None = None
     new_s: float | None = None
+    #: the times are of two machines: a laptop's and a board's
+    across: bool = False
 
     @property
     def is_regression(self) -> bool:
-        return self.verdict in ("slower", "broken")
+        return self.verdict == "broken" or self.verdict == "slower" and not self.across
 
 
 def _rows(data: dict) -> dict[tuple, dict]:
@@ -56,6 +58,10 @@ def compare(old: dict, new: dict) -> list[Change]:
     """The changes from results `old` to `new` (as `results.load` gives them), in the new run's order. Raises `Error` where they have no
     row in common."""
     before, after = _rows(old), _rows(new)
+    boards = [d["machine"].get("board", {}).get("runner") for d in (old, new)]
+    across = boards[0] != boards[1]
+    if across:  # what runs our kernels there against what runs them here
+        before, after = ({(*k[:3], "spine" if k[3] == "triton-cpu" else k[3]): r for k, r in rows.items() if k[3] != "torch"} for rows in (before, after))
     if not before.keys() & after.keys():
         raise Error("the two results files have no row in common (op, case, dtype and backend)")
     out = []
@@ -69,6 +75,7 @@ def compare(old: dict, new: dict) -> list[Change]:
             out.append(Change(key, "broken" if y["status"] != "ok" else "mended"))
         else:
             out.append(_change(key, x, y, before, after))
+            out[-1].across = across
     return out
 
 
@@ -95,7 +102,14 @@ def differences(old: dict, new: dict) -> list[str]:
     """What else differs between the runs, in words: machine, threads, versions."""
     names = {"cpu": "CPU", "threads": "threads", "torch": "torch", "triton": "triton", "LLVM": "LLVM", "python": "Python"}
     x, y = old["machine"], new["machine"]
-    return [f"{text}: {x.get(k)} before, {y.get(k)} now" for k, text in names.items() if x.get(k) != y.get(k)]
+    def board(m: dict):
+        b = m.get("board")
+        return f"{b['runner']} ({b['cpu']}, {b['target']})" if b else "this machine"
+
+    said = [f"{text}: {x.get(k)} before, {y.get(k)} now" for k, text in names.items() if x.get(k) != y.get(k)]
+    if board(x) != board(y):
+        said.insert(0, f"kernels ran on: {board(x)} before, {board(y)} now")
+    return said
 
 
 def show(changes: list[Change], remarks: list[str], console):

@@ -83,3 +83,21 @@ def test_command(tmp_path, capsys):
     code, text = run(paths["wrong"])
     assert code == 1 and "broken" in text and "threads: 2 before, 16 now" in text
     assert run(paths["other"])[0] == 2 and run(tmp_path / "none.json")[0] == 2
+
+
+def test_a_board_against_a_laptop():
+    """triton-cpu there is what spine is here; a slower board is no regression, a wrong result is one."""
+    def rows(backend, *times, status="ok"):
+        return [{"op": "softmax", "case": "8x8", "dtype": "fp32", "backend": backend, "status": status, "rounds_s": list(times),
+                 "wall_s": {"p20": times[0], "p50": times[0], "p80": times[0]}}]
+
+    laptop = {"machine": {"cpu": "L"}, "rows": rows("torch", 1e-3, 1e-3) + rows("triton-cpu", 1e-3, 1e-3)}
+    board = {"machine": {"cpu": "L", "board": {"runner": "ssh:k1", "cpu": "spacemit,x60", "target": "spacemit-x60"}}, "rows": rows("spine", 5e-3, 5e-3)}
+    (change,) = compare.compare(laptop, board)
+    assert (change.verdict, round(change.ratio, 6), change.is_regression, change.key[3]) == ("slower", 5.0, False, "spine")
+    assert compare.differences(laptop, board) == ["kernels ran on: this machine before, ssh:k1 (spacemit,x60, spacemit-x60) now"]
+    board["rows"] = rows("spine", 5e-3, 5e-3, status="wrong")
+    assert compare.compare(laptop, board)[0].is_regression
+    board["rows"] = rows("spine", 5e-3, 5e-3)
+    later = {**board, "rows": rows("spine", 9e-3, 9e-3)}
+    assert compare.compare(board, later)[0].is_regression  # one board, twice

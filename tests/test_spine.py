@@ -317,7 +317,7 @@ def test_no_bundle(tmp_path):
 
 @pytest.mark.parametrize("text,message", [
     ("qemu:sparc", "unknown emulated machine 'sparc'"), ("qemu:riscv64?vlen=100", "it takes 128, 256, 512 or 1024"), ("qemu:riscv64?vln=256", "did you mean 'vlen'"),
-    ("qemu:aarch64?vlen=128", "RISC-V's vector registers"), ("ssh:", "is no host"), ("ssh:-oProxyCommand=evil", "is no host"), ("ssh:a b", "is no host"),
+    ("qemu:aarch64?vlen=128", "RISC-V's vector registers"), ("qemu:riscv64?zvfh=no", "it takes true or false"), ("ssh:", "is no host"), ("ssh:-oProxyCommand=evil", "is no host"), ("ssh:a b", "is no host"),
     ("ssh:x;reboot", "is no host"), ("qem:riscv64", "did you mean 'qemu'"), ("", "unknown runner")])
 def test_runners_that_are_none(text, message):
     with pytest.raises(Error, match=message):
@@ -500,6 +500,17 @@ def test_export_command(tmp_path, capsys):
                                (["export", "softmax", "--target", HERE, "--reps", "-1", "-o", str(out)], "--reps")):
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
+
+
+def test_targets_of_a_board(tmp_path, capsys):
+    """`--on` instead of `--target`."""
+    assert main(["export", "square", "--on", "local", "-o", str(tmp_path / "b"), "--reps", "0"]) == 0
+    assert bundle.load(tmp_path / "b").manifest["target"]["name"] == runner.get("local").board.row().name
+    capsys.readouterr()
+    assert main(["asm", "square", "--on", "local", "--case", "128x128"]) == 0
+    assert runner.get("local").board.row().name in capsys.readouterr().out
+    assert main(["export", "square", "-o", str(tmp_path / "c")]) == 2
+    assert "--target NAME or --on RUNNER" in capsys.readouterr().err
 
 
 def test_a_users_op(tmp_path):

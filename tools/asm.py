@@ -17,6 +17,7 @@ def add(parser):
                      "\"vector>=0.9, spills=0\"\n  triport asm kernel.cubin --html kernel.html")
     parser.add_argument("what", nargs="?", help="an op; file.py:kernel; file.py:OP; file.cu:kernel; or a .s, .ptx, .o, .so, .cubin, .hsaco file")
     parser.add_argument("--target", action="append", default=[], metavar="NAME", help="a target, repeatable (default: native); --list-targets")
+    parser.add_argument("--on", metavar="RUNNER", help="the CPU of a board: ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--list-targets", action="store_true", help="list the targets and stop")
     parser.add_argument("--vlen", type=int, metavar="BITS", help="width of RISC-V's vector registers")
     parser.add_argument("--backend", choices=("triton", "torch-compile"), default="triton",
@@ -50,6 +51,10 @@ def run(args) -> int:
         raise Error("say what to look at: an op (triport bench --list), file.py:kernel, or a .s, .ptx, .o, .so, .cubin file")
     required = verdict.requirements(args.require) if args.require else []
     goals = [targets.get(t, args.vlen) for t in args.target]
+    if args.on:
+        from ..backends.spine import runner
+        name, _, vlen = runner.get(args.on).board.row().name.partition(":vlen")
+        goals.append(targets.get(name, int(vlen) if vlen else None))
     for path in (args.html, args.output):
         if path and not path.resolve().parent.is_dir():
             raise Error(f"{path}: there is no folder {path.resolve().parent}")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 def add(parser):
     parser.add_argument("op", nargs="+", metavar="OP", help="an op, built in or a triport.ops.Op in a file of yours (FILE.py:NAME)")
-    parser.add_argument("--target", required=True, metavar="NAME", help="the CPU: spacemit-x60, rv64gcv:vlen512, aarch64, x86-64-v3, native, ...")
+    parser.add_argument("--target", metavar="NAME", help="the CPU: spacemit-x60, rv64gcv:vlen512, aarch64, x86-64-v3, native, ...")
+    parser.add_argument("--on", metavar="RUNNER", help="instead of --target: the CPU of a board, ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--case", action="append", default=[], metavar="TEXT", help="cases whose name contains TEXT, or is it; repeatable (default: each "
                         "op's first). Sizes stay arguments: a case chooses layouts, parameters, the sizes that tiles are made for, and what is checked")
     parser.add_argument("--dtype", action="append", default=[], metavar="NAME", help="fp32, fp16, bf16, int32, ...; repeatable (default: fp32, or the op's first)")
@@ -46,7 +47,7 @@ def wanted(names: list[str], cases: list[str], dtypes: list[str]) -> list[tuple]
 def run(args) -> int:
     from ..backends.base import Error
     from ..backends.cpu import targets
-    from ..backends.spine import bundle
+    from ..backends.spine import bundle, runner
 
     if args.name and not re.fullmatch(r"[A-Za-z0-9][\w-]*", args.name):
         raise Error(f"--name {args.name!r}: it takes letters, digits, - and _, a letter or digit first")
@@ -54,7 +55,9 @@ def run(args) -> int:
         raise Error(f"--reps {args.reps}: it takes a number from 0 to 10000")
     if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir()) and not (args.output / "manifest.json").is_file()):
         raise Error(f"-o {args.output}: there is something else already; it takes a new folder, an empty one, or one with a bundle")
-    row = targets.get(args.target)
+    if not args.target and not args.on:
+        raise Error("say for which CPU: --target NAME or --on RUNNER")
+    row = targets.get(args.target) if args.target else runner.get(args.on).board.row()
     made = bundle.make(wanted(args.op, args.case, args.dtype), row, args.name, seed=args.seed, repetitions=args.reps)
     made.write(args.output)
     m = made.manifest

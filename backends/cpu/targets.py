@@ -69,8 +69,9 @@ TARGETS = {t.name: t for t in (
            dot_unroll=1, bf16_dot="neon", **_ARM),
     Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,
            dot=(4, 2), half=False, **_RISCV),
-    Target("rv64gcv", cpu="generic-rv64", features=_RVA22V + ",+zvl128b", isa="RVV", vector_bits=128, registers=32,
-           dot=(8, 2), dot_unroll=1, **_RISCV),
+    # Any core with vectors: RVA22 with V need not have instructions for f16.
+    Target("rv64gcv", cpu="generic-rv64", features="+m,+a,+f,+d,+c,+v,+zvl128b", isa="RVV", vector_bits=128, registers=32,
+           dot=(8, 2), dot_unroll=1, half=False, **_RISCV),
     Target("spacemit-x60", cpu="spacemit-x60", features="", isa="RVV", vector_bits=256, registers=32, dot=(8, 2), dot_unroll=1,
            **_RISCV),
     # LLVM 22 has no name for the K3's cores: their features are given instead.

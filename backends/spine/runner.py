@@ -30,7 +30,7 @@ from .bundle import Bundle
 LIMIT = 300.0
 ASK = 60.0
 #: the K1's extensions on QEMU's bare profile; the last two fill lanes that an instruction leaves open with ones, as hardware may
-_RISCV = "rva22s64,v=true,vlen={vlen},zicond=true,zfh=true,zvfh=true,zbc=true,rvv_ta_all_1s=true,rvv_ma_all_1s=true"
+_RISCV = "rva22s64,v=true,vlen={vlen},zicond=true,zfh={half},zvfh={half},zbc=true,rvv_ta_all_1s=true,rvv_ma_all_1s=true"
 _SCALAR = "rv64,v=false"
 #: ISA -> (oldest QEMU whose emulation has what our code uses, its package's library of libc)
 _EMULATED = {"riscv64": (10, "libc6-riscv64-cross"), "aarch64": (7, "libc6-arm64-cross")}
@@ -198,11 +198,11 @@ class Local(Runner):
 class Qemu(Runner):
     """An emulated board: qemu-user."""
 
-    def __init__(self, name: str, arch: str, vlen: int, cpu: str = ""):
+    def __init__(self, name: str, arch: str, vlen: int, half: bool = True):
         self.name, self._arch, self.vlen = name, arch, vlen
         self.program = _qemu(arch)
         self.root = _root(arch)
-        self.cpu = cpu or ("" if arch != "riscv64" else _RISCV.format(vlen=vlen) if vlen else _SCALAR)
+        self.cpu = "" if arch != "riscv64" else _RISCV.format(vlen=vlen, half=str(half).lower()) if vlen else _SCALAR
 
     def arch(self) -> str:
         return self._arch
@@ -306,15 +306,18 @@ def _emulated(text: str, rest: str) -> Qemu:
         raise Error(f"--on {text}: {suggest('emulated machine', arch, _EMULATED)}")
     options = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
     vlen = options.pop("vlen", "256" if arch == "riscv64" else "0")
+    half = options.pop("zvfh", "true")
     if options:
-        raise Error(f"--on {text}: {suggest('option', next(iter(options)), ['vlen'])}")
+        raise Error(f"--on {text}: {suggest('option', next(iter(options)), ['vlen', 'zvfh'])}")
+    if half not in ("true", "false"):
+        raise Error(f"--on {text}: zvfh is {half!r}; it takes true or false (a CPU without instructions for fp16)")
     if arch != "riscv64":
-        if vlen != "0":
-            raise Error(f"--on {text}: vlen is the length of RISC-V's vector registers")
+        if vlen != "0" or half != "true":
+            raise Error(f"--on {text}: vlen is the length of RISC-V's vector registers, zvfh one of its extensions")
         return Qemu(text, arch, 0)
     if vlen not in ("0", "128", "256", "512", "1024"):
         raise Error(f"--on {text}: vlen is {vlen!r}; it takes 128, 256, 512 or 1024 bits, or 0 for a CPU without vector registers")
-    return Qemu(text, arch, int(vlen))
+    return Qemu(text, arch, int(vlen), half == "true")
 
 
 def chosen(text: str | None = None) -> Runner | None:
