@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import statistics
-from dataclasses import replace
 
 import torch
 from triton.runtime.errors import OutOfResources

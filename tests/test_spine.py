@@ -229,6 +229,40 @@ def test_conditions_and_parts_of_tensors():
         runner.get("local").call(b, "triport_halves_fp32", [torch.randn(6, 7)])
 
 
+@triton.jit
+def reversed_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + n - 1 - offs, mask=offs < n), mask=offs < n)
+
+
+def test_two_pointers_into_one_tensor():
+    """The kernel may not take them to be disjoint, as it does where they are two tensors."""
+    def in_place(x):
+        reversed_kernel[(1,)](x, x, x.numel(), BLOCK=1024)
+        return x
+
+    def shifted(x):
+        rows_kernel[(x.shape[0] // x.shape[1],)](x[1:], x, 1, x.shape[1], x.shape[1], BLOCK=64)
+        return x
+
+    mine = Op("reversed", in_place, lambda x: x.flip(0), (Case(((50,),)),))
+    b = bundle.make([(mine, mine.cases[0], "fp32")], targets.get(HERE), cases=False)
+    for n in (1, 2, 50, 777):
+        x = torch.randn(n)
+        (y,), _ = runner.get("local").call(b, "triport_reversed_fp32", [x])
+        assert torch.equal(y, x.flip(0)), n
+    mine = Op("shifted", shifted, lambda x: x, (Case(((6, 3),)),))
+    b = bundle.make([(mine, mine.cases[0], "fp32")], targets.get(HERE), cases=False)
+    x = torch.randn(7, 3)
+    (y,), _ = runner.get("local").call(b, "triport_shifted_fp32", [x])
+    want = x.clone()
+    for row in range(2):
+        want[row] = want[row + 1] + 1
+    assert torch.equal(y, want)
+    with pytest.raises(Error, match="TRIPORT_BAD_SIZE"):  # a division by 0
+        runner.get("local").call(b, "triport_shifted_fp32", [torch.zeros(7, 0)])
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_expressions(data):
@@ -490,6 +524,7 @@ def test_export_command(tmp_path, capsys):
     assert "int triport_softmax_fp32(" in text and "int triport_square_int32(" in text and "triport_softmax_int32" not in text
     assert main(["export", "gelu", "--target", HERE, "-o", str(out), "--reps", "1"]) == 0  # over a bundle
     assert bundle.load(out).name == "gelu"
+    assert sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()) == sorted([*bundle.load(out).files, "manifest.json"])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
     for arguments, message in ((["export", "softmax", "--target", "k9", "-o", str(out)], "unknown target"), (["export", "softmx", "--target", HERE, "-o", str(out)], "softmax"),
@@ -538,6 +573,40 @@ def test_bench_and_devices_on_a_board(tmp_path, capsys):
     assert main(["devices", "--on", "local"]) == 0
     assert "GB/s" in capsys.readouterr().out
     assert main(["devices", "--on", "ssh:-x"]) == 2
+
+
+def test_an_exported_bundle_on_a_board(made, tmp_path, capsys, monkeypatch):
+    """From its folder; refused where a file is not what the manifest says; a case that fails costs its line alone."""
+    monkeypatch.delenv("TRIPORT_SPINE", raising=False)
+    made.write(tmp_path / "b")
+    assert main(["bench", "--on", "local", "--bundle", str(tmp_path / "b")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(made.manifest["cases"]) and all(": right, error " in x and ", median " in x for x in lines), lines
+    plain = runner.Local.command
+    calls = []
+    monkeypatch.setattr(runner.Local, "command", lambda self, b, a: calls.append(1) or (["false"] if len(calls) == 1 else plain(self, b, a)))
+    assert main(["bench", "--on", "local", "--bundle", str(tmp_path / "b")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "failed: " in lines[0] and all(": right" in x for x in lines[1:])
+    if platform.machine() != "riscv64":
+        assert main(["bench", "--bundle", str(tmp_path / "b")]) == 2
+        assert "say --on" in capsys.readouterr().err
+    with open(tmp_path / "b" / made.manifest["program"], "r+b") as f:
+        f.truncate(5000)
+    assert main(["bench", "--on", "local", "--bundle", str(tmp_path / "b")]) == 2
+    assert "changed or cut short" in capsys.readouterr().err
+
+
+def test_calls_of_one_kind_are_compiled_once(monkeypatch):
+    made_ = []
+    plain = bundle.make
+    monkeypatch.setattr(bundle, "make", lambda wanted, *a, **k: made_.append(wanted[0][1].shapes) or plain(wanted, *a, **k))
+    monkeypatch.setattr(bundle, "_known", {})
+    with spine.on("local"), backends.use("spine"):
+        for n in (33, 40, 64, 65):
+            x = torch.randn(n, 9)
+            assert torch.equal(ops.square(x), x * x)
+    assert made_ == [((33, 9),), ((65, 9),)]
 
 
 def test_a_failing_board_loses_no_row(tmp_path, monkeypatch):

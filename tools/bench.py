@@ -21,6 +21,7 @@ def add(parser):
     parser.add_argument("--on", metavar="RUNNER", help="the board of backend spine: ssh:user@board, qemu:riscv64?vlen=256 or local (default: $TRIPORT_SPINE); "
                         "without --backend it runs alone")
     parser.add_argument("--target", metavar="NAME", help="with --on: the CPU to compile for (default: what suits the board)")
+    parser.add_argument("--bundle", type=Path, metavar="DIR", help="with --on: run the cases of an exported bundle there, and nothing else")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure cold and disk-cache first calls")
@@ -58,6 +59,8 @@ def run(args) -> int:
         return 0
     import torch
 
+    if args.bundle:
+        return _bundle(args)
     if args.target and not args.on:
         raise Error("--target goes with --on; this machine's backends compile for it as it is")
     if args.threads:
@@ -67,6 +70,35 @@ def run(args) -> int:
         with spine.on(args.on, args.target):
             return _selected(args, ops, args.backend or ["spine"], [])
     return _selected(args, ops, args.backend, available())
+
+
+def _bundle(args) -> int:
+    """Send an exported bundle to a board, after its files were found to be what its manifest says, and run its cases."""
+    import statistics
+
+    from ..backends.base import Error
+    from ..backends.spine import bundle, runner
+    from ..bench.report import time_text
+
+    loaded = bundle.load(args.bundle)
+    board = runner.chosen(args.on)
+    if board is None:
+        raise Error("--bundle runs on a board: say --on ssh:user@board, qemu:riscv64?vlen=256 or local")
+    if not loaded.manifest["cases"]:
+        raise Error(f"{args.bundle} has no cases to run")
+    wrong = 0
+    for case in loaded.manifest["cases"]:
+        try:
+            error, allowed, answer = board.case(loaded, case["file"])
+        except Error as e:
+            wrong += 1
+            print(f"{case['file']}: failed: {e}")
+            continue
+        right = error <= allowed
+        wrong += not right
+        times = f", median {time_text(statistics.median(answer.wall))} of {len(answer.wall)}" if answer.wall else ""
+        print(f"{case['file']}: {'right' if right else 'WRONG'}, error {error:.2g} of {allowed:.2g} allowed{times}")
+    return 1 if wrong else 0
 
 
 def _selected(args, ops, names: list[str], usable: list) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import os
 
@@ -19,8 +20,6 @@ from ..cpu import targets
 from . import bundle, runner
 
 _on: contextvars.ContextVar[str | None] = contextvars.ContextVar("triport_spine", default=None)
-
-
 _row: contextvars.ContextVar = contextvars.ContextVar("triport_spine_row", default=None)
 
 
@@ -46,6 +45,13 @@ def board_runner() -> runner.Runner:
 def installed() -> foreign.Foreign | None:
     """The package that is installed for target "cpu", where no board is named."""
     return None if _on.get() or os.environ.get("TRIPORT_SPINE") else foreign.found()
+
+
+@functools.lru_cache(maxsize=None)
+def _op(name: str):
+    """A built-in op by its function's name, those that change their argument included."""
+    from ... import ops
+    return ops.Op(name, getattr(ops, name), getattr(ops, name), ())
 
 
 class Spine(Backend):
@@ -93,15 +99,14 @@ class Spine(Backend):
 
         return call
 
-    def run(self, op, tensors, kwargs: dict, row=None, threads: int = 0, warmup: int = 0, repetitions: int = 0):
+    def run(self, op, tensors, kwargs: dict, threads: int = 0, warmup: int = 0, repetitions: int = 0):
         """(result, the program's answer) of an op on the board."""
         from ...ops.common import Case, dtype_name
-        kwargs = {k: v for k, v in kwargs.items()}
         turned = tuple(k for k, t in enumerate(tensors) if t.dim() == 2 and not t.is_contiguous() and t.T.is_contiguous())
         given = [t if k in turned else t.contiguous() for k, t in enumerate(tensors)]
         case = Case(tuple(tuple(t.shape) for t in given), kwargs, turned)
         r = board_runner()
-        made = bundle.for_call(op, case, dtype_name(given[0].dtype), row or _row.get() or r.board.row())
+        made = bundle.for_call(op, case, dtype_name(given[0].dtype), _row.get() or r.board.row())
         outputs, answer = r.call(made, made.manifest["functions"][0]["name"], given, threads, warmup, repetitions)
         roles = [a["role"] for a in made.manifest["functions"][0]["arguments"]]
         if "inout" in roles:  # changed in place, there and here
@@ -118,7 +123,7 @@ class Spine(Backend):
 
     def measure(self, op, tensors, kwargs: dict, rounds: int, threads: int = 0):
         """(result, the board's times) of `rounds` timed calls there, one after the other."""
-        return self.run(op, tensors, kwargs, _row.get(), threads, warmup=2, repetitions=rounds)
+        return self.run(op, tensors, kwargs, threads, warmup=2, repetitions=rounds)
 
     def facts(self) -> dict:
         """What a results file says of the board."""
@@ -129,10 +134,8 @@ class Spine(Backend):
         return {"board": {**dataclasses.asdict(r.board), "target": (_row.get() or r.board.row()).name, "bytes_per_s": probe.bandwidth(r)}}
 
     def implementation(self, name: str):
-        from ... import ops
-        call = getattr(ops, name)
-        op = ops.Op(name, call, call, ())
-        names = list(inspect.signature(call).parameters)
+        op = _op(name)
+        names = list(inspect.signature(op.call).parameters)
 
         def body(*args):
             if (other := installed()) is not None:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import triton
 
-from ...ops.common import DTYPES, Case, Op, dtype_name
+from ...ops.common import DTYPES, Case, Op, dtype_name, next_power_of_2
 from ..base import Error
 from ..cpu import machine, targets
 from ..cpu.compiler import version
@@ -48,8 +49,10 @@ class Bundle:
         return hashlib.sha256(_text(self.manifest)).hexdigest()
 
     def write(self, folder: Path):
-        """Write the bundle, the program executable. Files that are there already are replaced."""
+        """Write the bundle, the program executable. The files of a bundle that is there already go."""
         folder.mkdir(parents=True, exist_ok=True)
+        for path in _listed(folder):
+            path.unlink(missing_ok=True)
         for path, data in self.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
@@ -79,8 +82,7 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
         raise Error("a bundle has one op at least")
     groups: dict[tuple, list[tuple[Op, Case, str]]] = {}
     for op, case, dtype in wanted:
-        if any(t.dtype == DTYPES[dtype] for t in case.make(DTYPES[dtype])[:1]):
-            groups.setdefault(_key(op, case, dtype), []).append((op, case, dtype))
+        groups.setdefault(_key(op, case, dtype), []).append((op, case, dtype))
     functions, taken = [], set()
     for group in groups.values():
         op, case, dtype = max(group, key=lambda g: sum(torch.Size(s).numel() for s in g[1].shapes))
@@ -100,15 +102,10 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
             files[path] = case_file(number, function, op, case, dtype, seed, repetitions)
             listed.append({"file": path, "function": function.name, "case": case.name, "shapes": [list(s) for s in case.shapes], "seed": seed})
     manifest = {"schema": SCHEMA, "name": name, "program": name, "library": f"lib{name}.so", "header": f"{name}.h",
-                "target": {k: v for k, v in dataclasses.asdict(row).items()}, "functions": [_description(f) for f in functions], "cases": listed,
-                "versions": {"triport": version(), "torch": torch.__version__, **_triton_version(), **machine.versions()},
+                "target": dataclasses.asdict(row), "functions": [_description(f) for f in functions], "cases": listed,
+                "versions": {"triport": version(), "torch": torch.__version__, "triton": triton.__version__, **machine.versions()},
                 "files": {path: hashlib.sha256(data).hexdigest() for path, data in sorted(files.items())}}
     return Bundle(json.loads(json.dumps(manifest)), files)
-
-
-def _triton_version() -> dict:
-    import triton
-    return {"triton": triton.__version__}
 
 
 def _key(op: Op, case: Case, dtype: str) -> tuple:
@@ -207,6 +204,16 @@ def load(folder: Path) -> Bundle:
     return Bundle(manifest, files)
 
 
+def _listed(folder: Path) -> list[Path]:
+    """The files that a folder's manifest lists, if it is one."""
+    try:
+        manifest = json.loads(_read(folder / "manifest.json").decode())
+        _check(manifest, folder)
+    except (Error, ValueError, RecursionError):
+        return []
+    return [folder / name for name in manifest["files"]]
+
+
 def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > MOST:
@@ -251,8 +258,9 @@ _known: dict[tuple, tuple[Op, Bundle]] = {}
 
 
 def for_call(op: Op, case: Case, dtype: str, row: targets.Target) -> Bundle:
-    """The bundle of one case without case files, as runners need it; kept for the process."""
-    key = (id(op), _key(op, case, dtype), row)
+    """The bundle of one case without case files, as runners need it; kept for the process, and for sizes up to the next powers of two, so that
+    tiles suit them."""
+    key = (id(op), _key(op, case, dtype), row, tuple(tuple(map(next_power_of_2, s)) for s in case.shapes))
     if key not in _known:
         _known[key] = op, make([(op, case, dtype)], row, cases=False)  # with the op, whose address is in the key
     return _known[key][1]

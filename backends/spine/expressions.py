@@ -16,7 +16,7 @@ class Emitter:
     def __init__(self, names: dict, lines: list[str]):
         self.names, self.lines = dict(names), lines
         self.known: dict = {}
-        self.overflows: list[str] = []  # an i1 for each product: did it not fit 64 bits?
+        self.overflows: list[str] = []  # i1: did a product not fit 64 bits, was a divisor 0?
         self.count = 0
 
     def emit(self, text: str) -> str:
@@ -76,6 +76,10 @@ class Emitter:
 
     def _floor(self, x: str, y: str) -> tuple[str, str]:
         """(quotient rounded down, remainder of the divisor's sign)."""
+        if y.startswith("%"):
+            none = self.emit(f"icmp eq i64 {y}, 0")
+            self.overflows.append(none)
+            y = self.emit(f"select i1 {none}, i64 1, i64 {y}")
         q, r = self.emit(f"sdiv i64 {x}, {y}"), self.emit(f"srem i64 {x}, {y}")
         signs = self.emit(f"xor i64 {r}, {y}")
         off = self.emit(f"and i1 {self.emit(f'icmp ne i64 {r}, 0')}, {self.emit(f'icmp slt i64 {signs}, 0')}")

@@ -11,7 +11,6 @@ import struct
 from dataclasses import dataclass
 
 import sympy
-import torch
 
 from ...ops.common import dtype_name
 from ..cpu import machine, pool, runtime, targets
@@ -74,6 +73,18 @@ def base_row(row: targets.Target) -> targets.Target:
 
 def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
     """A launch's kernel for a row, as the symbol `name`. Pointers may lie anywhere, sizes be anything."""
+    order = tuple(p.name for p in launch.kernel.params if p.name in launch.types)
+    made = _lowered(launch, row, True)
+    if any(a.buffer == b.buffer and not (same and a.offset == b.offset)
+           for i, j, same in made.metadata.disjoint for a, b in [(launch.args[order[i]], launch.args[order[j]])]):
+        made = _lowered(launch, row, False)  # two of its pointers are into one tensor
+    llir = re.sub(rf"@{re.escape(made.metadata.name)}\b", f"@{name}", made.asm["llir"])
+    llir = re.sub(rf"^define (?:dso_local )?i64 @{name}\(", f"define hidden i64 @{name}(", llir, flags=re.M)
+    return Compiled(name, machine.emit_object(llir, row), made.metadata, order, llir)
+
+
+def _lowered(launch, row: targets.Target, assume_disjoint: bool):
+    """Triton's compiled kernel, up to LLVM IR."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -83,10 +94,8 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
     signature = {p.name: launch.types.get(p.name, "constexpr") for p in kernel.params}
     target = GPUTarget("cpu", row.name, 0)
     with drivers.compiling_for(target):
-        made = triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=dict(launch.consts)), target=target, options={"until": "llir"})
-    llir = re.sub(rf"@{re.escape(made.metadata.name)}\b", f"@{name}", made.asm["llir"])
-    llir = re.sub(rf"^define (?:dso_local )?i64 @{name}\(", f"define hidden i64 @{name}(", llir, flags=re.M)
-    return Compiled(name, machine.emit_object(llir, row), made.metadata, tuple(p.name for p in kernel.params if p.name in launch.types), llir)
+        return triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=dict(launch.consts)), target=target,
+                              options={"until": "llir", "assume_disjoint": assume_disjoint})
 
 
 # --- the functions -----------------------------------------------------------------------------------------------------------
@@ -207,7 +216,8 @@ def _function(f: Function) -> str:
         refuse(e.emit(f"icmp ugt i64 %{n}, {LIMIT}"), BAD_SIZE)
     counted = [g for x in p.launches for g in x.grid]
     passed = [v for x in p.launches for v in x.args.values() if isinstance(v, sympy.Expr) and v.free_symbols]
-    for x in [b.nbytes for b in p.buffers] + counted + passed:
+    offsets = [v.offset for x in p.launches for v in x.args.values() if isinstance(v, At)]
+    for x in [b.nbytes for b in p.buffers] + counted + passed + offsets:  # all here, before the function branches over launches
         e.value(x)
     for flag in list(e.overflows):  # nothing that follows is computed from a number that was cut off
         refuse(flag, BAD_SIZE)
@@ -230,15 +240,15 @@ def _function(f: Function) -> str:
     memory = "null"
     if temporaries:
         offset = "0"
-        offsets = {}
+        place = {}
         for k in temporaries:
-            offsets[k] = offset
+            place[k] = offset
             padded = e.emit(f"and i64 {e.emit(f'add i64 {e.value(p.buffers[k].nbytes)}, {_ALIGN - 1}')}, {-_ALIGN}")
             offset = e.emit(f"add i64 {offset}, {padded}")
         memory = e.emit(f"call ptr @aligned_alloc(i64 {_ALIGN}, i64 {e.emit(f'call i64 @llvm.smax.i64(i64 {offset}, i64 {_ALIGN})')})")
         refuse(e.emit(f"icmp eq ptr {memory}, null"), NO_MEMORY)
         for k in temporaries:
-            pointers[k] = e.emit(f"getelementptr i8, ptr {memory}, i64 {offsets[k]}")
+            pointers[k] = e.emit(f"getelementptr i8, ptr {memory}, i64 {place[k]}")
     said = e.emit("sext i32 %threads to i64")
     cpus = e.emit("call i64 @tp_cpus()")
     most = e.emit(f"select i1 {e.emit(f'icmp sgt i64 {said}, 0')}, i64 {said}, i64 {cpus}")
@@ -391,7 +401,7 @@ def header(name: str, functions: list[Function], row: targets.Target) -> str:
     needs = (f"vector registers of {'at least ' if row.name == 'rv64gcv' else ''}{row.vector_bits} bits" if row.isa == "RVV" else row.isa)
     out = [f"/* {name}: made by triport for target {row.name} ({needs}).", "",
            "   Tensors are dense; a matrix marked `transposed` lies column by column. Elements of 16 bits are passed as uint16_t. Sizes are",
-           f"   counted in elements. Functions may be called from any thread; results are computed by `threads` threads, this one among them (0: as many",
+           "   counted in elements. Functions may be called from any thread; results are computed by `threads` threads, this one among them (0: as many",
            "   as this thread may run on; at most " + str(pool.MAX_THREADS) + "). Threads are started when first needed, inherit the caller's affinity, and stay.",
            "   No function ends the process. */",
            f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]

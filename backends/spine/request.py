@@ -102,3 +102,32 @@ def decode(data: bytes, lengths: list[int], repetitions: int) -> Answer:
         outputs.append(data[at:at + n])
         at += n
     return Answer(status, vlen, cpus, first / 1e9, [t / 1e9 for t in times[:reps]], [t / 1e9 for t in times[reps:]], outputs)
+
+
+@dataclass
+class Asked:
+    """What a case file asks: lengths of the tensors that are written, in order; repetitions; which of those is the result, its dtype, the
+    expected values (fp64) and the error that still counts as right."""
+
+    lengths: list[int]
+    repetitions: int
+    result: int
+    dtype: str
+    expected: torch.Tensor
+    allowed: float
+
+
+def parse(data: bytes, path) -> Asked:
+    """A case file of a bundle that was believed already. Raises `Error` for what is none."""
+    try:
+        head = struct.unpack_from(f"<{HEAD}q", data)
+        count = head[TENSORS]
+        if head[0] != MAGIC or head[BYTES] != len(data) or not 0 < count <= MOST_TENSORS or not 0 <= head[RESULT] < count:
+            raise ValueError
+        table = [struct.unpack_from("<3q", data, HEAD * 8 + 24 * k) for k in range(count)]
+        dtype = next(name for name, code in CODES.items() if code == head[CODE])
+        expected = torch.frombuffer(bytearray(data[head[WANT]:head[WANT] + 8 * head[WANTED]]), dtype=torch.float64) if head[WANTED] else torch.zeros(0).double()
+    except (struct.error, ValueError, StopIteration):
+        raise Error(f"{path} is no case file") from None
+    written = [k for k, (role, _, _) in enumerate(table) if role]
+    return Asked([table[k][1] for k in written], head[REPETITIONS], written.index(head[RESULT]), dtype, expected, struct.unpack_from("<d", data, 8 * ALLOWED)[0])

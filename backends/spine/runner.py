@@ -25,6 +25,7 @@ from ..base import Error, Unavailable, suggest
 from ..cpu import targets
 from . import request
 from .bundle import Bundle
+from .library import STATUS, WRONG_MACHINE
 
 #: seconds that one request may take, and an answer of the board about itself
 LIMIT = 300.0
@@ -96,7 +97,6 @@ class Runner:
 
         from ...ops.common import DTYPES
         from .bundle import inputs_of
-        from .library import STATUS
         number, description = bundle.function(function)
         given, sizes, _ = inputs_of(description, tensors)
         data = request.encode(number, given, sizes, threads, warmup, repetitions)
@@ -106,9 +106,9 @@ class Runner:
         except Error as e:
             raise Error(f"{function} on {self.name}: {e}") from None
         if answer.status:
-            name, text = next(((n, t) for v, n, t in STATUS if v == answer.status), ("an unknown status", "?"))
-            about = f" (vector registers there: {answer.vlen} bits; the code is for {bundle.manifest['target']['name']})" if name.endswith("MACHINE") else ""
-            raise Error(f"{function} on {self.name} returned {name} ({answer.status}): {text}{about}")
+            about = (f" (vector registers there: {answer.vlen} bits; the code is for {bundle.manifest['target']['name']})"
+                     if answer.status == WRONG_MACHINE else "")
+            raise Error(f"{function} on {self.name} returned {_status(answer.status)}{about}")
         outputs = []
         arguments = [a for a in description["arguments"] if a["role"] != "in"]
         for (role, like), raw, a in zip([g for g in given if g[0] != "in"], answer.outputs, arguments):
@@ -117,12 +117,32 @@ class Runner:
             outputs.append(t.T if a["transposed"] else t)
         return outputs, answer
 
+    def case(self, bundle: Bundle, path: str) -> tuple[float, float, request.Answer]:
+        """(error, error that counts as right, answer) of one of the bundle's case files."""
+        import torch
+
+        from ...bench import check
+        from ...ops.common import DTYPES
+        data = bundle.files[path]
+        asked = request.parse(data, path)
+        answer = request.decode(self.execute(bundle, [], data), asked.lengths, asked.repetitions)
+        if answer.status:
+            raise Error(f"{path} on {self.name} returned {_status(answer.status)}")
+        raw = answer.outputs[asked.result]
+        got = torch.frombuffer(bytearray(raw), dtype=DTYPES[asked.dtype]) if raw else torch.empty(0, dtype=DTYPES[asked.dtype])
+        return check.error(got, asked.expected), asked.allowed, answer
+
     @functools.cached_property
     def board(self) -> Board:
         """What the machine is."""
         from . import probe
         bundle = probe.bundle(self.arch())
         return probe.read(self.name, self.arch(), self.execute(bundle, ["--board"], limit=ASK))
+
+
+def _status(value: int) -> str:
+    name, text = next(((n, t) for v, n, t in STATUS if v == value), ("an unknown status", "?"))
+    return f"{name} ({value}): {text}"
 
 
 def _execute(command: list[str], data: bytes, limit: float, what: str) -> bytes:
