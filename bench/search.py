@@ -32,11 +32,11 @@ def names(device: str) -> list[str]:
 
 
 def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: str = "cpu") -> object | None:
-    """The tiles to use, or None where the default is as good. `say` takes a line for every candidate. Raises `Error` where a candidate's
-    result is wrong."""
+    """The tiles to use, or None where the default is as good. `say` takes a line for every candidate; device: cpu, cuda, or board, the one that
+    backend spine has. Raises `Error` where a candidate's result is wrong."""
     tiles = searches()[name]
     if name == "matmul":
-        return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say)
+        return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say, device)
     op = registry.get(next(n for n in sorted(registry.NAMES, key=len, reverse=True) if name.startswith(n)))
     default, more = (tiles.cuda, tiles.cuda_candidates) if device == "cuda" else (tiles.cpu, tiles.candidates)
     candidates = [default, *(c for c in more if c != default)]
@@ -45,9 +45,9 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
         for dtype in dtypes:
             if dtype not in op.dtypes:
                 continue
-            args = case.make(DTYPES[dtype], device)
+            args = case.make(DTYPES[dtype], "cuda" if device == "cuda" else "cpu")
             want = op.expected(*args, **case.kwargs)
-            runs = {n: _with(tiles, c, op, args, case.kwargs) for n, c in enumerate(candidates)}
+            runs = {n: _with(tiles, c, op, args, case.kwargs, device) for n, c in enumerate(candidates)}
             for n, c in enumerate(candidates):
                 _check(runs[n](), want, op.allowed(DTYPES[dtype]), f"{op.name} {case.name} {dtype} with {name} {c}")
             for n, wall in _seconds(runs, rounds, device).items():
@@ -68,11 +68,35 @@ def _check(got, want, allowed: float, what: str):
 def _seconds(runs: dict, rounds: int, device: str) -> dict:
     if device == "cuda":
         return clock.on_gpu(runs, rounds)
+    if device == "board":
+        return {n: run.seconds(rounds) for n, run in runs.items()}
     return {n: s.wall for n, s in clock.interleave({n: (fn, lambda: None) for n, fn in runs.items()}, rounds).items()}
 
 
-def _with(tiles, candidate, op, args, kwargs):
+class _OnBoard:
+    """A call of the op with a candidate's tiles, on backend spine's board."""
+
+    def __init__(self, tiles, candidate, op, args, kwargs):
+        self._what = tiles.op, candidate, op, args, kwargs
+
+    def _measured(self, rounds: int):
+        from ..backends import get
+        from ..backends.spine import bundle
+        table, candidate, op, args, kwargs = self._what
+        with tuning.trying(table, candidate, op.name, {}), bundle.fresh():
+            return get("spine").measure(op, args, kwargs, rounds, torch.get_num_threads())
+
+    def __call__(self):
+        return self._measured(0)[0]
+
+    def seconds(self, rounds: int) -> list[float]:
+        return self._measured(rounds)[1].wall
+
+
+def _with(tiles, candidate, op, args, kwargs, device: str):
     """A call of the op with a candidate's tiles: what it launches under them, again."""
+    if device == "board":
+        return _OnBoard(tiles, candidate, op, args, kwargs)
     plans: dict = {}
 
     def call():
@@ -86,7 +110,7 @@ def _with(tiles, candidate, op, args, kwargs):
     return call if plan is None else lambda: plan(*args)
 
 
-def matmul_speeds(tiles, dtypes, rounds: int, say) -> dict:
+def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu") -> dict:
     """dtype -> [BM, BN, BK, speed], the fastest tile's speed being 1: products that give every thread four of the largest tiles."""
     matmul = importlib.import_module("..ops.matmul", __package__)
     out = {k: [list(t) for t in v] for k, v in tiles.cpu.items()}
@@ -98,9 +122,9 @@ def matmul_speeds(tiles, dtypes, rounds: int, say) -> dict:
         want = a.double() @ b.double()
         runs = {}
         for shape in matmul.SHAPES:
-            runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {})
+            runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}, device)
             _check(runs[shape](), want, matmul.OP.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
-        out[dtype] = _by_speed(_seconds(runs, rounds, "cpu"), f"matmul {dtype}", say)
+        out[dtype] = _by_speed(_seconds(runs, rounds, device), f"matmul {dtype}", say)
     return out
 
 
@@ -123,7 +147,7 @@ def gpu_matmul_speeds(tiles, rounds: int, say) -> dict:
         want = a.cpu().double() @ b.cpu().double()
         runs = {}
         for *shape, warps, stages in matmul.GPU_SHAPES[key]:
-            run = _with(tiles, {**tiles.cuda, key: ((*shape, 1.0, warps, stages),)}, matmul.OP, (a, b), {})
+            run = _with(tiles, {**tiles.cuda, key: ((*shape, 1.0, warps, stages),)}, matmul.OP, (a, b), {}, "cuda")
             try:
                 got = run()
             except OutOfResources as e:

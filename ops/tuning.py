@@ -54,7 +54,9 @@ def tuned_gpu() -> dict:
 
 
 def kind(row) -> str:
-    """What the table calls a CPU with this row of targets.py: its vector ISA, and what multiplies bf16."""
+    """What the table calls a CPU with this row of targets.py: its vector ISA, and what multiplies bf16; of RISC-V's the row's name."""
+    if row.isa == "RVV":
+        return f"RVV/{row.name}"
     return row.isa + (f"/{row.bf16_dot}" if row.bf16_dot else "")
 
 

@@ -134,3 +134,26 @@ def test_benchmarker():
     with pytest.raises(ValueError, match="return_mode"):
         benchmarker.benchmark(fn, return_mode="mode")
     assert isinstance(benchmarker.benchmark(lambda: ops.square(torch.ones(8))), float)
+
+
+def test_tiles_for_a_board(tmp_path, monkeypatch, capsys):
+    """Each candidate is exported, checked and timed there; the table gets the board's kind."""
+    import dataclasses
+
+    from triport.backends.spine import runner
+    from triport.bench import search
+    from triport.ops import Case, registry
+    from triport.tools.__main__ import main
+
+    small = dataclasses.replace(registry.get("square"), cases=(Case(((64, 48),)),))
+    tiles = dataclasses.replace(search.searches()["square"], candidates=search.searches()["square"].candidates[:2])
+    monkeypatch.setattr(search.registry, "get", lambda name: small)
+    monkeypatch.setattr(search, "searches", lambda: {"square": tiles})
+    path = tmp_path / "tuned.json"
+    assert main(["tune", "--on", "local", "--op", "square", "--dtype", "fp32", "--reps", "3", "--gain", "-9", "-o", str(path)]) == 0
+    board = runner.get("local").board
+    (entry,) = tuning.load(path).values()
+    assert list(tuning.load(path)) == [tuning.kind(board.row())] and entry["runs"][0]["machine"] == board.cpu and entry["tiles"]["square"]
+    assert "of the default's time" in capsys.readouterr().err
+    assert main(["tune", "--on", "local", "--device", "cuda", "--op", "square"]) == 2
+    assert "does not go with --device cuda" in capsys.readouterr().err

@@ -11,6 +11,7 @@ def add(parser):
     parser.add_argument("--op", action="append", default=[], metavar="NAME", help="an op with candidates; repeatable (default: all)")
     parser.add_argument("--dtype", action="append", default=[], metavar="NAME", help="repeatable (default: fp32 and bf16; on a GPU fp32 and fp16)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to search for (default: cpu)")
+    parser.add_argument("--on", metavar="RUNNER", help="search for a board, on it: ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--reps", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--gain", type=float, default=0.02, metavar="X",
@@ -26,7 +27,6 @@ def run(args) -> int:
     from ..backends.base import Error, Unavailable, suggest
     from ..backends.cpu import targets
     from ..bench import search
-    from ..bench.results import machine
     from ..ops import tuning
     from ..ops.common import DTYPES
 
@@ -40,22 +40,39 @@ def run(args) -> int:
     for value, name in ((args.reps, "--reps"), (args.threads, "--threads")):
         if value is not None and value < 1:
             raise Error(f"{name} {value}: it takes a number from 1 up")
+    if args.on and args.device == "cuda":
+        raise Error("--on is for a board's CPU; it does not go with --device cuda")
     if args.device == "cuda" and (reason := get("triton-gpu").unavailable()):
         raise Unavailable(f"--device cuda: {reason}")
     if args.threads:
         torch.set_num_threads(args.threads)
+    if not args.on:
+        kind = tuning.gpu_kind() if args.device == "cuda" else tuning.kind(targets.native())
+        return _search(args, names, kind, args.device, torch.cuda.get_device_name() if args.device == "cuda" else None)
+    from ..backends.spine import backend as spine
+    with spine.on(args.on) as runner:
+        if not args.threads:
+            torch.set_num_threads(runner.board.cores)  # by which tiles are chosen
+        return _search(args, names, tuning.kind(runner.board.row()), "board", runner.board.cpu)
+
+
+def _search(args, names: list[str], kind: str, device: str, on: str | None) -> int:
+    """Search and write the table's entry `kind`; on: the name of the machine that is searched for, where it is not this one's CPU."""
+    from ..bench import search
+    from ..bench.results import machine
+    from ..ops import tuning
+
     path = args.output or tuning.FILE
-    kind = tuning.gpu_kind() if args.device == "cuda" else tuning.kind(targets.native())
     table = tuning.load(path)
     entry = table.get(kind, {"tiles": {}, "runs": []})
     m = machine()
-    run = {"searched": [], "threads": m["threads"], "machine": torch.cuda.get_device_name() if args.device == "cuda" else m["cpu"],
+    run = {"searched": [], "threads": m["threads"], "machine": on or m["cpu"],
            "date": time.strftime("%Y-%m-%d"), "command": "triport " + " ".join(sys.argv[1:]),
            "versions": {k: m[k] for k in ("torch", "triton", "LLVM")}}
     entry["runs"].append(run)
     for name in names:
         found = search.search(name, args.dtype or ["fp32", "fp16" if args.device == "cuda" else "bf16"], args.reps, args.gain,
-                              lambda text: print(text, file=sys.stderr), args.device)
+                              lambda text: print(text, file=sys.stderr), device)
         if found is None:
             entry["tiles"].pop(name, None)
             print(f"{name}: the default stays")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -255,6 +256,17 @@ def _is_argument(a) -> bool:
 
 
 _known: dict[tuple, tuple[Op, Bundle]] = {}
+
+
+@contextlib.contextmanager
+def fresh():
+    """Within it `for_call` makes bundles anew, as for other tiles, and keeps none."""
+    global _known
+    before, _known = _known, {}
+    try:
+        yield
+    finally:
+        _known = before
 
 
 def for_call(op: Op, case: Case, dtype: str, row: targets.Target) -> Bundle:
