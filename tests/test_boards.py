@@ -2,20 +2,18 @@
 
 import shutil
 import subprocess
+import tempfile
+import threading
 
 import pytest
 import torch
 from spine_boards import BOARDS, CASES, on
 from triport.backends.base import Error
 from triport.backends.cpu import targets
-from triport.backends.spine import bundle, runner
+from triport.backends.spine import bundle, request, runner
 from triport.bench import check
-from triport.ops import registry
+from triport.ops import Case, registry
 from triport.ops.common import DTYPES
-
-
-def dtypes_of(op) -> list[str]:
-    return list(op.dtypes)
 
 
 @pytest.mark.parametrize("board,target", [on(b, t) for b, ts in BOARDS.items() for t in ts])
@@ -24,7 +22,7 @@ def test_ops_are_right(name, board, target, seed):
     """Of odd sizes, every dtype, several threads, into memory that ends where the next page must not be touched. Each function is
     called with other sizes than those it was exported for, too."""
     op, r = registry.get(name), runner.get(board)
-    wanted = [(op, case, dtype) for dtype in dtypes_of(op) for case in CASES[name]]
+    wanted = [(op, case, dtype) for dtype in op.dtypes for case in CASES[name]]
     made = bundle.make(wanted, targets.get(target), cases=False)
     functions = {f["name"]: f for f in made.manifest["functions"]}
     taken: set = set()
@@ -95,8 +93,7 @@ def test_plain_vector_code_runs_on_longer_registers(board):
 def instructions(board: str, target: str, name: str, case) -> int:
     """Instructions that QEMU executes in the functions' code (kernels, glue) for one call: one a line of its log."""
     op, r = registry.get(name), runner.get(board)
-    made = bundle.make([(op, case, "fp32")], targets.get(target), cases=False, by=None)
-    from triport.backends.spine import request
+    made = bundle.make([(op, case, "fp32")], targets.get(target), cases=False)
     number, f = made.function(made.manifest["functions"][0]["name"])
     counts = []
     for repetitions in (0, 1):  # what one call more takes
@@ -106,7 +103,6 @@ def instructions(board: str, target: str, name: str, case) -> int:
         at = command.index("-L")
         p = subprocess.Popen([*command[:at], "-one-insn-per-tb", "-d", "exec,nochain", "-D", "/dev/stderr", *command[at:]], stdin=subprocess.PIPE,
                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        import threading
         threading.Thread(target=lambda: (p.stdin.write(data), p.stdin.close()), daemon=True).start()
         counts.append(sum(block.count(b"\n") for block in iter(lambda: p.stderr.read(1 << 20), b"")))
         assert p.wait() == 0
@@ -116,8 +112,6 @@ def instructions(board: str, target: str, name: str, case) -> int:
 @pytest.mark.parametrize("board", [on("qemu:riscv64?vlen=256")])
 @pytest.mark.parametrize("name,sizes", [("gelu", ((64, 64),)), ("softmax", ((16, 256),)), ("matmul", ((32, 64), (64, 64)))])
 def test_vector_code_takes_a_sixth_of_the_scalar_instructions(name, sizes, board):
-    from triport.ops import Case
-
     case = Case(sizes)
     vector = instructions(board, "spacemit-x60", name, case)
     scalar = instructions("qemu:riscv64?vlen=0", "rv64gc", name, case)
@@ -125,7 +119,7 @@ def test_vector_code_takes_a_sixth_of_the_scalar_instructions(name, sizes, board
 
 
 @pytest.mark.parametrize("board", [on("qemu:riscv64?vlen=256")])
-@pytest.mark.parametrize("linker", ["triton", "ld.lld-19", "riscv64-linux-gnu-ld"])
+@pytest.mark.parametrize("linker", ["triton", "ld.lld-19", "riscv64-linux-gnu-ld", "zig"])
 def test_linkers(linker, board):
     from triport.backends.spine import link
 
@@ -137,7 +131,6 @@ def test_linkers(linker, board):
     (y,), _ = runner.get(board).call(made, made.manifest["functions"][0]["name"], args)
     assert check.verdict(op, y, args, {"dim": 0})[0]
     if shutil.which("readelf"):
-        import tempfile
         with tempfile.NamedTemporaryFile() as f:
             f.write(made.files["libmatmul_softmax.so"])
             f.flush()

@@ -45,7 +45,7 @@ class Linker:
             (folder / "link.ld").write_text((f"ENTRY({entry})\n" if entry else "") + f"INPUT({' '.join(inputs)})\n")
             command = [*self.command, "link.ld", output]
         else:
-            command = [*self.command, "-shared", *(["-m", _EMULATION[arch]] if self.name != "zig" else ["-nostdlib", "-target", f"{arch}-linux-gnu"]),
+            command = [*self.command, "-shared", *(["-m", _EMULATION[arch]] if self.name != "zig" else ["-nostdlib", "-Wl,--no-as-needed", "-target", f"{arch}-linux-gnu"]),
                        *(["-Wl,-e," + entry] if entry and self.name == "zig" else ["-e", entry] if entry else []), "-o", output, *inputs]
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=SECONDS)
