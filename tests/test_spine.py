@@ -170,6 +170,16 @@ def test_the_program_alone(made, tmp_path):
     assert done.returncode == 0 and ": right, error " in done.stdout and " 2 runs, " in done.stdout
 
 
+def test_shapes_and_strides_are_said():
+    wanted = [(registry.get("matmul"), Case(((20, 31), (31, 40)), transposed=(1,)), "fp32"), (registry.get("softmax"), Case(((3, 4, 5),)), "fp16")]
+    made = bundle.make(wanted, targets.get(HERE), cases=False)
+    text = made.files[made.manifest["header"]].decode()
+    for line in ("a: fp32, a_size0 x a_size1; strides a_size1, 1", "b: fp32, a_size1 x b_size1, transposed; strides 1, a_size1",
+                 "x: fp16, x_size0 x x_size1 x x_size2; strides x_size1*x_size2, x_size2, 1"):
+        assert line in text, text
+    assert made.manifest["functions"][0]["arguments"][1]["strides"] == ["1", "a_size1"]
+
+
 # --- tracing -----------------------------------------------------------------------------------------------------------------
 
 

@@ -142,7 +142,8 @@ def _description(f: Function) -> dict:
     return {"name": f.name, "op": p.op, "dtype": p.dtype, "parameters": {k: v if isinstance(v, (int, float, str, bool, type(None))) else repr(v)
                                                                        for k, v in p.kwargs.items()},
             "declaration": library.declaration(f), "sizes": list(f.sizes.values()), "conditions": [text(c) for c in p.conditions],
-            "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [text(s) for s in b.shape], "transposed": b.turned}
+            "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [text(s) for s in b.shape], "strides": [text(s) for s in b.strides],
+                           "transposed": b.turned}
                           for b in p.arguments],
             "kernels": [{"name": k.name, "source": f"{Path(inspect.getsourcefile(x.kernel.fn)).name}:{x.kernel.starting_line_number}",
                          "constants": {c: str(v) for c, v in x.consts.items()}, "scratch_bytes": k.metadata.scratch_bytes}

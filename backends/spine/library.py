@@ -425,7 +425,8 @@ def _described(f: Function, names: dict) -> list[str]:
     lines = [f"{p.op}({', '.join([*(b.name for b in p.arguments if b.role != 'out'), *([said] if said else [])])}), {p.dtype}."]
     for b in p.arguments:
         role = {"in": "", "out": " (result)", "inout": " (changed in place)"}[b.role]
-        lines.append(f"{b.name}: {dtype_name(b.dtype)}, {' x '.join(map(text, b.shape)) or 'one element'}{', transposed' if b.turned else ''}{role}")
+        lines.append(f"{b.name}: {dtype_name(b.dtype)}, {' x '.join(map(text, b.shape)) or 'one element'}{', transposed' if b.turned else ''}"
+                     f"{'; strides ' + ', '.join(map(text, b.strides)) if b.shape else ''}{role}")
     for c in p.conditions:
         lines.append(f"condition: {text(c)}")
     same = sorted({tuple(sorted((p.buffers[x.buffer].name, p.buffers[y.buffer].name)))

@@ -35,6 +35,15 @@ class Buffer:
     shape: tuple = ()
     turned: bool = False
 
+    @property
+    def strides(self) -> tuple:
+        """In elements: dense, of a transposed matrix column by column."""
+        out, step = [], sympy.Integer(1)
+        for s in (self.shape if self.turned else reversed(self.shape)):
+            out.append(step)
+            step = step * s
+        return tuple(out if self.turned else reversed(out))
+
 
 @dataclass(frozen=True)
 class At:
