@@ -153,6 +153,7 @@ def element(x) -> str:
     return ELEMENT[str(x.dtype).removeprefix("torch.")]
 
 
+@functools.lru_cache(maxsize=None)
 def limits(index: int) -> tuple[int, int, tuple[int, int]]:
     """(multiprocessors, bytes of shared memory that a block can have, compute capability) of a device."""
     import torch

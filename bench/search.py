@@ -47,7 +47,7 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
                 continue
             args = case.make(DTYPES[dtype], "cuda" if device == "cuda" else "cpu")
             want = op.expected(*args, **case.kwargs)
-            runs = {n: _with(tiles, c, op, args, case.kwargs, device) for n, c in enumerate(candidates)}
+            runs = {n: _with(tiles, c, op, args, case.kwargs, device, rounds) for n, c in enumerate(candidates)}
             for n, c in enumerate(candidates):
                 _check(runs[n](), want, op.allowed(DTYPES[dtype]), f"{op.name} {case.name} {dtype} with {name} {c}")
             for n, wall in _seconds(runs, rounds, device).items():
@@ -69,34 +69,31 @@ def _seconds(runs: dict, rounds: int, device: str) -> dict:
     if device == "cuda":
         return clock.on_gpu(runs, rounds)
     if device == "board":
-        return {n: run.seconds(rounds) for n, run in runs.items()}
+        return {n: run.wall for n, run in runs.items()}  # of the calls whose results were checked
     return {n: s.wall for n, s in clock.interleave({n: (fn, lambda: None) for n, fn in runs.items()}, rounds).items()}
 
 
 class _OnBoard:
-    """A call of the op with a candidate's tiles, on backend spine's board."""
+    """A call of the op with a candidate's tiles, on backend spine's board, which times itself as it is called."""
 
-    def __init__(self, tiles, candidate, op, args, kwargs):
-        self._what = tiles.op, candidate, op, args, kwargs
+    def __init__(self, tiles, candidate, op, args, kwargs, rounds: int):
+        self._what, self._rounds = (tiles.op, candidate, op, args, kwargs), rounds
+        self.wall: list[float] = []
 
-    def _measured(self, rounds: int):
+    def __call__(self):
         from ..backends import get
         from ..backends.spine import bundle
         table, candidate, op, args, kwargs = self._what
         with tuning.trying(table, candidate, op.name, {}), bundle.fresh():
-            return get("spine").measure(op, args, kwargs, rounds, torch.get_num_threads())
-
-    def __call__(self):
-        return self._measured(0)[0]
-
-    def seconds(self, rounds: int) -> list[float]:
-        return self._measured(rounds)[1].wall
+            out, answer = get("spine").measure(op, args, kwargs, self._rounds, torch.get_num_threads())
+        self.wall = answer.wall
+        return out
 
 
-def _with(tiles, candidate, op, args, kwargs, device: str):
+def _with(tiles, candidate, op, args, kwargs, device: str, rounds: int):
     """A call of the op with a candidate's tiles: what it launches under them, again."""
     if device == "board":
-        return _OnBoard(tiles, candidate, op, args, kwargs)
+        return _OnBoard(tiles, candidate, op, args, kwargs, rounds)
     plans: dict = {}
 
     def call():
@@ -122,7 +119,7 @@ def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu") -> dict:
         want = a.double() @ b.double()
         runs = {}
         for shape in matmul.SHAPES:
-            runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}, device)
+            runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}, device, rounds)
             _check(runs[shape](), want, matmul.OP.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
         out[dtype] = _by_speed(_seconds(runs, rounds, device), f"matmul {dtype}", say)
     return out
@@ -147,7 +144,7 @@ def gpu_matmul_speeds(tiles, rounds: int, say) -> dict:
         want = a.cpu().double() @ b.cpu().double()
         runs = {}
         for *shape, warps, stages in matmul.GPU_SHAPES[key]:
-            run = _with(tiles, {**tiles.cuda, key: ((*shape, 1.0, warps, stages),)}, matmul.OP, (a, b), {}, "cuda")
+            run = _with(tiles, {**tiles.cuda, key: ((*shape, 1.0, warps, stages),)}, matmul.OP, (a, b), {}, "cuda", rounds)
             try:
                 got = run()
             except OutOfResources as e:

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch._library.triton import is_wrap_triton_enabled
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ..backends import cuda
 from . import tuning
 from .common import cdiv, known, launch
 from .parts import exp_of, keep_part
@@ -58,12 +59,7 @@ def product_tma_kernel(c_ptr, stats_ptr, a, b, m, n, k, A_TURNED: tl.constexpr, 
 
 @functools.lru_cache(maxsize=None)
 def _has_tma(device: int) -> bool:
-    return TensorDescriptor is not None and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-@functools.lru_cache(maxsize=None)
-def _multiprocessors(device: int) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return TensorDescriptor is not None and torch.version.hip is None and cuda.limits(device)[2] >= (9, 0)
 
 
 def _turned(x: torch.Tensor) -> bool | None:
@@ -83,7 +79,7 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     if tuning.tries("matmul"):  # for the kernel by pointers
         return False
     m, n = a.shape[0], b.shape[1]
-    return (known(m, n, a.shape[1]) and _has_tma(a.device.index) and 4 * cdiv(m, 128) * cdiv(n, 256) >= 3 * _multiprocessors(a.device.index)
+    return (known(m, n, a.shape[1]) and _has_tma(a.device.index) and 4 * cdiv(m, 128) * cdiv(n, 256) >= 3 * cuda.limits(a.device.index)[0]
             and _turned(a) is not None and _turned(b) is not None)
 
 
@@ -96,7 +92,7 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, stats: torch.Tens
     a_turned, b_turned = _turned(a), _turned(b)
     described = (TensorDescriptor.from_tensor(x.T if turned else x, [block[1], block[0]] if turned else list(block))
                  for x, turned, block in ((a, a_turned, (bm, bk)), (b, b_turned, (bk, bn))))
-    programs = min(cdiv(m, bm) * cdiv(n, bn), programs or _multiprocessors(a.device.index))
+    programs = min(cdiv(m, bm) * cdiv(n, bn), programs or cuda.limits(a.device.index)[0])
     launch(product_tma_kernel, (programs,), c, c if stats is None else stats, *described, m, n, k, A_TURNED=a_turned, B_TURNED=b_turned,
            AXIS=axis, BM=bm, BN=bn, BK=bk, GROUP=GROUP, num_warps=warps, num_stages=stages)
 

@@ -97,7 +97,7 @@ def instructions(board: str, target: str, name: str, case) -> int:
     number, f = made.function(made.manifest["functions"][0]["name"])
     counts = []
     for repetitions in (0, 1):  # what one call more takes
-        given, sizes, _ = bundle.inputs_of(f, case.make(torch.float32))
+        given, sizes = bundle.inputs_of(f, case.make(torch.float32))
         data = request.encode(number, given, sizes, threads=1, repetitions=repetitions)
         command = r.command(made, [])
         at = command.index("-L")

@@ -84,13 +84,18 @@ TARGETS = {t.name: t for t in (
 # The host's row by what the CPU can do, widest first: (machine, required LLVM features, base row).
 _NATIVE = (
     ("x86_64", ("avx512f", "avx512bw", "avx512dq", "avx512vl"), "x86-64-v4"),
-    ("x86_64", ("avx2", "fma", "f16c"), "x86-64-v3"),
+    ("x86_64", ("avx2", "fma", "f16c", "bmi2"), "x86-64-v3"),
     ("x86_64", ("sse4.2",), "x86-64-v2"),
     ("aarch64", (), "aarch64"),
     ("arm64", (), "aarch64"),
     ("riscv64", ("v",), "rv64gcv"),
     ("riscv64", (), "rv64gc"),
 )
+
+
+def widest(machine: str, features) -> Target | None:
+    """The widest row for a machine (as uname has it) whose CPU has `features`, by LLVM's names; None where there is none."""
+    return next((TARGETS[base] for arch, needed, base in _NATIVE if machine.lower() == arch and all(f in features for f in needed)), None)
 
 
 @functools.lru_cache(maxsize=None)
@@ -100,17 +105,16 @@ def native() -> Target:
 
     machine = platform.machine()
     host = llvm.get_host_cpu_features()
-    for arch, needed, base in _NATIVE:
-        if machine.lower() == arch and all(host.get(f) for f in needed):
-            row = TARGETS[base]
-            if arch == "riscv64":  # the generic name with the row's features: LLVM aborts on names it does not know
-                return dataclasses.replace(row, name="native")
-            # The row's own CPU name is one that LLVM knows; what the host adds comes as features it reported itself.
-            tiles = bool(host.get("amx-tile") and host.get("amx-bf16")) and _tiles_granted()
-            features = ",".join(f"+{f}" for f, on in sorted(host.items()) if on and (tiles or not f.startswith("amx")))
-            bf16 = "amx" if tiles else "avx512" if host.get("avx512bf16") and row.vector_bits == 512 else row.bf16_dot
-            return dataclasses.replace(row, name="native", features=features, bf16_dot=bf16)
-    raise CompileError(f"triton-cpu: no target row for this machine ({machine}); rows: {', '.join(TARGETS)}")
+    row = widest(machine, {f for f, on in host.items() if on})
+    if row is None:
+        raise CompileError(f"triton-cpu: no target row for this machine ({machine}); rows: {', '.join(TARGETS)}")
+    if row.abi:  # RISC-V: the generic name with the row's features, as LLVM aborts on names it does not know
+        return dataclasses.replace(row, name="native")
+    # The row's own CPU name is one that LLVM knows; what the host adds comes as features it reported itself.
+    tiles = bool(host.get("amx-tile") and host.get("amx-bf16")) and _tiles_granted()
+    features = ",".join(f"+{f}" for f, on in sorted(host.items()) if on and (tiles or not f.startswith("amx")))
+    bf16 = "amx" if tiles else "avx512" if host.get("avx512bf16") and row.vector_bits == 512 else row.bf16_dot
+    return dataclasses.replace(row, name="native", features=features, bf16_dot=bf16)
 
 
 def _tiles_granted() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import inspect
 import os
@@ -73,10 +74,8 @@ class Spine(Backend):
     def target(self) -> str:
         if (other := installed()) is not None:
             return foreign.target_of(other)
-        r = board_runner()
-        b = r.board
-        vectors = f", {b.vlen}-bit vectors" if b.vlen else ""
-        return f"{r.name}: {b.cpu}, {b.arch}{vectors}, {b.cores} cores; compiled for {(_row.get() or b.row()).name}"
+        from ...bench.report import board_text
+        return board_text(self._board())
 
     def versions(self) -> dict[str, str]:
         import triton
@@ -127,11 +126,12 @@ class Spine(Backend):
 
     def facts(self) -> dict:
         """What a results file says of the board."""
-        import dataclasses
-
         from . import probe
-        r = board_runner()
-        return {"board": {**dataclasses.asdict(r.board), "target": (_row.get() or r.board.row()).name, "bytes_per_s": probe.bandwidth(r)}}
+        return {"board": {**self._board(), "bytes_per_s": probe.bandwidth(board_runner())}}
+
+    def _board(self) -> dict:
+        board = board_runner().board
+        return {**dataclasses.asdict(board), "target": (_row.get() or board.row()).name}
 
     def implementation(self, name: str):
         op = _op(name)

@@ -134,15 +134,10 @@ def _function_name(op: Op, case: Case, dtype: str, taken: set) -> str:
 
 def _description(f: Function) -> dict:
     p = f.program
-    names = {s: n for s, n in f.sizes.items()}
-
-    def text(e) -> str:
-        return str(e.subs({s: n for s, n in names.items()}))
-
     return {"name": f.name, "op": p.op, "dtype": p.dtype, "parameters": {k: v if isinstance(v, (int, float, str, bool, type(None))) else repr(v)
                                                                        for k, v in p.kwargs.items()},
-            "declaration": library.declaration(f), "sizes": list(f.sizes.values()), "conditions": [text(c) for c in p.conditions],
-            "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [text(s) for s in b.shape], "strides": [text(s) for s in b.strides],
+            "declaration": library.declaration(f), "sizes": list(f.sizes.values()), "conditions": [f.text(c) for c in p.conditions],
+            "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [f.text(s) for s in b.shape], "strides": [f.text(s) for s in b.strides],
                            "transposed": b.turned}
                           for b in p.arguments],
             "kernels": [{"name": k.name, "source": f"{Path(inspect.getsourcefile(x.kernel.fn)).name}:{x.kernel.starting_line_number}",
@@ -150,8 +145,8 @@ def _description(f: Function) -> dict:
                         for k, x in zip(f.kernels, p.launches)]}
 
 
-def inputs_of(description: dict, tensors: list[torch.Tensor]) -> tuple[list[tuple[str, torch.Tensor]], list[int], int]:
-    """(role and values of every tensor argument, sizes, bytes that come back) of a call with these tensors, in the op's order. Raises
+def inputs_of(description: dict, tensors: list[torch.Tensor]) -> tuple[list[tuple[str, torch.Tensor]], list[int]]:
+    """(role and values of every tensor argument, sizes) of a call with these tensors, in the op's order. Raises
     `Error` for tensors that the function does not take."""
     name = description["name"]
     given = [a for a in description["arguments"] if a["role"] != "out"]
@@ -174,14 +169,14 @@ def inputs_of(description: dict, tensors: list[torch.Tensor]) -> tuple[list[tupl
             out.append(("out", torch.zeros(shape, dtype=DTYPES[a["dtype"]])))
         else:
             out.append((a["role"], values[a["name"]]))
-    return out, [sizes[s] for s in description["sizes"]], sum(t.nbytes for role, t in out if role != "in")
+    return out, [sizes[s] for s in description["sizes"]]
 
 
 def case_file(number: int, function: Function, op: Op, case: Case, dtype: str, seed: int, repetitions: int) -> bytes:
     """A request with inputs from `seed` and what float64 gives for them."""
     tensors = case.make(DTYPES[dtype], seed=seed)
     expected = op.expected(*tensors, **case.kwargs)
-    given, sizes, _ = inputs_of(_description(function), tensors)
+    given, sizes = inputs_of(_description(function), tensors)
     return request.encode(number, given, sizes, warmup=2, repetitions=repetitions, expected=expected, allowed=op.allowed(DTYPES[dtype]))
 
 

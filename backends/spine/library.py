@@ -15,7 +15,7 @@ import sympy
 from ...ops.common import dtype_name
 from ..cpu import machine, pool, runtime, targets
 from .expressions import Emitter
-from .trace import At, Program
+from .trace import At, Buffer, Program
 
 #: what a function of a bundle returns: (value, C name, for people)
 STATUS = ((0, "TRIPORT_OK", "the result is computed"),
@@ -65,6 +65,21 @@ class Function:
                 if isinstance(s, sympy.Symbol):
                     out.setdefault(s, f"{b.name}_size{d}")
         return out
+
+    def text(self, e: sympy.Expr) -> str:
+        """An expression with the parameters' names."""
+        return str(e.subs({s: sympy.Symbol(n, integer=True) for s, n in self.sizes.items()}))
+
+    @property
+    def apart(self) -> list[tuple[Buffer, Buffer, bool]]:
+        """Pairs of arguments that must not overlap, as kernels take them to be disjoint; True where equal addresses are fine all the same."""
+        buffers, found = self.program.buffers, {}
+        for launch, kernel in zip(self.program.launches, self.kernels):
+            for i, j, same in kernel.metadata.disjoint:
+                pair = tuple(sorted((launch.args[kernel.order[i]].buffer, launch.args[kernel.order[j]].buffer)))
+                if pair[0] != pair[1] and "temporary" not in (buffers[pair[0]].role, buffers[pair[1]].role):
+                    found[pair] = found.get(pair, True) and same
+        return [(buffers[i], buffers[j], same) for (i, j), same in found.items()]
 
 
 def base_row(row: targets.Target) -> targets.Target:
@@ -287,23 +302,13 @@ def _function(f: Function) -> str:
 
 
 def _refuse_overlaps(f: Function, e: Emitter, refuse):
-    """Pointers that a kernel takes to be disjoint are; equal addresses are fine where its metadata say so."""
-    seen = set()
-    for launch, kernel in zip(f.program.launches, f.kernels):
-        for i, j, same in kernel.metadata.disjoint:
-            x, y = launch.args[kernel.order[i]], launch.args[kernel.order[j]]
-            if x.buffer == y.buffer or (x.buffer, y.buffer, same) in seen:
-                continue
-            seen.add((x.buffer, y.buffer, same))
-            bx, by = f.program.buffers[x.buffer], f.program.buffers[y.buffer]
-            if "temporary" in (bx.role, by.role):
-                continue
-            px, py = e.emit(f"ptrtoint ptr %{bx.name} to i64"), e.emit(f"ptrtoint ptr %{by.name} to i64")
-            ex, ey = e.emit(f"add i64 {px}, {e.value(bx.nbytes)}"), e.emit(f"add i64 {py}, {e.value(by.nbytes)}")
-            meet = e.emit(f"and i1 {e.emit(f'icmp ult i64 {px}, {ey}')}, {e.emit(f'icmp ult i64 {py}, {ex}')}")
-            if same:
-                meet = e.emit(f"and i1 {meet}, {e.emit(f'icmp ne i64 {px}, {py}')}")
-            refuse(meet, OVERLAP)
+    for x, y, same in f.apart:
+        px, py = e.emit(f"ptrtoint ptr %{x.name} to i64"), e.emit(f"ptrtoint ptr %{y.name} to i64")
+        ex, ey = e.emit(f"add i64 {px}, {e.value(x.nbytes)}"), e.emit(f"add i64 {py}, {e.value(y.nbytes)}")
+        meet = e.emit(f"and i1 {e.emit(f'icmp ult i64 {px}, {ey}')}, {e.emit(f'icmp ult i64 {py}, {ex}')}")
+        if same:
+            meet = e.emit(f"and i1 {meet}, {e.emit(f'icmp ne i64 {px}, {py}')}")
+        refuse(meet, OVERLAP)
 
 
 def _word(value, ty: str, pointers: dict, e: Emitter) -> str:
@@ -406,32 +411,23 @@ def header(name: str, functions: list[Function], row: targets.Target) -> str:
            "   No function ends the process. */",
            f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     out.append("enum triport_status {\n" + ",\n".join(f"  {c} = {n} /* {text} */" for n, c, text in STATUS) + "\n};\n")
-    names: dict = {}
     for f in functions:
-        names = f.sizes
-        out.append("/* " + "\n   ".join(_described(f, names)) + " */")
+        out.append("/* " + "\n   ".join(_described(f)).replace("*/", "* /") + " */")
         out.append(declaration(f) + ";\n")
     out += ["#ifdef __cplusplus", "}", "#endif", "#endif", ""]
     return "\n".join(out)
 
 
-def _described(f: Function, names: dict) -> list[str]:
+def _described(f: Function) -> list[str]:
     p = f.program
-
-    def text(e) -> str:
-        return str(e.subs({s: sympy.Symbol(n, integer=True) for s, n in names.items()}))
-
     said = ", ".join(f"{k}={v!r}" for k, v in p.kwargs.items())
     lines = [f"{p.op}({', '.join([*(b.name for b in p.arguments if b.role != 'out'), *([said] if said else [])])}), {p.dtype}."]
     for b in p.arguments:
         role = {"in": "", "out": " (result)", "inout": " (changed in place)"}[b.role]
-        lines.append(f"{b.name}: {dtype_name(b.dtype)}, {' x '.join(map(text, b.shape)) or 'one element'}{', transposed' if b.turned else ''}"
-                     f"{'; strides ' + ', '.join(map(text, b.strides)) if b.shape else ''}{role}")
+        lines.append(f"{b.name}: {dtype_name(b.dtype)}, {' x '.join(map(f.text, b.shape)) or 'one element'}{', transposed' if b.turned else ''}"
+                     f"{'; strides ' + ', '.join(map(f.text, b.strides)) if b.shape else ''}{role}")
     for c in p.conditions:
-        lines.append(f"condition: {text(c)}")
-    same = sorted({tuple(sorted((p.buffers[x.buffer].name, p.buffers[y.buffer].name)))
-                   for launch, k in zip(p.launches, f.kernels) for i, j, same in k.metadata.disjoint
-                   for x, y in [(launch.args[k.order[i]], launch.args[k.order[j]])]
-                   if same and x.buffer != y.buffer and "temporary" not in (p.buffers[x.buffer].role, p.buffers[y.buffer].role)})
+        lines.append(f"condition: {f.text(c)}")
+    same = sorted(sorted((x.name, y.name)) for x, y, same in f.apart if same)
     lines.append("tensors must not overlap" + ("; equal addresses are fine for " + ", ".join(" and ".join(s) for s in same) if same else ""))
     return lines

@@ -75,7 +75,7 @@ def read(name: str, arch: str, data: bytes):
     memory = re.search(r"MemTotal:\s*(\d+) kB", files.get("/proc/meminfo", ""))
     model = files.get("/proc/device-tree/model", "").strip("\0 \n")
     cpu = first("uarch", "model name", "CPU part") or arch
-    return Board(name, arch, cpu if not model else f"{cpu}" if arch == "riscv64" else f"{model}, {cpu}", first("isa", "flags", "Features"),
+    return Board(name, arch, f"{model}, {cpu}" if model and arch != "riscv64" else cpu, first("isa", "flags", "Features"),
                  int(facts["vlen"]), int(facts["cpus"]), sorted(shared, key=lambda s: int(re.match(r"\d+", s)[0])), int(memory[1]) * 1024 if memory else 0)
 
 

@@ -27,14 +27,19 @@ MOST_TENSORS, MOST_SIZES, MOST_REPETITIONS = 16, 32, 100_000
 #: what a tensor's surroundings hold
 SLACK = 90
 ROLES = {"in": 0, "out": 1, "inout": 2}
-CODES = {"fp32": 0, "fp64": 1, "fp16": 2, "bf16": 3, "int32": 4, "int64": 5, "int16": 6, "int8": 7}
 WIDTHS = {"fp32": 4, "fp64": 8, "fp16": 2, "bf16": 2, "int32": 4, "int64": 8, "int16": 2, "int8": 1}
+CODES = {name: code for code, name in enumerate(WIDTHS)}
 NOT_A_REQUEST, SHORT, NO_MEMORY = 1, 2, 3
 BAD = {NOT_A_REQUEST: "is no case of this program", SHORT: "is truncated", NO_MEMORY: "is too large for this machine's memory"}
 
 
 def _bytes(t: torch.Tensor) -> bytes:
     return t.contiguous().flatten().view(torch.uint8).numpy().tobytes() if t.numel() else b""
+
+
+def tensor(data: bytes, dtype: torch.dtype) -> torch.Tensor:
+    """The elements that bytes hold, of one dimension."""
+    return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
 def encode(number: int, tensors: list[tuple[str, torch.Tensor]], sizes: list[int], threads: int = 0, warmup: int = 0, repetitions: int = 0,
@@ -126,7 +131,7 @@ def parse(data: bytes, path) -> Asked:
             raise ValueError
         table = [struct.unpack_from("<3q", data, HEAD * 8 + 24 * k) for k in range(count)]
         dtype = next(name for name, code in CODES.items() if code == head[CODE])
-        expected = torch.frombuffer(bytearray(data[head[WANT]:head[WANT] + 8 * head[WANTED]]), dtype=torch.float64) if head[WANTED] else torch.zeros(0).double()
+        expected = tensor(data[head[WANT]:head[WANT] + 8 * head[WANTED]], torch.float64)
     except (struct.error, ValueError, StopIteration):
         raise Error(f"{path} is no case file") from None
     written = [k for k, (role, _, _) in enumerate(table) if role]

@@ -63,14 +63,10 @@ class Board:
             if self.cpu == "spacemit,a100" and self.vlen == 1024:
                 return targets.get("spacemit-k3-a100")
             return targets.get("rv64gcv") if self.vlen == 128 else targets.with_vlen("rv64gcv", self.vlen)
-        if self.arch == "aarch64":
-            return targets.get("aarch64")
-        if self.arch == "x86_64":
-            flags = set(self.isa.split())
-            if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
-                return targets.get("x86-64-v4")
-            return targets.get("x86-64-v3" if {"avx2", "fma", "f16c", "bmi2"} <= flags else "x86-64-v2")
-        raise Error(f"{self.runner} is a {self.arch} machine; boards are {', '.join(('riscv64', 'aarch64', 'x86_64'))}")
+        row = targets.widest(self.arch, set(self.isa.replace("sse4_2", "sse4.2").split()))  # as LLVM spells it
+        if row is None:
+            raise Error(f"{self.runner} is a {self.arch} machine with {self.isa or 'nothing said of its instructions'}; boards are riscv64, aarch64 and x86_64")
+        return row
 
 
 class Runner:
@@ -93,12 +89,10 @@ class Runner:
     def call(self, bundle: Bundle, function: str, tensors: list, threads: int = 0, warmup: int = 0, repetitions: int = 0,
              limit: float | None = None) -> tuple[list, request.Answer]:
         """(the tensors that a function of the bundle writes, the program's answer). Raises `Error` for a status other than 0."""
-        import torch
-
         from ...ops.common import DTYPES
         from .bundle import inputs_of
         number, description = bundle.function(function)
-        given, sizes, _ = inputs_of(description, tensors)
+        given, sizes = inputs_of(description, tensors)
         data = request.encode(number, given, sizes, threads, warmup, repetitions)
         lengths = [t.nbytes for role, t in given if role != "in"]
         try:
@@ -112,15 +106,12 @@ class Runner:
         outputs = []
         arguments = [a for a in description["arguments"] if a["role"] != "in"]
         for (role, like), raw, a in zip([g for g in given if g[0] != "in"], answer.outputs, arguments):
-            t = torch.frombuffer(bytearray(raw), dtype=DTYPES[a["dtype"]]) if raw else torch.empty(0, dtype=DTYPES[a["dtype"]])
-            t = t.view(like.shape)
+            t = request.tensor(raw, DTYPES[a["dtype"]]).view(like.shape)
             outputs.append(t.T if a["transposed"] else t)
         return outputs, answer
 
     def case(self, bundle: Bundle, path: str) -> tuple[float, float, request.Answer]:
         """(error, error that counts as right, answer) of one of the bundle's case files."""
-        import torch
-
         from ...bench import check
         from ...ops.common import DTYPES
         data = bundle.files[path]
@@ -128,9 +119,7 @@ class Runner:
         answer = request.decode(self.execute(bundle, [], data), asked.lengths, asked.repetitions)
         if answer.status:
             raise Error(f"{path} on {self.name} returned {_status(answer.status)}")
-        raw = answer.outputs[asked.result]
-        got = torch.frombuffer(bytearray(raw), dtype=DTYPES[asked.dtype]) if raw else torch.empty(0, dtype=DTYPES[asked.dtype])
-        return check.error(got, asked.expected), asked.allowed, answer
+        return check.error(request.tensor(answer.outputs[asked.result], DTYPES[asked.dtype]), asked.expected), asked.allowed, answer
 
     @functools.cached_property
     def board(self) -> Board:
