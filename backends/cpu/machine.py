@@ -13,6 +13,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from ..base import CompileError
+from . import masked
 from .targets import Target
 
 _lock = threading.RLock()
@@ -51,7 +52,7 @@ def verify(text: str, target: Target):
 def optimise(text: str, target: Target) -> str:
     """Run LLVM's passes over IR text and return the optimised text."""
     with _lock:
-        return str(_optimised(text, target))
+        return masked.as_plain_stores(str(_optimised(text, target)))
 
 
 def _parsed(text: str, target: Target):
@@ -90,9 +91,9 @@ def _optimised(text: str, target: Target):
 def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
     """(optimised IR, assembly, object) of LLVM IR text."""
     with _lock:
-        module = _optimised(text, target)
-        tm = target_machine(target)
-        return str(module), tm.emit_assembly(module), tm.emit_object(module)
+        llir, tm = optimise(text, target), target_machine(target)
+        module = llvm.parse_assembly(llir)
+        return llir, tm.emit_assembly(module), tm.emit_object(module)
 
 
 def emit_assembly(text: str, target: Target) -> str:
