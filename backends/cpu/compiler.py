@@ -86,6 +86,7 @@ class CPUBackend(BaseBackend):
         args["arch"] = str(self.target.arch) or "native"
         if "enable_fp_fusion" not in args:
             args["enable_fp_fusion"] = True
+        args.setdefault("sanitize_overflow", args.get("debug", False))  # as a GPU's: what is asserted where one debugs
         return CPUOptions(**args)
 
     def pack_metadata(self, metadata):

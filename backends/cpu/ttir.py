@@ -57,11 +57,21 @@ def parse_type(text: str) -> Type:
         while (m := re.match(r"(\d+)x", body)):
             shape.append(int(m[1]))
             body = body[m.end():]
-        inner = parse_type(body.split(", ")[0])  # an encoding may follow
+        inner = parse_type(_first(body))  # an encoding may follow
         return Type(inner.elem, tuple(shape), inner.pointee)
     if text.startswith("!tt.ptr<"):
-        return Type("ptr", (), parse_type(text[8:-1].split(", ")[0]))
+        return Type("ptr", (), parse_type(_first(text[8:-1])))  # an address space may follow, or that what it points to is constant
     return Type(_FP8.get(text, text.lstrip("!")))
+
+
+def _first(text: str) -> str:
+    """What stands before the first comma that is in no angle brackets."""
+    depth = 0
+    for n, c in enumerate(text):
+        depth += (c == "<") - (c == ">")
+        if c == "," and not depth:
+            return text[:n]
+    return text
 
 
 # --- values, operations, regions -------------------------------------------------------------------------------------

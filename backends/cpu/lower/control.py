@@ -10,6 +10,7 @@ from .. import ir
 from ..analysis import walk
 from ..ir import Val, const, i64
 from ..nest import REGISTER, Buffer, Induction, Nest
+from .shape import DIMS
 
 
 def program_id(k, op):
@@ -81,7 +82,7 @@ def ret(k, op):
 
 
 def call(k, op):
-    """A function that Triton did not inline: its body stands in the operation's region (codegen.expand_calls)."""
+    """A function that Triton did not inline: its body stands in the operation's region (ttir.expand_calls)."""
     b = k.b
     k.before_region(op)
     slots = result_slots(k, op)
@@ -154,21 +155,23 @@ def assign(k, pairs: list[tuple[object, object]]):
     """Give slots (stack slots of scalars, buffers of tensors) the values of a yield, all at once: every value is
     computed from what the slots hold before."""
     scalars = [(slot, k.scalar(v)) for slot, v in pairs if isinstance(slot, Val)]
-    tensors = [(buf, v) for buf, v in pairs if isinstance(buf, Buffer) and not _holds(k, buf, v)]
-    reads = {id(v): _reads(k, v) for _, v in tensors}
-    late, direct = [], []
-    for buf, v in tensors:
-        others = any(buf.ptr.s in reads[id(w)] for _, w in tensors if w is not v)
-        own = reads[id(v)].get(buf.ptr.s, True)
-        (late if others or not own else direct).append((buf, v))
-    staged = []
-    for buf, v in late:
+    tensors = [(buf, v, reads(k, v)) for buf, v in pairs if isinstance(buf, Buffer) and not _holds(k, buf, v)]
+    staged, direct = [], []
+    for n, (buf, v, own) in enumerate(tensors):
+        # Slots are told apart by their place, not by what they are given: two of them may be given one value.
+        others = any(buf.base in theirs for m, (_, _, theirs) in enumerate(tensors) if m != n)
+        if others or not own.get(buf.base, True):
+            staged.append((buf, v))
+        else:
+            direct.append((buf, v))
+    copies = []
+    for buf, v in staged:
         tmp = k.alloc(buf.shape, buf.elem)
         k.materialise_into(tmp, v)
-        staged.append((buf, tmp))
+        copies.append((buf, tmp))
     for buf, v in direct:
         k.materialise_into(buf, v)
-    for buf, tmp in staged:
+    for buf, tmp in copies:
         copy(k, buf, tmp)
     for slot, v in scalars:
         k.b.store(v, slot, 8)
@@ -176,23 +179,26 @@ def assign(k, pairs: list[tuple[object, object]]):
 
 def _holds(k, buf: Buffer, v) -> bool:
     held = k.buffers.get(v)
-    return held is not None and held.ptr.s == buf.ptr.s
+    return held is not None and held.ptr.s == buf.ptr.s and held.strides == buf.strides
 
 
-def _reads(k, v) -> dict[str, bool]:
-    """Buffers that computing `v` reads: pointer text -> whether element k is read only for element k."""
-    nest = Nest(k, v.type.shape)
-    out: dict[str, bool] = {}
-    for w, dims in nest.explore([(v, nest.identity)]):
-        buf = k.buffers.get(w)
-        if buf is not None:
-            same = dims == nest.identity and w.type.shape == v.type.shape
-            out[buf.ptr.s] = out.get(buf.ptr.s, True) and same
-        elif w.op is not None and w.op.name == "tt.reshape" and k.mapped_dims(w.op, dims) is None:
-            for u, _ in Nest(k, w.type.shape).explore([(w.op.operands[0], tuple(range(len(
-                    w.op.operands[0].type.shape))))]):
-                if u in k.buffers:
-                    out[k.buffers[u].ptr.s] = False
+def reads(k, v) -> dict[int | None, bool]:
+    """The pieces of scratch that computing `v` reads: their offset -> whether element k is read only for element k. A piece may be
+    read through views of it (halves of a split, an axis walked backwards, another shape), whose elements are other ones."""
+    out: dict[int | None, bool] = {}
+    stack = [(v, True)]
+    seen = set()
+    while stack:
+        root, alike = stack.pop()
+        nest = Nest(k, root.type.shape)
+        for w, dims in nest.explore([(root, nest.identity)]):
+            buf = k.buffers.get(w)
+            if buf is not None:
+                same = alike and dims == nest.identity and w.type.shape == v.type.shape and buf.is_row_major
+                out[buf.base] = out.get(buf.base, True) and same
+            elif w.op is not None and w.op.name in DIMS and k.mapped_dims(w.op, dims) is None and w not in seen:
+                seen.add(w)  # a change of shape that no index follows: its elements go through memory
+                stack.append((w.op.operands[0], False))
     return out
 
 
@@ -217,7 +223,6 @@ def for_loop(k, op):
     lo, hi, step = (k.scalar(v) for v in op.operands[:3])
     k.before_region(op)
     ty = lo.ty
-    iv_slot = b.alloca(ty, "iv")
     count_slot = b.alloca("i64", "trips")
     slots, inductions = [], []
     for arg, init, y, res in zip(args, inits, yielded.operands, op.results):
@@ -230,22 +235,31 @@ def for_loop(k, op):
                 k.carried[arg] = init
                 k.carried[res] = init
             inductions.append((arg, init, moved, res))
-            probe = Nest(k, arg.type.shape)  # read after the loop too
+            # Read in the loop and after it, when memory may hold something else: loads happen now, and scratch is kept.
+            probe = Nest(k, arg.type.shape)
+            while (load := next((v for v, _ in probe.explore([(init, probe.identity), (moved[0], probe.identity)])
+                                 if v.op is not None and v.op.name == "tt.load" and v not in k.buffers), None)) is not None:
+                k.materialise(load)
             k.buffers.pinned.update(v for v, _ in probe.explore([(init, probe.identity), (moved[0], probe.identity)]))
             slots.append(None)
         else:
             buf = k.alloc(arg.type.shape, arg.type.elem)
             k.materialise_into(buf, init)
             slots.append(buf)
-    b.store(lo, iv_slot, 8)
+    # The number behind the last one may be too large for its type, so the numbers are counted in more bits.
+    unsigned = bool(op.attrs.get("unsigned"))
+    wide = ir.bits_of(ty) < 64 and step.const != 1
+    first, end, by = (b.cast("zext" if unsigned else "sext", x, "i64") if wide else x for x in (lo, hi, step))
+    iv_slot = b.alloca(first.ty, "iv")
+    b.store(first, iv_slot, 8)
     b.store(i64(0), count_slot, 8)
     head, body, done = (k.fn.new_block(n) for n in ("for", "do", "endfor"))
     b.br(head)
     b.enter(head)
-    i = b.load(ty, iv_slot, 8)
-    b.cond_br(b.icmp("ult" if op.attrs.get("unsigned") else "slt", i, hi), body, done)
+    at = b.load(first.ty, iv_slot, 8)
+    b.cond_br(b.icmp("ult" if unsigned and not wide else "slt", at, end), body, done)
     b.enter(body)
-    k.env[iv] = i
+    k.env[iv] = b.cast("trunc", at, ty)
     count = b.load("i64", count_slot, 8)
     for arg, init, (moved, times), _ in inductions:
         k.inductions[arg] = Induction(init, moved, b.mul(count, i64(times)))
@@ -258,13 +272,22 @@ def for_loop(k, op):
     k.run_region(region, inside)
     b.dbg = k.debug_loc(op)
     b.store(b.value("i64", f"add nuw nsw i64 {count.s}, 1"), count_slot, 8)
-    b.store(b.add(i, step), iv_slot, 8)
+    b.store(_next_number(b, at, end, by, wide), iv_slot, 8)
     b.br(head)
     b.place(done)
     trips = b.load("i64", count_slot, 8)
     for _, init, (moved, times), res in inductions:
         k.inductions[res] = Induction(init, moved, b.mul(trips, i64(times)))
     read_slots(k, op.results, slots)
+
+
+def _next_number(b, at: Val, end: Val, by: Val, wide: bool) -> Val:
+    """What follows `at` in a range; `end` where that would pass it and, in 64 bits, might wrap."""
+    if wide:
+        return b.value(at.ty, f"add nsw {at.ty} {at.s}, {by.s}")
+    if by.const == 1:  # `at` is below `end`
+        return b.add(at, by)
+    return b.add(at, b.intrinsic("umin", b.sub(end, at), by))
 
 
 def _induction_step(k, loop, arg, y):
@@ -320,7 +343,8 @@ def if_op(k, op):
 
         def inside(region=region):
             k.run_block(region.block)
-            assign(k, list(zip(slots, region.block.ops[-1].operands)))
+            if slots:  # without results a branch may be empty: it has no terminator then
+                assign(k, list(zip(slots, region.block.ops[-1].operands)))
 
         k.run_region(region, inside)
         b.dbg = k.debug_loc(op)

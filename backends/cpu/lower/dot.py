@@ -10,7 +10,7 @@ from __future__ import annotations
 from .. import ir
 from ..ir import Val, const, i64
 from ..nest import REGISTER, Buffer, Nest
-from . import convert, micro, pack
+from . import control, convert, micro, pack
 from .atomic import WRITES
 from .micro import Extent
 from .pack import Kind, Rows
@@ -84,7 +84,7 @@ def product(k, op, lhs, rhs, c, first=None):
     a_ends, b_ends = pack.ends(k, lhs, a_src), pack.ends(k, rhs, b_src)
     rows_of_a = pack.rows(k, lhs, a_src, kind, b_ends[0])
     panels = pack.panels(k, rhs, b_src, kind, lanes * vectors)
-    dest = _destination(k, op, first or op, c, kind.acc)
+    dest = _destination(k, op, first or op, c, kind.acc, lhs + rhs)
     extent = _extent(k, kind, rows_of_a, panels, a_ends, b_ends, count, m, n, kk)
     if kind.tiles:
         micro.configure_tiles(k)
@@ -174,8 +174,9 @@ def _finite(k, kind: Kind, ptr: Val, pitch: Val, rows: Val, length: Val) -> Val:
 # --- accumulators --------------------------------------------------------------------------------------------------------
 
 
-def _destination(k, op, first, c, compute: str) -> Buffer:
-    """The accumulator buffer, holding C. A loop's own accumulator is used where it is: no copy per trip."""
+def _destination(k, op, first, c, compute: str, factors) -> Buffer:
+    """The accumulator buffer, holding C. A loop's own accumulator is used where it is, without a copy per trip, unless the `factors` are
+    made of it: they may be read while the result is written."""
     out = op.result
     shape = out.type.shape
     buf = None
@@ -186,7 +187,8 @@ def _destination(k, op, first, c, compute: str) -> Buffer:
         if loop is not None and loop.name == "scf.for":
             arg = region.block.args[1 + y.operands.index(out)]
             held = k.buffers.get(arg)
-            if held is not None and held.is_row_major and k.facts.consumers(arg) == {first} and _elementwise_in(k, c, arg):
+            if (held is not None and held.is_row_major and k.facts.consumers(arg) == {first} and _elementwise_in(k, c, arg)
+                    and not any(held.base in control.reads(k, v) for v in factors)):
                 buf = held
                 if c is arg:
                     return buf
