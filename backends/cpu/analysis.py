@@ -4,8 +4,7 @@
 - `consumers(v)`: the roots that reach a value through lazy operations, which decides what is worth keeping;
 - `cost(v)`: operations needed to compute one element again;
 - `Affine`: an integer or pointer tensor as base + sum of coefficient x index, coefficients being polynomials in the
-  kernel's scalars, plus opaque rest terms. Address arithmetic is done in 64 bits: 32-bit offsets are taken not to wrap
-  inside one block, as Triton's own axis analysis takes them.
+  kernel's scalars, plus opaque rest terms. It is computed in 64 bits; ranges.py says where that is what the kernel computes.
 """
 
 from __future__ import annotations
@@ -79,12 +78,14 @@ def poly_const(a: Poly) -> int | None:
 
 @dataclass
 class Affine:
-    """base + sum over nest dimensions d of coef[d] * index[d] + sum of scale * opaque value, from pointer `ptr`."""
+    """base + sum over nest dimensions d of coef[d] * index[d] + sum of scale * opaque value, from pointer `ptr`. All of it is computed in
+    64 bits; it is what the kernel computes where each of `exact` (ranges.Check) holds."""
 
     base: Poly = field(default_factory=dict)
     coef: dict[int, Poly] = field(default_factory=dict)
     opaque: list[tuple[Value, tuple[int, ...], Poly]] = field(default_factory=list)
     ptr: Value | None = None
+    exact: tuple = ()
 
     def plus(self, other: Affine, sign: int = 1) -> Affine:
         coef = dict(self.coef)
@@ -92,11 +93,11 @@ class Affine:
             coef[d] = poly_add(coef.get(d, {}), p, sign)
         rest = [(v, dims, s if sign == 1 else poly_mul(s, poly(-1))) for v, dims, s in other.opaque]
         return Affine(poly_add(self.base, other.base, sign), {d: p for d, p in coef.items() if p}, self.opaque + rest,
-                      self.ptr or other.ptr)
+                      self.ptr or other.ptr, self.exact + other.exact)
 
     def times(self, p: Poly) -> Affine:
         return Affine(poly_mul(self.base, p), {d: poly_mul(c, p) for d, c in self.coef.items() if poly_mul(c, p)},
-                      [(v, dims, poly_mul(s, p)) for v, dims, s in self.opaque])
+                      [(v, dims, poly_mul(s, p)) for v, dims, s in self.opaque], exact=self.exact)
 
     @property
     def uniform(self) -> bool:
@@ -185,11 +186,16 @@ def same_expression(a: Value, b: Value, depth: int = 0) -> bool:
 
 
 def same_offsets(p: Value, q: Value) -> bool:
-    """Do two pointer tensors use the same offsets, whatever their bases?"""
+    """Do two pointers or tensors of pointers reach the same bytes at each index where their bases are the same address? That takes
+    elements of one width: offsets count elements."""
     if p is q:
         return True
-    if p.op is None or q.op is None:
+    if _element_bytes(p) != _element_bytes(q):
+        return False
+    if p.op is None and q.op is None:
         return not p.type.is_tensor and not q.type.is_tensor  # two kernel arguments
+    if p.op is None or q.op is None:
+        return False
     if p.op.name != q.op.name or p.op.attrs != q.op.attrs:
         return False
     if p.op.name == "tt.addptr":
@@ -198,6 +204,12 @@ def same_offsets(p: Value, q: Value) -> bool:
     if p.op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
         return p.type.shape == q.type.shape and same_offsets(p.op.operands[0], q.op.operands[0])
     return False
+
+
+def _element_bytes(p: Value) -> int:
+    """The bytes of the elements that a pointer points to."""
+    elem = p.type.pointee.elem
+    return 8 if elem in ("ptr", "index") else 2 if elem == "bf16" else 1 if elem.startswith("fp8") else (int(elem[1:]) + 7) // 8
 
 
 def walk(region, only=None):
