@@ -60,6 +60,7 @@ class Kernel:
         self.buffers = Buffers()
         self.layout = Layout()
         self.asserts: list[tuple[str, str]] = []  # message, where
+        self.required: set = set()  # comparisons, and blocks in which it has been seen to that they do not wrap
         self._unroll: dict[int, str] = {}
         self.pool: dict[float, int] = {}  # coefficients of polynomials -> place in the pool
         self.stores_here = True  # does the loop that is emitted now store? Without a store LLVM would hoist reads of the pool

@@ -12,9 +12,10 @@ true, at most a few where it is computed, and the rest where it is known false.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from . import ir
+from . import ir, ranges
 from .analysis import Affine, Poly, poly, poly_add, poly_const, poly_mul, poly_of
 from .ir import Val, const, i64
 from .ttir import Value
@@ -72,6 +73,16 @@ class Induction:
     count: Val  # i64: iterations done
 
 
+class Atom(NamedTuple):
+    """A comparison that loop bounds can decide: `value` at `dims` is base + sum of coef[d] x index[d] < 0, where `checks` hold."""
+
+    value: Value
+    dims: tuple
+    coef: dict[int, Poly]
+    base: Poly
+    checks: tuple[ranges.Check, ...]
+
+
 class Nest:
     """One loop nest over `shape`, emitted into kernel `k`."""
 
@@ -87,7 +98,7 @@ class Nest:
         self.u = 0
         self.facts: dict[tuple[Value, tuple], bool] = {}
         self.limits: dict[tuple[Value, tuple], Val] = {}  # comparison -> up to which index along the vector dimension it is true
-        self.atoms: list[tuple[Value, tuple, dict[int, Poly], Poly]] = []
+        self.atoms: list[Atom] = []
         self._affine: dict = {}
         self.reversed: int | None = None
         self.strides: dict[int, int] = {}  # how many indices a loop over a dimension takes at once, where that is not one
@@ -131,12 +142,22 @@ class Nest:
             if pred[2] == "e":  # a <= b is a - b - 1 < 0
                 diff.base = poly_add(diff.base, poly(-1))
             if diff.coef:
-                self.atoms.append((v, dims, diff.coef, diff.base))
+                checks = [*lhs.exact, *rhs.exact] + [ranges.Check.of(x.base, x.coef, _width(op.operands[0].type.elem)) for x in (lhs, rhs)]
+                open_ones = {c: ranges.decided(c, self.shape) for c in checks}
+                if False not in open_ones.values():
+                    self.atoms.append(Atom(v, dims, diff.coef, diff.base, tuple(c for c, proved in open_ones.items() if not proved)))
+
+    def sure(self, checks: tuple[ranges.Check, ...]) -> Val:
+        """An i1: do all the checks hold?"""
+        out = const("i1", True)
+        for c in checks:
+            out = self.b.and_(out, self.hoisted(0, ("sure", c), lambda c=c: ranges.emitted(self, c)))
+        return out
 
     def reverse(self, d: int):
         """Walk dimension `d` from its end. Masks along it are computed, not turned into bounds."""
         self.reversed = d
-        self.atoms = [a for a in self.atoms if d not in a[2]]
+        self.atoms = [a for a in self.atoms if d not in a.coef]
 
     # -- levels
     def level(self, dims) -> int:
@@ -289,20 +310,33 @@ class Nest:
             if c is not None and 0 <= c < 31:
                 return a.times(poly(1 << c))
         if name == "arith.extsi" and op.operands[0].type.elem != "i1":
-            return self.affine(op.operands[0], dims)
+            return self._extended(op.operands[0], dims)
         if name == "arith.extui" and op.operands[0].type.elem == "i32":
             inner = self.affine(op.operands[0], dims)
             if self._nonnegative(inner):
                 return inner
         if name == "tt.addptr":
-            a, b = (self.affine(o, dims) for o in op.operands)
+            a, b = self.affine(op.operands[0], dims), self._extended(op.operands[1], dims)
             if b.ptr is None:
                 return a.plus(b)
         return self._opaque(v, dims)
 
+    def _extended(self, v: Value, dims) -> Affine:
+        """The affine form of an integer that is extended to 64 bits."""
+        form, bits = self.affine(v, dims), _width(v.type.elem)
+        if not v.type.is_tensor or bits == 64:
+            return form
+        check = ranges.Check.of(form.base, form.coef, bits)
+        if not form.opaque and ranges.decided(check, self.shape):
+            return form
+        if bits < 32:  # arithmetic of few bits wraps, and on purpose
+            return self._opaque(v, dims)
+        return replace(form, exact=(*form.exact, check))
+
     def _nonnegative(self, a: Affine) -> bool:
         return not a.opaque and a.ptr is None and all(
-            m == () and c >= 0 for p in [a.base, *a.coef.values()] for m, c in p.items())
+            m == () and c >= 0 for p in [a.base, *a.coef.values()] for m, c in p.items()) and bool(
+            ranges.decided(ranges.Check.of(a.base, a.coef, 32), self.shape))
 
     def _opaque(self, v: Value, dims) -> Affine:
         if v.type.elem == "ptr":
@@ -576,7 +610,7 @@ class Nest:
         depth = self.depth_of[d]
         if d == self.vdim:
             self.limits = {}
-        for v, dims, coef, base in self.atoms:
+        for v, dims, coef, base, checks in self.atoms:
             if poly_const(coef.get(d, {})) != 1 or (v, dims) in self.facts:
                 continue
             others = [o for o in coef if o != d]
@@ -584,27 +618,29 @@ class Nest:
                 continue  # decided by a loop further in
             key = ("limit", poly_key(base), tuple(sorted((o, poly_key(coef[o])) for o in others)))
             t = self.hoisted(len(self.sections) - 1, key, lambda: self._limit(base, coef, others, n))
-            thresholds.append(t)
-            if d == self.vdim:
+            sure = self.sure(checks)
+            if d == self.vdim and sure.const:
                 self.limits[(v, dims)] = t
+            # What may have wrapped is known of no index: all of the range is computed.
+            thresholds.append((self.b.select(sure, t, i64(0)), self.b.select(sure, t, i64(n))))
             facts_true[(v, dims)] = True
             facts_false[(v, dims)] = False
         end = i64(n)
         if not thresholds:
             yield from self._unrolled(i64(0), end, step, unroll, {}, n)
             return
-        lo, hi = thresholds[0], thresholds[0]
-        for t in thresholds[1:]:
-            if t.s != lo.s:
-                lo = self.b.intrinsic("smin", lo, t)
-                hi = self.b.intrinsic("smax", hi, t)
+        lo, hi = thresholds[0]
+        for low, high in thresholds[1:]:
+            if (low.s, high.s) != (lo.s, hi.s):
+                lo = self.b.intrinsic("smin", lo, low)
+                hi = self.b.intrinsic("smax", hi, high)
         full, partial = lo, hi
         if step * unroll > 1:
             full = self.b.and_(lo, i64(-(step * unroll)))
         if step > 1:
             partial = self.b.and_(self.b.add(hi, i64(step - 1)), i64(-step))
         yield i64(0), full, step * unroll, facts_true, unroll
-        if step * unroll > 1 or lo is not hi:
+        if step * unroll > 1 or lo.s != hi.s:
             yield full, partial, step, {}, 1
         yield partial, end, step, facts_false, 1
 
@@ -623,6 +659,11 @@ class Nest:
         yield lo, i64(whole), step * unroll, facts, unroll
         if whole < n:
             yield i64(whole), end, step, facts, 1
+
+
+def _width(elem: str) -> int:
+    """The bits of an integer element type."""
+    return int(elem[1:]) if elem[1:].isdigit() else 64
 
 
 def poly_key(p: Poly):

@@ -95,7 +95,13 @@ def device_assert(k, op):
         holds = b.load("i1", good, 1)
     else:
         holds = k.scalar(cond)
-    k.asserts.append((op.words[0] if op.words else "", str(op.loc)))
+    require(k, holds, op.words[0] if op.words else "", op)
+
+
+def require(k, holds: Val, message: str, op):
+    """End the program, and make the launch raise with `message` and the operation's place, where `holds` (an i1) is false."""
+    b = k.b
+    k.asserts.append((message, str(op.loc)))
     number = len(k.asserts)
 
     def fail():

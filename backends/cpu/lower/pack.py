@@ -16,7 +16,7 @@ from ..analysis import Affine, Poly, expanded, poly, poly_add, poly_const, poly_
 from ..ir import Val, const, i64
 from ..nest import REGISTER, Buffer, Nest, memory_type, poly_key
 from ..ttir import Value
-from . import convert
+from . import convert, debug
 
 
 @dataclass(frozen=True)
@@ -147,16 +147,26 @@ def _bounds(nest, mask, dims, found) -> bool:
         nest.find_atoms([(mask, dims)])
         if not nest.atoms:
             return False
-        _, _, coef, base = nest.atoms[0]
-        if len(coef) != 1:
+        atom = nest.atoms[0]
+        if len(atom.coef) != 1:
             return False
-        (d, p), = coef.items()
+        (d, p), = atom.coef.items()
         if poly_const(p) == 1:  # a larger step might wrap in 32 bits, on purpose
-            found.setdefault(d, []).append(base)
+            _must_not_wrap(nest, atom, op)
+            found.setdefault(d, []).append(atom.base)
             return True
         return False
     mapped = nest.k.mapped_dims(op, dims)
     return mapped is not None and _bounds(nest, op.operands[0], mapped, found)
+
+
+def _must_not_wrap(nest, atom, op):
+    """A row or column number of a matrix that wraps would lie outside it: where one does, the launch raises."""
+    k = nest.k
+    if atom.checks and (op, k.current_block) not in k.required:
+        k.required.add((op, k.current_block))
+        nest.run([], lambda _: None)
+        debug.require(k, nest.sure(atom.checks), "a row or column number that masks a matrix product's operand passes 2^31 within a block", op)
 
 
 def source(k, v) -> Source | None:

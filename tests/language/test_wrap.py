@@ -1,0 +1,158 @@
+"""Integers that wrap: offsets of few bits, comparisons near the end of a type, and what the compiler may take for granted of them."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triport.backends.base import Error
+from triport.backends.cpu import ranges
+from triport.backends.cpu.ttir import Type, Value
+
+
+@triton.jit
+def narrow_offset_kernel(x_ptr, out_ptr, k, c, N: tl.constexpr, T: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + (i.to(T) * k.to(T) + c.to(T))))
+
+
+@triton.jit
+def narrow_carried_kernel(x_ptr, out_ptr, n, N: tl.constexpr, T: tl.constexpr):
+    i = tl.arange(0, N).to(T)
+    total = tl.zeros([N], tl.int32)
+    for _ in range(n):
+        total += tl.load(x_ptr + i)
+        i += 3
+    tl.store(out_ptr + tl.arange(0, N), total)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_offsets_of_few_bits_wrap(dtype):
+    middle, x = 70000, torch.arange(140000, dtype=torch.int32)
+    as_array = getattr(np, dtype)
+    for k, c in ((3, 9), (2, 100), (100, 5)):
+        out = torch.empty(256, dtype=torch.int32)
+        narrow_offset_kernel[(1,)](x[middle:], out, k, c, N=256, T=getattr(tl, dtype))
+        want = (np.arange(256).astype(dtype) * as_array(k) + as_array(c)).astype(np.int64)
+        np.testing.assert_array_equal(out.numpy() - middle, want)
+    out = torch.empty(64, dtype=torch.int32)
+    narrow_carried_kernel[(1,)](x[middle:], out, 60, N=64, T=getattr(tl, dtype))
+    i, total = np.arange(64).astype(dtype), np.zeros(64, np.int64)
+    for _ in range(60):
+        total += middle + i.astype(np.int64)
+        i = i + as_array(3)
+    np.testing.assert_array_equal(out.numpy(), total)
+
+
+@triton.jit
+def compare_kernel(out_ptr, mask_ptr, s, k, c, HOW: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    h = i * k + s
+    if HOW == "lt":
+        holds = h < c
+    elif HOW == "le":
+        holds = h <= c
+    elif HOW == "gt":
+        holds = h > c
+    elif HOW == "other":
+        holds = c >= h + i
+    else:
+        holds = h.to(tl.int64) < c
+    tl.store(out_ptr + i, tl.where(holds, 1, 2))
+    tl.store(mask_ptr + i, 1, mask=holds)
+
+
+HOLDS = {"lt": lambda h, i, c: h < c, "le": lambda h, i, c: h <= c, "gt": lambda h, i, c: h > c, "other": lambda h, i, c: c >= h + i,
+         "wide": lambda h, i, c: h.astype(np.int64) < c}
+
+
+@pytest.mark.parametrize("how", HOLDS)
+@pytest.mark.parametrize("wide", [False, True])
+def test_comparisons_near_the_end_of_the_type(how, wide):
+    """As data and as a mask; with numbers of 32 and of 64 bits."""
+    n, most = 64, 2**63 - 1 if wide else 2**31 - 1
+    dtype = np.int64 if wide else np.int32
+    with np.errstate(over="ignore"):
+        for s in (most, most - 47, most - 63, most - 64, -most - 1, -most + 9, 1, 0):
+            for k in (1, 2, -1, 65537):
+                for c in (5, most - 20, -most + 20):
+                    out, mask = torch.zeros(n, dtype=torch.int32), torch.zeros(n, dtype=torch.int32)
+                    if wide:  # Triton types an argument by its value
+                        compare_wide_kernel[(1,)](out, mask, torch.tensor([s, k, c]), HOW=how, N=n)
+                    else:
+                        compare_kernel[(1,)](out, mask, s, k, c, HOW=how, N=n)
+                    i = np.arange(n, dtype=dtype)
+                    want = HOLDS[how](i * dtype(k) + dtype(s), i, dtype(c))
+                    np.testing.assert_array_equal(out.numpy(), np.where(want, 1, 2), err_msg=str((s, k, c)))
+                    np.testing.assert_array_equal(mask.numpy(), want.astype(np.int32), err_msg=str((s, k, c)))
+
+
+@triton.jit
+def compare_wide_kernel(out_ptr, mask_ptr, numbers_ptr, HOW: tl.constexpr, N: tl.constexpr):
+    s, k, c = tl.load(numbers_ptr), tl.load(numbers_ptr + 1), tl.load(numbers_ptr + 2)
+    compare_kernel(out_ptr, mask_ptr, s, k, c, HOW, N)
+
+
+@triton.jit
+def carried_compare_kernel(out_ptr, s, n, c, N: tl.constexpr):
+    h = tl.arange(0, N) + s
+    count = tl.zeros([N], tl.int32)
+    for _ in range(n):
+        count += tl.where(h < c, 1, 0)
+        h += 7
+    tl.store(out_ptr + tl.arange(0, N), count)
+
+
+@pytest.mark.parametrize("s", [2**31 - 40, 2**31 - 200, -2**31, 0])
+def test_a_carried_number_that_wraps_is_compared_as_it_is(s):
+    out = torch.zeros(64, dtype=torch.int32)
+    carried_compare_kernel[(1,)](out, s, 50, 9, N=64)
+    h, count = np.arange(64, dtype=np.int32) + np.int32(s), np.zeros(64, np.int32)
+    with np.errstate(over="ignore"):
+        for _ in range(50):
+            count += h < 9
+            h = h + np.int32(7)
+    np.testing.assert_array_equal(out.numpy(), count)
+
+
+@triton.jit
+def product_kernel(a_ptr, b_ptr, out_ptr, first, m, N: tl.constexpr):
+    rows, r = first + tl.arange(0, N), tl.arange(0, N)
+    a = tl.load(a_ptr + r[:, None] * N + r[None, :], mask=rows[:, None] < m, other=0.0)
+    b = tl.load(b_ptr + r[:, None] * N + r[None, :])
+    tl.store(out_ptr + r[:, None] * N + r[None, :], tl.dot(a, b))
+
+
+def test_a_row_number_of_a_product_that_wraps_is_an_error(seed):
+    g = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(16, 16, generator=g), torch.randn(16, 16, generator=g)
+    out = torch.zeros(16, 16)
+    product_kernel[(1,)](a, b, out, 2**31 - 30, 2**31 - 1, N=16)
+    torch.testing.assert_close(out, a @ b)
+    with pytest.raises(Error, match="product_kernel.*test_wrap.py.*passes 2\\^31"):
+        product_kernel[(1,)](a, b, out, 2**31 - 8, 100, N=16)
+
+
+# --- what is proved ---------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=300)
+@given(base=st.integers(-2**40, 2**40), coef=st.dictionaries(st.integers(0, 2), st.integers(-2**33, 2**33), max_size=3),
+       shape=st.tuples(*[st.sampled_from([1, 2, 8, 64])] * 3), bits=st.sampled_from([8, 16, 32]))
+def test_constant_forms_are_decided_by_their_corners(base, coef, shape, bits):
+    check = ranges.Check.of({(): base} if base else {}, {d: {(): c} for d, c in coef.items() if c}, bits)
+    corners = [base]
+    for d, c in coef.items():
+        corners = [x + y for x in corners for y in (0, c * (shape[d] - 1))]
+    assert ranges.decided(check, shape) == all(-2**(bits - 1) <= x < 2**(bits - 1) for x in corners)
+
+
+def test_what_cannot_be_summed_in_64_bits_is_not_used():
+    narrow, wide = Value(Type("i32"), name="n"), Value(Type("i64"), name="w")
+    form = lambda m, bits: ranges.decided(ranges.Check.of({m: 1}, {0: {(): 1}}, bits), (64,))  # noqa: E731
+    assert form((narrow,), 32) is None and form((narrow,), 64) is True
+    assert form((wide,), 64) is None
+    assert form((wide, wide), 64) is False and form((narrow, narrow, narrow), 32) is False
+    assert ranges.decided(ranges.Check.of({(narrow,): 1}, {}, 32), (64,)) is True
