@@ -26,6 +26,16 @@ REWRITTEN = {
     "tt.descriptor_reduce": "tt.atomic_rmw",
 }
 
+#: promises and wishes of a kernel: what becomes of them
+HINTS = {
+    "tl.range(loop_unroll_factor=)": "heeded",
+    "tl.range(disable_licm=), tl.condition(disable_licm=)": "heeded by Triton's own pass; what the nests and LLVM take out of a loop, they take "
+                                                            "out yet",
+    "tl.range(num_stages=, warp_specialize=, flatten=, disallow_acc_multi_buffer=)": "without effect",
+    "num_warps, num_stages, num_ctas, maxnreg, waves_per_eu and whatever else an installed GPU backend knows as a launch option":
+        "without effect, and not in the cache key",
+}
+
 
 def page(target: str) -> str:
     """The status page in Markdown."""
@@ -45,6 +55,8 @@ def page(target: str) -> str:
     lines += ["", f"{count} combinations, {count - failed} done, {failed} refused.", "", "Taken apart by Triton's own passes first:",
               "", "| operation | becomes |", "|---|---|"]
     lines += [f"| `{k}` | {v} |" for k, v in REWRITTEN.items()]
+    lines += ["", "Promises, wishes and launch options:", "", "| written | becomes |", "|---|---|"]
+    lines += [f"| `{k}` | {v} |" if "(" in k else f"| {k} | {v} |" for k, v in HINTS.items()]
     return "\n".join(lines) + "\n"
 
 

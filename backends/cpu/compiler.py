@@ -6,10 +6,12 @@ cache key.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +52,7 @@ class CPUOptions:
     until: str = ""
 
     def hash(self) -> str:
-        text = "_".join(f"{k}-{v}" for k, v in sorted(self.__dict__.items()))
+        text = "_".join(f"{k}-{getattr(self, k)}" for k in sorted(f.name for f in dataclasses.fields(self)))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -65,6 +67,27 @@ def version() -> str:
         return importlib.metadata.version("triport")
     except importlib.metadata.PackageNotFoundError:
         return "source"
+
+
+#: options of GPU backends that Triton 3.6 to 3.9 had: what is accepted where their classes cannot be read
+_GPU_OPTIONS = ("allow_flush_denorm", "clc", "enable_reflect_ftz", "kpack", "llvm_fn_attrs", "matrix_instr_nonkdim", "maxnreg",
+                "min_shared_mem", "ptx_options", "ptx_version", "sched4reg", "schedule_hint", "waves_per_eu", "wgp_cu_mode")
+
+
+@functools.lru_cache(maxsize=1)
+def gpu_options() -> dict:
+    """Name -> default of every launch option that an installed backend knows: the fields of the option classes beside each
+    backend's compiler, which `import triton` has loaded."""
+    from triton.backends import backends
+
+    known = dict.fromkeys(_GPU_OPTIONS)
+    for backend in backends.values():
+        module = sys.modules.get(backend.compiler.__module__)
+        for name, cls in list(vars(module).items()) if module is not None else ():
+            if name.endswith("Options") and dataclasses.is_dataclass(cls):
+                for f in dataclasses.fields(cls):
+                    known[f.name] = None if f.default is dataclasses.MISSING else f.default
+    return known
 
 
 class CPUBackend(BaseBackend):
@@ -87,7 +110,12 @@ class CPUBackend(BaseBackend):
         if "enable_fp_fusion" not in args:
             args["enable_fp_fusion"] = True
         args.setdefault("sanitize_overflow", args.get("debug", False))  # as a GPU's: what is asserted where one debugs
-        return CPUOptions(**args)
+        options = CPUOptions(**args)
+        # Triton refuses what is not in here. A GPU's option is, with one value whatever was given: it changes nothing.
+        for k in opts.keys() - options.__dict__.keys():
+            if k in gpu_options():
+                options.__dict__[k] = gpu_options()[k]
+        return options
 
     def pack_metadata(self, metadata):
         return metadata
