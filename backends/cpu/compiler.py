@@ -18,7 +18,12 @@ from pathlib import Path
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
+from . import extra
+
 # Only the standard library and triton up here: entry points are imported by every `import triton`.
+
+
+extra.install()
 
 
 @dataclass(frozen=True)
@@ -98,15 +103,20 @@ class CPUBackend(BaseBackend):
     def supports_target(target: GPUTarget) -> bool:
         return target.backend == "cpu" and not _foreign()
 
+    @property
+    def row_name(self) -> str:
+        """The target's row in targets.py. Triton's own code has 0 or "" for an architecture that it does not know: this machine's."""
+        return "native" if self.target.arch in (0, "0", "", None) else str(self.target.arch)
+
     def hash(self) -> str:
         from . import machine, targets
         from ..base import sources_digest
-        row = targets.get(str(self.target.arch) or "native")
+        row = targets.get(self.row_name)
         return f"triport-{version()}-{sources_digest(Path(__file__).parent)[:16]}-{machine.versions()}-{row}"
 
     def parse_options(self, opts: dict) -> CPUOptions:
         args = {k: opts[k] for k in _HEEDED if opts.get(k) is not None}
-        args["arch"] = str(self.target.arch) or "native"
+        args["arch"] = self.row_name
         if "enable_fp_fusion" not in args:
             args["enable_fp_fusion"] = True
         args.setdefault("sanitize_overflow", args.get("debug", False))  # as a GPU's: what is asserted where one debugs

@@ -164,5 +164,5 @@ class CPUDriver(DriverBase):
 
 @functools.lru_cache(maxsize=1)
 def current_target() -> GPUTarget:
-    return GPUTarget("cpu", "native", 0)
+    return GPUTarget("cpu", "native", 1)  # a program is one thread, and hosts divide by this
 
