@@ -1,10 +1,12 @@
 """What Triton and programs written for it meet of this backend beside kernels: modules, targets, printing, promises."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -91,3 +93,98 @@ def test_a_target_without_an_architecture_is_this_cpu(arch):
 def test_hosts_can_divide_by_the_warp_size():
     assert triton.runtime.driver.active.get_current_target().warp_size == 1
     assert fill_kernel.warmup(torch.float32, N=8, grid=(1,), num_warps=8).metadata.warp_size == 1
+
+
+# --- printing ------------------------------------------------------------------------------------------------------------------
+
+PRINT = """
+    @triton.jit
+    def k(x_ptr, N: tl.constexpr):
+        tl.device_print("v", tl.load(x_ptr + tl.arange(0, N)), hex=True)
+    @triton.jit
+    def s(x_ptr):
+        tl.device_print("s", tl.load(x_ptr), hex=True)
+    values = [0.0, -1.5, 3.140625, 65504.0]
+    for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        k[(1,)](torch.tensor(values, dtype=torch.float64).to(d), 4)
+    k[(1,)](torch.tensor([float("inf"), float("-inf"), float("nan"), 2.0**-140]), 4)
+    k[(1,)](torch.tensor([1.0, -2.0]).to(torch.float8_e5m2), 2)
+    k[(1,)](torch.tensor([-1, 77], dtype=torch.int16), 2)
+    s[(1,)](torch.tensor([0.1]))
+"""
+
+
+def test_hexadecimal_floats_are_printed_exactly(tmp_path):
+    """As Triton's GPU backends print them: %a of the value as a double, the bits of fp8, 0x... of integers."""
+    out = program(tmp_path, PRINT)
+    told = re.findall(r"pid \(0, 0, 0\) idx \(\d*\) [vs]: (\S+)", out)
+    assert len(told) == 25, out
+    for n in range(4):
+        d = (torch.float16, torch.bfloat16, torch.float32, torch.float64)[n]
+        right = torch.tensor([0.0, -1.5, 3.140625, 65504.0], dtype=torch.float64).to(d).double().tolist()
+        assert [float.fromhex(t) for t in told[4 * n:4 * n + 4]] == right and all("0x" in t for t in told[4 * n:4 * n + 4])
+    assert told[16:18] == ["inf", "-inf"] and "nan" in told[18] and float.fromhex(told[19]) == 2.0**-140
+    assert told[20:24] == ["0x3c", "0xc0", "0xffff", "0x004d"]
+    assert float.fromhex(told[24]) == float(np.float32(0.1))
+
+
+# --- what is passed on to LLVM, and out of it ----------------------------------------------------------------------------------
+
+
+@triton.jit
+def promise_kernel(x_ptr, out_ptr, n, stride, BRANCH: tl.constexpr, N: tl.constexpr):
+    tl.assume(n < 100)
+    if BRANCH:
+        if n > 3:
+            tl.assume(stride == 5)
+    else:
+        tl.assume(stride == 5)
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i * stride, mask=i < n, other=-1.0), mask=i < n)
+
+
+def test_promises_reach_llvm():
+    x, out = torch.arange(40.), torch.zeros(8)
+    for branch in (False, True):
+        llir = promise_kernel.warmup(x, out, 7, 5, branch, 8, grid=(1,)).asm["llir"]
+        assert re.search(r"call void @llvm\.assume\(i1 %", llir), llir
+        assert branch or re.search(r"mul .*i64 %\w+, 20\b", llir), f"a step that is known is not used:\n{llir}"
+        promise_kernel[(1,)](x, out, 7, 5, branch, 8)
+        assert torch.equal(out[:7], x[:35:5])
+
+
+def test_a_promise_holds_where_it_is_made():
+    """Where control does not come to it, nothing is promised."""
+    x, out = torch.arange(40.), torch.zeros(8)
+    promise_kernel[(1,)](x, out, 3, 2, True, 8)
+    assert torch.equal(out[:3], x[:6:2])
+
+
+@triton.jit
+def promise_in_a_loop_kernel(x_ptr, out_ptr, n, N: tl.constexpr):
+    acc = tl.zeros((N,), tl.float32)
+    for r in range(n):
+        tl.assume(r < 3)
+        tl.assume(True)
+        acc += tl.load(x_ptr + r * N + tl.arange(0, N))
+    tl.store(out_ptr + tl.arange(0, N), acc)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_promises_in_loops(n):
+    x, out = torch.arange(4 * 16.), torch.zeros(16)
+    promise_in_a_loop_kernel[(1,)](x, out, n, 16)
+    assert torch.equal(out, x.view(4, 16)[:n].sum(0))
+
+
+def test_the_reproducer_holds_all_passes(tmp_path):
+    text = """
+        @triton.jit
+        def k(x_ptr, N: tl.constexpr):
+            tl.store(x_ptr + tl.arange(0, N), 1.0)
+        k[(1,)](torch.zeros(8), 8)
+    """
+    program(tmp_path, text, TRITON_REPRODUCER_PATH=str(tmp_path / "r"), TRITON_CACHE_DIR=str(tmp_path / "cache"))
+    told = "".join(p.read_text() for p in tmp_path.glob("r*"))
+    for name in ("inline", "canonicalize", "triton-combine", "triton-reorder-broadcast", "cse", "triton-licm", "symbol-dce", "triton-loop-unroll"):
+        assert name in told, (name, told)

@@ -28,6 +28,7 @@ REWRITTEN = {
 
 #: promises and wishes of a kernel: what becomes of them
 HINTS = {
+    "tl.assume(condition)": "given to LLVM where it stands (`llvm.assume`)",
     "tl.range(loop_unroll_factor=)": "heeded",
     "tl.range(disable_licm=), tl.condition(disable_licm=)": "heeded by Triton's own pass; what the nests and LLVM take out of a loop, they take "
                                                             "out yet",

@@ -242,17 +242,18 @@ def make_ttir(mod, metadata):
     passes.common.add_cse(pm)
     passes.ttir.add_triton_licm(pm)
     passes.common.add_symbol_dce(pm)
-    _run(pm, mod)
+    _run(pm, mod, "make_ttir")
     _unroll_products(mod)
     pm = ir.pass_manager(mod.context)
     passes.ttir.add_loop_unroll(pm)
-    _run(pm, mod)
+    _run(pm, mod, "make_ttir.unroll")
     return mod
 
 
-def _run(pm, mod):
+def _run(pm, mod, name):
+    """Run the passes. `name` tells the files that TRITON_REPRODUCER_PATH asks for apart: with one name the last would replace the others."""
     try:
-        pm.run(mod, "make_ttir")
+        pm.run(mod, name)
     except TypeError:  # triton < 3.7
         pm.run(mod)
 

@@ -12,6 +12,7 @@ from .. import ir
 from ..ir import Val, const, i64
 from . import convert
 
+_FP8 = convert.NARROW - {"bf16"}
 _FLOATS = {"f16", "f32", "f64", *convert.NARROW}
 
 
@@ -53,9 +54,9 @@ def _format(elem: str, hexadecimal: bool, signed: bool):
     """(printf's conversion, a function that makes its argument) for an element type."""
     if elem == "ptr":
         return "%p", lambda b, v: v
-    if elem in _FLOATS:
-        return "%f", lambda b, v: convert.float_to_float(b, v, elem, "f64")
-    bits = int(elem[1:])
+    if elem in _FLOATS and not (hexadecimal and elem in _FP8):  # those print their bits, as integers do
+        return "%a" if hexadecimal else "%f", lambda b, v: convert.float_to_float(b, v, elem, "f64")
+    bits = 8 if elem in _FP8 else int(elem[1:])
     extend = "sext" if signed and bits > 1 and not hexadecimal else "zext"
     to = "i64" if bits > 32 else "i32"
     length = "ll" if bits > 32 else ""

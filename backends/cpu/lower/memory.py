@@ -147,7 +147,14 @@ def barrier(k, op):
     """One program runs on one thread: everything before a barrier has happened."""
 
 
+def assume(k, op):
+    """What the kernel promises (`tl.assume`) is LLVM's to use, from here on: where control does not come, nothing is promised."""
+    holds = k.scalar(op.operands[0])
+    if holds.const is None:
+        k.b.call("llvm.assume", "void", [holds])
+
+
 ELEMENTWISE = {"tt.addptr": addptr}
 LANES = {"tt.load": load}
-ROOTS = {"tt.store": store, "ttg.barrier": barrier, "gpu.barrier": barrier, "llvm.intr.assume": barrier,
+ROOTS = {"tt.store": store, "ttg.barrier": barrier, "gpu.barrier": barrier, "llvm.intr.assume": assume,
          "tt.grid_dependency_wait": barrier, "tt.grid_dependency_launch_dependents": barrier}
