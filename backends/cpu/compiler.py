@@ -103,6 +103,11 @@ class CPUBackend(BaseBackend):
     def supports_target(target: GPUTarget) -> bool:
         return target.backend == "cpu" and not _foreign()
 
+    def __init__(self, target: GPUTarget):
+        super().__init__(target)
+        from . import mends
+        mends.install()
+
     @property
     def row_name(self) -> str:
         """The target's row in targets.py. Triton's own code has 0 or "" for an architecture that it does not know: this machine's."""

@@ -108,8 +108,9 @@ class CPUDriver(DriverBase):
         self.utils = CPUUtils()
         self.launcher_cls = make_launcher
         super().__init__()
-        from . import cache
+        from . import cache, mends
         cache.install()
+        mends.install()
 
     @staticmethod
     def is_active():
