@@ -15,7 +15,7 @@ import threading
 import llvmlite.binding as llvm
 
 from ..base import ArgumentError, CompileError, Error
-from . import elf, machine, targets
+from . import elf, grid, machine, targets
 from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
@@ -227,15 +227,24 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
                                f"{', '.join(PACK)}, bf16, tensor descriptors and tuples of them")
     pairs = [f"overlap({flat[i][0]}, {flat[j][0]}, {same})" for i, j, same in metadata.disjoint]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
-           "scratch": metadata.scratch_bytes, "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
+           "scratch": metadata.scratch_bytes, "work": metadata.work, "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
-           "profiler": profiler, "traced": traced, "failed": failed, "asserts": metadata.asserts}
+           "profiler": profiler, "traced": traced, "failed": failed, "asserts": metadata.asserts,
+           "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
     alias = (f"    if {' or '.join(pairs)}:\n"
              "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
     source = (
         "call = pool.call\n"
         "def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):\n"
-        f"    packed = pack(fn.address, gx, gy, gz, scratch, team(gx * gy * gz, {metadata.work}, threads()), *pool.openmp, {', '.join(exprs)})\n" + alias +
+        "    try:\n"
+        "        programs = gx * gy * gz\n"
+        "        if type(programs) is not int or programs >> 31:\n"  # not ints, or too many to be sure that each fits
+        "            gx, gy, gz = sizes(name, (gx, gy, gz))\n"
+        "            programs = gx * gy * gz\n"
+        f"        packed = pack(fn.address, gx, gy, gz, scratch, team(programs, work, threads()), *pool.openmp, {', '.join(exprs)})\n"
+        "    except wrong:\n"
+        "        sizes(name, (gx, gy, gz))\n"  # says so if it was the grid
+        "        raise\n" + alias +
         "    if enter is not None:\n        enter(lm)\n"
         "    if profiler._is_profiler_enabled:\n"
         "        status = traced(name, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: call(packed))\n"

@@ -1,0 +1,107 @@
+"""What a launch is given: a grid of whole numbers, tensors of dtypes that Triton has."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triport.backends import quick
+from triport.backends.base import ArgumentError
+from triport.backends.cpu import grid as grids
+
+
+@triton.jit
+def fill_kernel(x_ptr, N: tl.constexpr):
+    tl.store(x_ptr + tl.program_id(0) * N + tl.arange(0, N), 1.0)
+
+
+WRONG = {"negative": ((-1,), "-1 is out of range"), "two negative": ((-2, -3), "-2 is out of range"), "fractional": ((1.5,), "not a whole number"),
+         "whole, but a float": ((2.0,), "2.0 .float. is not a whole number"), "text": (("3",), "not a whole number"),
+         "nothing": ((None,), "not a whole number"), "beyond an axis": ((2**31,), "2147483648 is out of range"),
+         "beyond 32 bits": ((2**32 + 1,), "out of range"), "beyond 64 bits": ((2**70,), "out of range"),
+         "on y": ((1, 2**31), "out of range"), "on z": ((1, 1, -1), "-1 is out of range"),
+         "a product beyond 64 bits": ((2**31 - 1,) * 3, "programs are too many"), "NumPy's float": ((np.float32(2),), "not a whole number"),
+         "NumPy's product": ((np.int64(2**31 - 1),) * 3, "programs are too many"), "NumPy's wrap": ((np.int32(2**16), np.int32(-2**16)), "out of range"),
+         "four dimensions": ((1, 1, 1, 2), "has 4 dimensions"), "a tensor of floats": ((torch.tensor(2.5),), "not a whole number")}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("way", ["launch", "callable", "again", "quick", "quick again", "compiled"])
+def test_a_grid_that_is_none_is_an_error(case, way):
+    grid, why = WRONG[case]
+    x = torch.zeros(8)
+    expected = pytest.raises(ArgumentError, match=r"kernel fill_kernel: grid \(.*: .*" + why)
+    if way in ("again", "quick again"):  # what was compiled is remembered
+        fill_kernel[(1,)](x, N=8)
+        quick.launch(fill_kernel, (1,), (x,), {"N": 8})
+        x.zero_()
+    if way == "compiled":
+        if len(grid) > 3:
+            pytest.skip("a compiled kernel takes the first three of whatever it is given")
+        compiled = fill_kernel.warmup(x, N=8, grid=(1,))
+        with expected:
+            compiled[(*grid, 1, 1)[:3]](x, 8)
+    elif way.startswith("quick"):
+        if way == "quick":
+            quick.forget(fill_kernel)
+        with expected:
+            quick.launch(fill_kernel, grid, (x,), {"N": 8})
+    else:
+        with expected:
+            fill_kernel[(lambda meta: grid) if way == "callable" else grid](x, N=8)
+    assert torch.equal(x, torch.zeros(8)), "something ran"
+
+
+@pytest.mark.parametrize("grid", [(3,), (1, 3), (1, 1, 3), [3], (np.int64(3),), (np.uint8(3), np.int32(1)), (torch.tensor(3),), (True, 3)], ids=repr)
+def test_whole_numbers_of_other_libraries(grid):
+    counts = torch.zeros(3, dtype=torch.int32)
+    count_kernel[grid](counts)
+    assert counts.tolist() == [1, 1, 1]
+    counts.zero_()
+    quick.launch(count_kernel, tuple(grid), (counts,), {})
+    assert counts.tolist() == [1, 1, 1]
+
+
+@triton.jit
+def count_kernel(out_ptr):
+    tl.atomic_add(out_ptr + tl.program_id(0) + tl.program_id(1) + tl.program_id(2), 1)
+
+
+@pytest.mark.parametrize("grid", [(0,), (0, 5), (5, 0, 2), (2**31 - 1, 0), (np.int64(0),)], ids=repr)
+def test_no_programs(grid):
+    x = torch.zeros(8)
+    fill_kernel[grid](x, N=8)
+    quick.launch(fill_kernel, tuple(grid), (x,), {"N": 8})
+    assert torch.equal(x, torch.zeros(8))
+
+
+def test_as_many_programs_as_can_be_counted():
+    assert grids.sizes("k", (2**31 - 1, 2**31 - 1, 2)) == (2**31 - 1, 2**31 - 1, 2)
+    assert grids.sizes("k", ()) == (1, 1, 1) and math.prod(grids.sizes("k", (7, 8))) == 56
+    with pytest.raises(ArgumentError, match="too many"):
+        grids.sizes("k", (2**31 - 1, 2**31 - 1, 3))
+
+
+def test_an_argument_of_a_wrong_type_is_not_called_a_wrong_grid():
+    with pytest.raises(ArgumentError, match="argument 'x_ptr' is"):
+        fill_kernel.warmup(torch.float32, N=8, grid=(1,))[(1, 1, 1)](2.5, 8)
+
+
+@triton.jit
+def copy_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i))
+
+
+@pytest.mark.parametrize("dtype, how", [(torch.complex64, "view_as_real"), (torch.complex128, "view_as_real"),
+                                        (torch.float8_e8m0fnu, r"view\(torch.uint8\)")], ids=str)
+def test_a_dtype_that_triton_has_no_name_for(dtype, how):
+    x, out = torch.zeros(8, dtype=dtype), torch.zeros(8)
+    with pytest.raises(ArgumentError, match=rf"kernel copy_kernel: argument 'x_ptr' is a tensor of {dtype}.*{how}"):
+        copy_kernel[(1,)](x, out, 8)
+    with pytest.raises(ArgumentError, match=rf"kernel copy_kernel: arguments 'x_ptr', 'out_ptr' are tensors of {dtype}"):
+        copy_kernel[(1,)](x, x, 8)
+    with pytest.raises(ArgumentError, match=rf"kernel copy_kernel: argument '\?' is a tensor of {dtype}"):
+        copy_kernel[(1,)]((x,), out, 8)
