@@ -1,19 +1,30 @@
 """Trust in Triton's disk cache: an entry is used only if it is whole and says what was written.
 
-An object file carries a digest behind its last section (ELF readers ignore what follows). The cache manager looks at
-every file of an entry before Triton does; what is missing, cut short or altered is compiled again.
+The file that lists an entry's files (Triton's `__grp__` file) carries a digest of each: metadata, texts and object. The cache
+manager compares before Triton reads them; what is missing, cut short or altered is compiled again. An object carries one of
+its own behind its last section (ELF readers ignore what follows), which is looked at when it is loaded.
+
+Where the cache cannot be written (a full disk, a read-only folder, a path that can be none), a folder of the process's own
+takes its place until the process ends.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import json
+import locale
+import os
+import threading
+import uuid
 from pathlib import Path
 
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
 from ..base import CompileError
+from . import spare
 
 _MARK = b"triport.sha256:"
 _LENGTH = len(_MARK) + 64
@@ -38,29 +49,111 @@ def checked(sealed: bytes, name: str) -> bytes:
 
 
 class CheckedCacheManager(FileCacheManager):
-    """Triton's file cache, with entries of this backend verified before they are used."""
+    """Triton's file cache, with entries of this backend verified before they are used, and a place for what it cannot hold."""
+
+    def __init__(self, key, override=False, dump=False):
+        self._named = override or dump  # a folder that the user named, to look at files or to edit them
+        self._digests: dict[str, str] = {}
+        try:
+            super().__init__(key, override=override, dump=dump)
+        except OSError as e:
+            if self._named:
+                raise
+            self.key, self.cache_dir = key, os.path.join(knobs.cache.dir, key)
+            self.lock_path = os.path.join(self.cache_dir, "lock")
+            spare.instead_of(knobs.cache.dir, e)
+
+    def _make_path(self, filename):
+        """Where a file is: what the cache could not hold is in a folder of the process's own."""
+        return (None if self._named else spare.find(self.key, filename)) or super()._make_path(filename)
+
+    def put(self, data, filename, binary=True):
+        if self._named:
+            return super().put(data, filename, binary)
+        if not isinstance(data, bytes):
+            data = str(data).encode(locale.getpreferredencoding(False), "backslashreplace")  # as Triton reads it
+        self._digests[filename] = hashlib.sha256(data).hexdigest()
+        try:
+            return _write(self.cache_dir, filename, data)
+        except OSError as e:
+            spare.instead_of(knobs.cache.dir, e)
+            return spare.put(self.key, lambda folder: _write(folder, filename, data))
+
+    def put_group(self, filename, group):
+        for ext, data in _kept(self.key).items():
+            name = f"{filename.removesuffix('.json')}.{ext}"
+            group[name] = self.put(data, name)  # Triton makes its kernel of this very dict
+        contents = {"child_paths": group}
+        if any(name.endswith(".obj") for name in group):
+            contents["digests"] = {name: self._digests.get(name) or _digest(path) for name, path in group.items()}
+        return self.put(json.dumps(contents), f"__grp__{filename}", binary=False)
 
     def get_group(self, filename):
         try:
             group = super().get_group(filename)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError):
+            if not group:
+                return None
+            digests = json.loads(Path(self._make_path(f"__grp__{filename}")).read_text()).get("digests")
+            return group if _whole(group, digests, filename) else None
+        except Exception:  # whatever a damaged file makes of a reader: it is compiled again
             return None
-        if not group or not isinstance(group, dict):
-            return group
-        return group if _whole(group, filename) else None
 
 
-def _whole(group: dict, filename: str) -> bool:
+def _write(folder: str, filename: str, data: bytes) -> str:
+    """Write a file whole or not at all, and return its path. Raises OSError."""
+    os.makedirs(folder, exist_ok=True)
+    path, temp = os.path.join(folder, filename), os.path.join(folder, f"tmp.pid_{os.getpid()}_{uuid.uuid4()}")
     try:
+        with open(temp, "wb") as f:
+            f.write(data)
+        try:
+            os.replace(temp, path)
+        except IsADirectoryError:
+            os.rmdir(path)  # an empty folder in a file's place is nobody's
+            os.replace(temp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        raise
+    return path
+
+
+def _digest(path) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _whole(group: dict, digests, filename: str) -> bool:
+    """Is every file of an entry what was written?"""
+    if digests is None:
         metadata = json.loads(Path(group[filename]).read_text())
-        if metadata["target"]["backend"] != "cpu" or "target_row" not in metadata:
-            return True  # another backend's entry: not ours to judge
-        objects = [p for name, p in group.items() if name.endswith(".obj")]
-        texts = [p for name, p in group.items() if not name.endswith(".obj")]
-        return bool(objects) and all(intact(Path(p).read_bytes()) for p in objects) and all(
-            Path(p).stat().st_size > 0 for p in texts)
-    except (ValueError, KeyError, TypeError, OSError):
-        return False
+        return metadata["target"]["backend"] != "cpu" or "target_row" not in metadata  # another backend's: not ours to judge
+    return digests.keys() == group.keys() and all(_digest(p) == digests[name] for name, p in group.items())
+
+
+_made = threading.local()  # .key, .files (extension -> data): what Triton leaves out of the entry that this thread compiles
+
+
+def keep(metadata: dict, ext: str, data):
+    """A stage's result, which is to be in the entry even where TRITON_STORE_BINARY_ONLY is set: Triton takes only a GPU's for
+    binaries. Returns `data`. Raises `CompileError` where a cache manager of the user's stands in the way."""
+    if not knobs.compilation.store_binary_only:
+        return data
+    if not issubclass(knobs.cache.manager_class or FileCacheManager, CheckedCacheManager):
+        raise CompileError(f"triton-cpu: TRITON_STORE_BINARY_ONLY=1 leaves kernel {metadata.get('name')} without machine code under the "
+                           f"cache manager {knobs.cache.manager_class.__name__}; unset it, or the manager (TRITON_CACHE_MANAGER)")
+    key = base64.b32encode(bytes.fromhex(metadata["hash"])).decode().rstrip("=")  # as Triton names the entry's folder
+    if getattr(_made, "key", None) != key:
+        _made.key, _made.files = key, {}
+    _made.files[ext] = data
+    return data
+
+
+def _kept(key: str) -> dict:
+    """What was to be kept of the entry `key`."""
+    if getattr(_made, "key", None) != key:
+        return {}
+    _made.key = None
+    return _made.files
 
 
 def install():

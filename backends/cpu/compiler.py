@@ -105,7 +105,8 @@ class CPUBackend(BaseBackend):
 
     def __init__(self, target: GPUTarget):
         super().__init__(target)
-        from . import mends
+        from . import cache, mends
+        cache.install()
         mends.install()
 
     @property
@@ -146,6 +147,7 @@ class CPUBackend(BaseBackend):
         """TTIR only: Triton's own dialects are loaded already."""
 
     def add_stages(self, stages, options, language=None):
+        from . import cache
         stages["ttir"] = lambda src, metadata: make_ttir(src, metadata)
         kept = {}  # a stage gets the one before it, but another machine's object is made from the IR
 
@@ -159,11 +161,12 @@ class CPUBackend(BaseBackend):
 
         stages["llir"] = llir
         if options.until == "llir":
-            from . import cache
-            stages["asm"], stages["obj"] = lambda src, metadata: "# not made\n", lambda src, metadata: cache.seal(b"")
+            stages["llir"] = lambda src, metadata: cache.keep(metadata, "llir", llir(src, metadata))
+            stages["asm"] = lambda src, metadata: "# not made\n"
+            stages["obj"] = lambda src, metadata: cache.keep(metadata, "obj", cache.seal(b""))
             return
         stages["asm"] = asm
-        stages["obj"] = lambda src, metadata: make_obj(src, kept.get("llir"), options)
+        stages["obj"] = lambda src, metadata: cache.keep(metadata, "obj", make_obj(src, kept.get("llir"), options))
 
 
 def convert_fp8e4b15(arg, dst_ty, fp_downcast_rounding, _semantic):
