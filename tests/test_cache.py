@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from triport.backends.base import CompileError, Error
-from triport.backends.cpu import cache, spare
+from triport.backends.cpu import cache, facts, spare
 
 
 @triton.jit
@@ -58,7 +58,7 @@ def test_an_entry_serves_the_next_process(tmp_cache):
 EDITS = [{"scratch_bytes": 0}, {"scratch_bytes": 64}, {"scratch_bytes": 1 << 50}, {"scratch_bytes": None}, {"shared": 1}, {"name": "evil"},
          {"arguments": []}, {"arguments": ["ptr"] * 9}, {"disjoint": []}, {"disjoint": [["print(1)", 0, True]]}, {"disjoint": [[0, 99, True]]},
          {"work": -5}, {"work": 10**30}, {"work": "open('/dev/null')"}, {"asserts": "x"}, {"asserts": []}, {"target_row": "x"},
-         {"target": {"backend": "cuda", "arch": 90, "warp_size": 32}}, {"a b": 1}, {"num_warps": 64}]
+         {"target": {"backend": "cuda", "arch": 90, "warp_size": 32}}, {"a b": 1}, {"num_warps": 64}, {"facts": "0"}]
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=str)
@@ -68,6 +68,20 @@ def test_edited_metadata_is_compiled_again(tmp_cache, edit):
     path.write_text(json.dumps({**json.loads(path.read_text()), **edit}))
     assert run().metadata._asdict() == right
     assert {**json.loads(path.read_text()), **edit} != json.loads(path.read_text()), "the damaged file is there yet"
+
+
+@pytest.mark.parametrize("edit", [e for e in EDITS if e.keys() & facts._FIELDS.keys()], ids=str)
+def test_metadata_is_not_believed_whatever_cache_it_comes_from(edit):
+    """What no cache manager of ours has looked at is refused before it is a size, an index or a name."""
+    metadata = run().metadata
+    assert facts.checked(metadata)["scratch_bytes"] > 0
+    with pytest.raises(CompileError, match="metadata of kernel '.*' in Triton's cache is damaged"):
+        facts.checked(metadata._replace(**edit))
+    edited = metadata._asdict() | edit
+    refused = {"scratch_bytes": (0, 64), "name": ("evil",), "arguments": ([], ["ptr"] * 9), "disjoint": ([],), "asserts": ([],), "shared": (1,)}
+    if edited[k := next(iter(edit))] not in refused.get(k, ()):  # wrong in itself: no digest makes it right
+        with pytest.raises(CompileError, match=f"{k!r} is"):
+            facts.checked(metadata._replace(**edit, facts=facts.digest(edited)))
 
 
 def damage(rng, path: Path, kind: str):

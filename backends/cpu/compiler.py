@@ -268,7 +268,7 @@ def _run(pm, mod, name):
 
 def make_llir(src, metadata, options) -> str:
     """TTIR -> optimised LLVM IR."""
-    from . import codegen, machine, targets, ttir_reader
+    from . import codegen, facts, machine, targets, ttir_reader
 
     module = ttir_reader.parse(str(src))
     target = targets.get(options.arch)
@@ -282,6 +282,7 @@ def make_llir(src, metadata, options) -> str:
     metadata["arguments"] = lowered.arguments
     metadata["work"] = lowered.work
     metadata["target_row"] = repr(target)
+    metadata["facts"] = facts.digest(metadata)
     return machine.optimise(lowered.text, target)
 
 

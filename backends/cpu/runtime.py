@@ -15,7 +15,7 @@ import threading
 import llvmlite.binding as llvm
 
 from ..base import ArgumentError, CompileError, Error
-from . import elf, grid, machine, targets
+from . import elf, facts, grid, machine, targets
 from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
@@ -209,8 +209,9 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     import torch
     from torch.autograd import profiler
 
+    known = facts.checked(metadata)
     fmt, exprs = "", []
-    flat = _flatten(name, signature, metadata.arguments)
+    flat = _flatten(name, signature, known["arguments"])
     for expr, label, ty in flat:
         if ty.startswith("*"):
             fmt += "Q"
@@ -225,11 +226,11 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
         else:
             raise CompileError(f"triton-cpu: kernel {name}: argument {label!r} has type {ty}; it takes pointers, "
                                f"{', '.join(PACK)}, bf16, tensor descriptors and tuples of them")
-    pairs = [f"overlap({flat[i][0]}, {flat[j][0]}, {same})" for i, j, same in metadata.disjoint]
+    pairs = [f"overlap({flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
-           "scratch": metadata.scratch_bytes, "work": metadata.work, "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
+           "scratch": known["scratch_bytes"], "work": known["work"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
-           "profiler": profiler, "traced": traced, "failed": failed, "asserts": metadata.asserts,
+           "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
            "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
     alias = (f"    if {' or '.join(pairs)}:\n"
              "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
@@ -257,7 +258,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
     plain = len(flat) == sum(t != "constexpr" for _, t in signature)
     launch.slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
-    launch.format, launch.scratch, launch.asserts, launch.work = fmt, metadata.scratch_bytes, metadata.asserts, metadata.work
+    launch.format, launch.scratch, launch.asserts, launch.work = fmt, known["scratch_bytes"], known["asserts"], known["work"]
     return launch
 
 
