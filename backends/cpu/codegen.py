@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field
 
 from ..base import CompileError
-from . import analysis, ir, lower, rows, ttir
+from . import analysis, ir, lower, ranges, rows, ttir
 from .analysis import KEEP_ABOVE, Facts, partners, root_pointer, same_expression, same_offsets, walk
 from .ir import Builder, Val, const, i64
 from .nest import Buffer, Induction, Nest, memory_type, row_major
@@ -39,6 +39,8 @@ class Lowered:
     asserts: list[tuple[str, str]] = field(default_factory=list)
     #: the element types of the function's arguments
     arguments: list[str] = field(default_factory=list)
+    #: ("grid", axis) or ("argument", place), and the most that it may be: beyond it, integers that are compared might wrap
+    most: list[tuple[str, int, int]] = field(default_factory=list)
     #: vector operations of a program, roughly; 0 where a loop's length is not known
     work: int = 0
 
@@ -47,12 +49,12 @@ class Kernel:
     DEFERRED = object()  # what a root returns that a later one carries out with itself
 
     def __init__(self, module: Module, target: Target, name: str, *, fp_fusion: bool = True,
-                 assume_disjoint: bool = True):
+                 assume: bool = True):
         self.func: Func = module.kernel
         ttir.expand_calls(module)
         self.partners = partners(self.func.body)
         self.target, self.name = target, name
-        self.assume_disjoint = assume_disjoint
+        self.assume = assume
         self.module = ir.Module(name, target.triple)
         self.module.named = {}
         self.facts = Facts(self.is_lazy)
@@ -74,6 +76,7 @@ class Kernel:
         self.fused: set[Op] = {x.operands[1].op.operands[0].op.operands[0].op for x in self.partners}
         self.buffers_after: dict[Value, Buffer] = {}
         self.disjoint: dict[tuple[int, int], bool] = {}
+        self.most: dict[tuple[str, int], int] = {}  # ("grid", axis) or ("argument", place) -> the most that a launch may have there
         self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
         self.current_op: Op | None = None
         self._debug: dict = {}
@@ -546,7 +549,7 @@ class Kernel:
         """Might a write to argument `target` change what `load` reads? Other arguments are taken to be disjoint, which the launch
         checks; `fine`: equal addresses would do no harm."""
         source = self._arg_index(load.operands[0])
-        if source is None or target is None or source == target or not self.assume_disjoint:
+        if source is None or target is None or source == target or not self.assume:
             return True
         self.disjoint[source, target] = self.disjoint.get((source, target), True) and fine
         return False
@@ -606,6 +609,21 @@ class Kernel:
         if writes:
             targets = [self._arg_index(w.operands[0]) for w in writes]
             self._settle_loads(lambda load: any([self._may_meet(load, t) for t in targets]))  # a list: every pair is noted
+
+    def proved(self, check: ranges.Check, shape) -> bool | None:
+        """Does the check hold: certainly, or in every launch that keeps to `self.most`? None where the kernel has to look, False where
+        it cannot."""
+        found = ranges.decided(check, shape)
+        if found is None and self.assume and (bounds := ranges.at_launch(check, shape, self.func.args)) is not None:
+            for key, most in bounds.items():
+                self.most[key] = min(most, self.most.get(key, most))
+            return True
+        return found
+
+    def _largest(self, kind: str, place: int) -> int:
+        """The most that a grid or an argument can be at all."""
+        bits = 32 if kind == "grid" else int(self.func.args[place].type.elem[1:])
+        return (1 << (bits - 1)) - 1
 
     # -- walking
     def run_block(self, block):
@@ -830,8 +848,9 @@ class Kernel:
         pairs = [(i, j, same) for (i, j), same in sorted(self.disjoint.items())]
         work = analysis.work(self.func.body, self.is_lazy)
         vectors = 0 if work is None else max(1, work // self.target.lanes(32))
+        most = [(*key, n) for key, n in sorted(self.most.items()) if n < self._largest(*key)]
         return Lowered(self.module.render(), self.layout.size, pairs, self.asserts, [a.type.elem for a in self.func.args],
-                       vectors)
+                       most, vectors)
 
 
 def _di_file(path: str) -> str:

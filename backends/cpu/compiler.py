@@ -33,7 +33,8 @@ class CPUOptions:
     debug: bool = False
     sanitize_overflow: bool = False
     enable_fp_fusion: bool = True
-    #: pointers from different arguments do not overlap (checked at every launch; a second version serves when they do)
+    #: pointers from different arguments do not overlap, and grid and sizes are such that what is compared does not wrap (checked at
+    #: every launch; a second version serves where it is not so)
     assume_disjoint: bool = True
     num_warps: int = 1
     num_stages: int = 1
@@ -273,11 +274,12 @@ def make_llir(src, metadata, options) -> str:
     module = ttir_reader.parse(str(src))
     target = targets.get(options.arch)
     lowered = codegen.lower_module(module, target, fp_fusion=options.enable_fp_fusion,
-                                   assume_disjoint=options.assume_disjoint)
+                                   assume=options.assume_disjoint)
     metadata["name"] = module.kernel.name
     metadata["shared"] = max(lowered.scratch_bytes, 64)  # kernels divide by it to count what fits
     metadata["scratch_bytes"] = lowered.scratch_bytes
     metadata["disjoint"] = lowered.disjoint
+    metadata["most"] = lowered.most
     metadata["asserts"] = lowered.asserts
     metadata["arguments"] = lowered.arguments
     metadata["work"] = lowered.work

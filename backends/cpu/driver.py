@@ -91,7 +91,8 @@ def make_launcher(src, metadata):
             from .. import drivers
 
             k = triton.compile(src, target=metadata.target, options={
-                "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug, "assume_disjoint": False})
+                "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug,
+                "sanitize_overflow": metadata.sanitize_overflow, "assume_disjoint": False})
             with drivers.serving("cpu"):  # beside a GPU the active driver may be the other one by now
                 k._init_handles()
             safe.append(k)

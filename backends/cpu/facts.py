@@ -30,6 +30,9 @@ _FIELDS = {
     "asserts": lambda v: _every(v, lambda a: _every(a, lambda t: isinstance(t, str)) and len(a) == 2),
     # (position, position, are equal addresses fine?) of pointers that are to be apart
     "disjoint": lambda v: _every(v, lambda d: _every(d, lambda t: type(t) in (int, bool)) and len(d) == 3 and min(d) >= 0),
+    # ("grid", axis) or ("argument", position), and the most that is fine there
+    "most": lambda v: _every(v, lambda m: _every(m, lambda t: type(t) in (int, str)) and len(m) == 3 and (
+        m[0] == "grid" and m[1] in (0, 1, 2) or m[0] == "argument" and type(m[1]) is int and m[1] >= 0) and type(m[2]) is int),
 }
 
 
@@ -44,6 +47,8 @@ def checked(metadata) -> dict:
     wrong = [k for k, fine in _FIELDS.items() if k not in given or not fine(given[k])]
     if not wrong and any(max(d[:2]) >= len(given["arguments"]) for d in given["disjoint"]):
         wrong = ["disjoint"]
+    if not wrong and any(kind == "argument" and place >= len(given["arguments"]) for kind, place, _ in given["most"]):
+        wrong = ["most"]
     if not wrong and digest(given) != given.get("facts"):
         wrong = ["facts"]
     if wrong:

@@ -143,7 +143,7 @@ class Nest:
                 diff.base = poly_add(diff.base, poly(-1))
             if diff.coef:
                 checks = [*lhs.exact, *rhs.exact] + [ranges.Check.of(x.base, x.coef, _width(op.operands[0].type.elem)) for x in (lhs, rhs)]
-                open_ones = {c: ranges.decided(c, self.shape) for c in checks}
+                open_ones = {c: self.k.proved(c, self.shape) for c in checks}
                 if False not in open_ones.values():
                     self.atoms.append(Atom(v, dims, diff.coef, diff.base, tuple(c for c, proved in open_ones.items() if not proved)))
 

@@ -4,8 +4,10 @@ An affine form is computed in 64 bits; the kernel's own arithmetic wraps at the 
 they are equal exactly where the form's value lies within the type. That is
 
 - *proved* where base and coefficients are constants, or where the form is one scalar of the type;
-- *checked* in the kernel, once per nest and from its corners, where they are scalars: a comparison that may wrap is not turned into loop
-  bounds but computed lane by lane;
+- *checked at launch* where it follows from bounds of the grid and of integer arguments (`pid * BLOCK + arange(BLOCK)`, a loop up to an
+  argument): a launch beyond them runs a second version, compiled without (as one whose tensors overlap does);
+- *checked* in the kernel, once per nest and from its corners, where other scalars decide: a comparison that may wrap is not turned into
+  loop bounds but computed lane by lane;
 - *assumed* in one place only: the 32-bit offset of a memory access does not wrap inside one block (nor, then, when it is extended to 64
   bits). Offsets of fewer bits are used as computed unless they are proved not to wrap.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .analysis import Poly, poly_const
+from .analysis import Poly, expanded, poly_const
 from .ir import Val, const, i64
 
 #: the trips of a loop are taken to be below this: twelve days of a nanosecond each
@@ -87,6 +89,58 @@ def decided(check: Check, shape) -> bool | None:
 
 def _wide(scalar) -> bool:
     return not isinstance(scalar, Val) and _bits(scalar) > 57
+
+
+def at_launch(check: Check, shape, arguments) -> dict[tuple[str, int], int] | None:
+    """What a launch has to keep to for the check to hold: ("grid", axis) or ("argument", its place in `arguments`) -> the most that it may
+    be. None where that does not follow from these alone."""
+    base = expanded(dict(check.base))
+    const_part = base.pop((), 0)
+    ends = [(poly_const(dict(p)) or 0) * (shape[d] - 1) for d, p in check.coef]
+    if None in [poly_const(dict(p)) for _, p in check.coef]:
+        return None
+    low, high = (const_part + sum(f(0, e) for e in ends) for f in (min, max))
+    open_ones = []
+    for m, c in base.items():
+        found = _counter(m[0], arguments) if len(m) == 1 else None
+        if found is None:
+            return None
+        if isinstance(found, int):
+            low, high = low + min(0, c * found), high + max(0, c * found)
+        else:
+            open_ones.append((found, c))
+    most = (1 << (check.bits - 1)) - 1
+    up, down = (sum((c > 0) == positive for _, c in open_ones) for positive in (True, False))
+    if low < -most - 1 or high > most:
+        return None
+    # What is left of the range is shared out equally. A counter below n is n - 1 at most.
+    return {key: ((most - high) // up // c if c > 0 else (low + most + 1) // down // -c) + 1 for key, c in open_ones}
+
+
+def _counter(v, arguments):
+    """What bounds a scalar that counts from 0 or more: a key as in `at_launch` for what it stays below, or the most that it is."""
+    if isinstance(v, Val):
+        return None
+    op = v.op
+    if op is not None and op.name in ("arith.extsi", "arith.extui", "arith.index_cast"):
+        return _counter(op.operands[0], arguments)
+    if op is not None and op.name == "tt.get_program_id":
+        return "grid", "xyz".index(op.words[0]) if op.words else int(op.attrs.get("axis", 0))
+    loop = v.block.region.op if op is None and v.block is not None and v.block.region is not None else None
+    if loop is None or loop.name != "scf.for" or v is not v.block.args[0] or loop.attrs.get("unsigned"):
+        return None
+    lo, hi = (_constant(x) for x in loop.operands[:2])
+    if lo is None or lo < 0:
+        return None
+    if hi is not None:
+        return max(hi - 1, 0)
+    end = loop.operands[1]
+    return ("argument", arguments.index(end)) if end in arguments else None
+
+
+def _constant(v) -> int | None:
+    value = v.op.attrs["value"] if v.op is not None and v.op.name == "arith.constant" else None
+    return value if isinstance(value, int) else None
 
 
 def emitted(nest, check: Check) -> Val:

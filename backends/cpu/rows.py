@@ -95,7 +95,7 @@ def _may_interleave(k, group: list[Op], between: list[Op]) -> bool:
         if source == target:
             if not (alike and same_expression(load.operands[0], store.operands[0])):
                 return False
-        elif not k.assume_disjoint:
+        elif not k.assume:
             return False
         else:
             pairs.append((source, target, alike and same_offsets(load.operands[0], store.operands[0])))

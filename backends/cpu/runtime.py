@@ -205,7 +205,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
 
     signature: (argument name, Triton type) of every argument, constexprs included; a tuple's type is a tuple.
-    `overlapping(...)` takes the same launch when pointers that were taken to be disjoint are not."""
+    `overlapping(...)` takes the same launch where pointers that were taken to be disjoint are not, or sizes are beyond what was taken."""
     import torch
     from torch.autograd import profiler
 
@@ -232,6 +232,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
            "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
+    pairs += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
     alias = (f"    if {' or '.join(pairs)}:\n"
              "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
     source = (
