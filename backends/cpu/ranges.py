@@ -106,24 +106,30 @@ def at_launch(check: Check, shape, arguments) -> dict[tuple[str, int], int] | No
         if found is None:
             return None
         if isinstance(found, int):
-            low, high = low + min(0, c * found), high + max(0, c * found)
+            low, high = low - abs(c) * found, high + abs(c) * found
         else:
             open_ones.append((found, c))
     most = (1 << (check.bits - 1)) - 1
-    up, down = (sum((c > 0) == positive for _, c in open_ones) for positive in (True, False))
-    if low < -most - 1 or high > most:
+    room = min(most - high, low + most + 1)
+    if room < 0:
         return None
-    # What is left of the range is shared out equally. A counter below n is n - 1 at most.
-    return {key: ((most - high) // up // c if c > 0 else (low + most + 1) // down // -c) + 1 for key, c in open_ones}
+    out: dict[tuple[str, int], int] = {}
+    for key, c in open_ones:  # what is left of the range is shared out equally; a counter below n is n - 1 at most
+        n = room // len(open_ones) // abs(c) + 1
+        out[key] = min(n, out.get(key, n))
+    return out
 
 
 def _counter(v, arguments):
-    """What bounds a scalar that counts from 0 or more: a key as in `at_launch` for what it stays below, or the most that it is."""
+    """What bounds the absolute value of a scalar that counts from 0 or more, or is a quotient or remainder of one: a key as in
+    `at_launch` for what it stays below, or the most that it is."""
     if isinstance(v, Val):
         return None
     op = v.op
     if op is not None and op.name in ("arith.extsi", "arith.extui", "arith.index_cast"):
         return _counter(op.operands[0], arguments)
+    if op is not None and op.name in ("arith.divsi", "arith.remsi"):
+        return _counter(op.operands[0], arguments)  # whatever the divisor: division by 0 gives the dividend
     if op is not None and op.name == "tt.get_program_id":
         return "grid", "xyz".index(op.words[0]) if op.words else int(op.attrs.get("axis", 0))
     loop = v.block.region.op if op is None and v.block is not None and v.block.region is not None else None

@@ -135,6 +135,50 @@ def test_a_row_number_of_a_product_that_wraps_is_an_error(seed):
         product_kernel[(1,)](a, b, out, 2**31 - 8, 100, N=16)
 
 
+@triton.jit
+def program_compare_kernel(out_ptr, c, ORDER: tl.constexpr, N: tl.constexpr):
+    pid = tl.program_id(0)
+    if ORDER == "grouped":
+        pid = pid // 8 * 8 + pid % 8
+    h = pid * 1048576 + tl.arange(0, N) * 16384
+    tl.atomic_add(out_ptr + tl.arange(0, N), tl.where(h < c, 1, 0))
+
+
+@triton.jit
+def count_compare_kernel(out_ptr, n, N: tl.constexpr):
+    count = tl.zeros([N], tl.int32)
+    for i in range(0, n, 268435456):
+        count += tl.where(i + tl.arange(0, N) * 4194304 < 9, 1, 0)
+    tl.store(out_ptr + tl.arange(0, N), count)
+
+
+@pytest.mark.parametrize("order", ["plain", "grouped"])
+@pytest.mark.parametrize("programs", [5, 2040, 2048, 2049, 3000])
+def test_a_grid_whose_numbers_wrap_is_computed_as_it_wraps(order, programs):
+    """Bounds that a launch checks, and the version that runs beyond them."""
+    out = torch.zeros(64, dtype=torch.int32)
+    program_compare_kernel[(programs,)](out, 9, ORDER=order, N=64)
+    h = (np.arange(programs, dtype=np.int64)[:, None] * 1048576 + np.arange(64) * 16384).astype(np.int32)
+    np.testing.assert_array_equal(out.numpy(), (h < 9).sum(0))
+
+
+@pytest.mark.parametrize("n", [10, 2**28 + 1, 2**30, 2**31 - 2**28, 2**31 - 1])
+def test_a_loop_whose_numbers_wrap_is_computed_as_it_wraps(n):
+    out = torch.zeros(64, dtype=torch.int32)
+    count_compare_kernel[(1,)](out, n, N=64)
+    h = (np.arange(0, n, 2**28, dtype=np.int64)[:, None] + np.arange(64) * 4194304).astype(np.int32)
+    np.testing.assert_array_equal(out.numpy(), (h < 9).sum(0))
+
+
+def test_bounds_of_a_grid_are_known_to_the_launch():
+    """The plain version is used within them: nothing is checked in the kernel."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    src = ASTSource(program_compare_kernel, {"out_ptr": "*i32", "c": "i32", "ORDER": "constexpr", "N": "constexpr"}, {"ORDER": "plain", "N": 64})
+    made = triton.compile(src, target=GPUTarget("cpu", "native", 0))
+    assert [list(m) for m in made.metadata.most] == [["grid", 0, (2**31 - 1 - 63 * 16384) // 1048576 + 1]]
+
+
 # --- what is proved ---------------------------------------------------------------------------------------------------------
 
 
