@@ -392,13 +392,17 @@ HEAD = f"import sys, struct; data = sys.stdin.buffer.read(); M = {request.MAGIC}
 @pytest.mark.parametrize("script,message", [
     ("import os; os.kill(os.getpid(), 11)", "died of signal SIGSEGV"), ("import sys; print('out of paper', file=sys.stderr); sys.exit(3)", "ended with exit code 3: out of paper"),
     ("pass", "answered 0 bytes"), ("print('hello ' * 99)", "does not begin as an answer"),
-    (HEAD + "sys.stdout.buffer.write(struct.pack('<8q', M, 0, 0, 0, 1, 1, 5, 0) + bytes(35))", "has 99 bytes"),
-    (HEAD + "sys.stdout.buffer.write(struct.pack('<8q', M, 0, 0, 0, 1, 1, 5, 10**15) + bytes(36))", "times"),
-    (HEAD + "sys.stdout.buffer.write(struct.pack('<8q', M, 0, 0, 0, 1, 0, 5, 0) + bytes(36))", "memory before a tensor was written"),
-    (HEAD + "sys.stdout.buffer.write(struct.pack('<8q', M, 2, 0, 0, 1, 1, 5, 0))", "is truncated"),
-    (HEAD + "sys.stdout.buffer.write(struct.pack('<8q', M, 0, 0, 0, 1, 1, -5, 0) + bytes(36))", "below zero"),
-    (HEAD + "sys.stdout.buffer.write(struct.pack('<8q', M, 0, 1, 0, 1, 1, 5, 0) + bytes(36))", "TRIPORT_NO_MEMORY"),
-    (HEAD + "sys.stdout.buffer.write(struct.pack('<8q', M, 0, 77, 0, 1, 1, 5, 0) + bytes(36))", "an unknown status")])
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 0, 0, 1, 1, 5, 0, 0) + bytes(35))", "has 107 bytes"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 0, 0, 1, 1, 5, 10**15, 0) + bytes(36))", "times"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 0, 0, 1, 0, 5, 0, 0) + bytes(36))", "memory before a tensor was written"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 2, 0, 0, 1, 1, 5, 0, 0))", "is truncated"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 0, 0, 1, 1, -5, 0, 0) + bytes(36))", "below zero"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 1, 0, 1, 1, 5, 0, 0) + bytes(36))", "TRIPORT_NO_MEMORY"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 1, 0, 1, 1, 5, 0, 5) + b'alas!' + bytes(36))", r"TRIPORT_NO_MEMORY \(1\): alas!"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 0, 0, 1, 1, 5, 0, 5) + b'alas!' + bytes(36))", "has 113 bytes"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 1, 0, 1, 1, 5, 0, -1) + bytes(36))", "has 108 bytes"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 1, 0, 1, 1, 5, 0, 10**15) + bytes(36))", "has 108 bytes"),
+    (HEAD + "sys.stdout.buffer.write(struct.pack('<9q', M, 0, 77, 0, 1, 1, 5, 0, 0) + bytes(36))", "an unknown status")])
 def test_programs_that_misbehave(made, fake_program, script, message):
     with pytest.raises(Error, match=message):
         fake_program(script).call(made, "triport_square_fp32", [torch.ones(3, 3)])

@@ -28,7 +28,7 @@ from . import harness, library, link, request
 from .library import Function
 from .trace import trace
 
-SCHEMA = 1
+SCHEMA = 2
 #: a manifest and a file of a bundle are smaller than this, bytes
 MOST = 1 << 31
 
@@ -141,7 +141,8 @@ def _description(f: Function) -> dict:
                            "transposed": b.turned}
                           for b in p.arguments],
             "kernels": [{"name": k.name, "source": f"{Path(inspect.getsourcefile(x.kernel.fn)).name}:{x.kernel.starting_line_number}",
-                         "constants": {c: str(v) for c, v in x.consts.items()}, "scratch_bytes": k.metadata.scratch_bytes}
+                         "constants": {c: str(v) for c, v in x.consts.items()}, "scratch_bytes": k.metadata.scratch_bytes,
+                         "assertions": [{"at": where, "message": message} for message, where in library.assertions(k)]}
                         for k, x in zip(f.kernels, p.launches)]}
 
 
@@ -268,7 +269,7 @@ def fresh():
 def for_call(op: Op, case: Case, dtype: str, row: targets.Target) -> Bundle:
     """The bundle of one case without case files, as runners need it; kept for the process, and for sizes up to the next powers of two, so that
     tiles suit them."""
-    key = (id(op), _key(op, case, dtype), row, tuple(tuple(map(next_power_of_2, s)) for s in case.shapes))
+    key = (id(op), _key(op, case, dtype), row, triton.knobs.runtime.debug, tuple(tuple(map(next_power_of_2, s)) for s in case.shapes))
     if key not in _known:
         _known[key] = op, make([(op, case, dtype)], row, cases=False)  # with the op, whose address is in the key
     return _known[key][1]

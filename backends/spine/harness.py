@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..cpu import targets
 from . import request
-from .library import STATUS, Function as Exported, base_row
+from .library import STATUS, WRONG_MACHINE, Function as Exported, base_row
 from .link import LOADERS
 from .native import Function, Module
 
@@ -54,6 +54,7 @@ _LIBC = {"read": "declare i64 @read(i64, i64, i64)", "write": "declare i64 @writ
          "munmap": "declare i32 @munmap(i64, i64)", "memcpy": "declare i64 @memcpy(i64, i64, i64)", "memset": "declare i64 @memset(i64, i64, i64)",
          "clock_gettime": "declare i32 @clock_gettime(i64, i64)", "getpagesize": "declare i32 @getpagesize()",
          "strcmp": "declare i32 @strcmp(i64, i64)", "fflush": "declare i32 @fflush(i64)", "getauxval": "declare i64 @getauxval(i64)",
+         "strlen": "declare i64 @strlen(i64)", "triport_last_error": "declare i64 @triport_last_error()",
          "tp_vlen": "declare hidden i64 @tp_vlen()", "tp_cpus": "declare hidden i64 @tp_cpus()", "tp_machine": "declare hidden i32 @tp_machine()"}
 
 
@@ -204,6 +205,8 @@ def _measuring(m: Module):
     status = f.call("invoke", number, "%tensors", dims, threads)
     f.store(f.sub(f.call("now", 1), start), "%head", 8 * q.R_FIRST)
     f.store(status, "%head", 8 * q.R_STATUS)
+    with f.when(f.is_("ne", status, 0)):
+        f.store(f.call("strlen", f.call("triport_last_error")), "%head", 8 * q.R_SAID)
     whole = f.word(1)
     with f.count_to(count) as k:  # what the first call wrote is the result; it is kept while later ones are timed
         entry = f.add(table, f.mul(k, 24))
@@ -316,6 +319,7 @@ def _serving(m: Module):
     f.store(bad.get(), head, 8 * q.R_BAD)
     wrong = f.word(f.call("write_all", 1, head, q.R_HEAD * 8))
     with f.when(f.is_("eq", bad.get(), 0)):
+        wrong.set(f.or_(wrong.get(), f.call("write_all", 1, f.call("triport_last_error"), f.load(head, 8 * q.R_SAID))))
         reps = f.load(head, 8 * q.R_REPETITIONS)
         asked = f.load(data, 8 * q.REPETITIONS)
         wrong.set(f.or_(wrong.get(), f.call("write_all", 1, times, f.mul(reps, 8))))
@@ -352,9 +356,12 @@ def _telling(m: Module, functions: list[Exported]):
             f.print(f"%s: {text}\n", "%path")
             f.ret(1)
     status = f.load(head, 8 * q.R_STATUS)
-    for value, name, text in STATUS[1:]:
+    for value, name, _ in STATUS[1:]:
         with f.when(f.is_("eq", status, value)):
-            f.print(f"%s: {name}: {text} (vector registers here: %ld bits)\n", "%path", f.load(head, 8 * q.R_VLEN))
+            f.print(f"%s: {name}: %s", "%path", f.call("triport_last_error"))
+            if value == WRONG_MACHINE:
+                f.print(" (vector registers here: %ld bits)", f.load(head, 8 * q.R_VLEN))
+            f.print("\n")
             f.ret(1)
     with f.when(f.is_("eq", f.load(head, 8 * q.R_WHOLE), 0)):
         f.print("%s: WRONG: memory before a tensor was written\n", "%path")

@@ -14,6 +14,7 @@ import sympy
 
 from ...ops.common import dtype_name
 from ..cpu import machine, pool, runtime, targets
+from . import messages
 from .expressions import Emitter
 from .trace import At, Buffer, Program
 
@@ -25,7 +26,7 @@ STATUS = ((0, "TRIPORT_OK", "the result is computed"),
           (4, "TRIPORT_NULL_POINTER", "a tensor's pointer is null"),
           (5, "TRIPORT_OVERLAP", "two tensors overlap that must not"),
           (6, "TRIPORT_WRONG_MACHINE", "this CPU has no vector registers, or not of the length that the code is for"),
-          (7, "TRIPORT_ASSERTION", "an assertion of a kernel did not hold"))
+          (7, "TRIPORT_ASSERTION", "an assertion of a kernel (tl.device_assert) did not hold; see triport_last_error"))
 NO_MEMORY, BAD_SIZE, BAD_SHAPE, NULL_POINTER, OVERLAP, WRONG_MACHINE, ASSERTION = range(1, 8)
 
 #: ISA -> the row that everything but kernels is compiled for
@@ -98,6 +99,11 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
     return Compiled(name, machine.emit_object(llir, row), made.metadata, order, llir)
 
 
+def assertions(kernel: Compiled) -> list[tuple[str, str]]:
+    """(message, file:line without folders) of the assertions that a kernel has, as numbered from 1 on."""
+    return [(message, where.rpartition("/")[2]) for message, where in kernel.metadata.asserts]
+
+
 def _lowered(launch, row: targets.Target, assume_disjoint: bool):
     """Triton's compiled kernel, up to LLVM IR."""
     import triton
@@ -110,7 +116,7 @@ def _lowered(launch, row: targets.Target, assume_disjoint: bool):
     target = GPUTarget("cpu", row.name, 0)
     with drivers.compiling_for(target):
         return triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=dict(launch.consts)), target=target,
-                              options={"until": "llir", "assume_disjoint": assume_disjoint})
+                              options={**launch.options, "until": "llir", "assume_disjoint": assume_disjoint})
 
 
 # --- the functions -----------------------------------------------------------------------------------------------------------
@@ -129,7 +135,8 @@ def declaration(f: Function) -> str:
 def glue_ir(functions: list[Function], row: targets.Target) -> str:
     """The IR of all functions, for `base_row`."""
     kernels = {k.name: k for f in functions for k in f.kernels}
-    bodies = "\n".join(_function(f) for f in functions)
+    texts = messages.Texts()
+    bodies = "\n".join(_function(f, texts) for f in functions)
     declared = "\n".join(f"declare hidden i64 @{k}(ptr, ptr, i64, i64, i32, i32, i32)" for k in kernels)
     return f"""target triple = "{row.triple}"
 {declared}
@@ -143,6 +150,8 @@ declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.ctpop.i64(i64)
 declare {{ i64, i1 }} @llvm.smul.with.overflow.i64(i64, i64)
 {_TEAM}
+{messages.IR}
+{texts.ir()}
 {bodies}
 """
 
@@ -206,42 +215,43 @@ all:
 """
 
 
-def _function(f: Function) -> str:
+def _function(f: Function, texts: messages.Texts) -> str:
     p = f.program
     lines: list[str] = []
     e = Emitter({s: f"%{n}" for s, n in f.sizes.items()}, lines)
-    returns: list[int] = []
+    returns: list[tuple[int, str]] = []
     labels = 0
 
     def block(name: str):
         lines.append(f"{name}:")
 
-    def refuse(condition: str, status: int):
-        """Return `status` where the i1 `condition` holds."""
+    def refuse(condition: str, status: int, why: str = ""):
+        """Return `status` where the i1 `condition` holds; `why`, of a status that is no success, is for people."""
         nonlocal labels
         labels += 1
-        if status not in returns:
-            returns.append(status)
-        lines.append(f"  br i1 {condition}, label %status{status}, label %go{labels}")
+        if (status, why) not in returns:
+            returns.append((status, why))
+        lines.append(f"  br i1 {condition}, label %return{returns.index((status, why))}, label %go{labels}")
         block(f"go{labels}")
 
     missing = e.emit("call i32 @tp_machine()")
-    refuse(e.emit(f"icmp ne i32 {missing}, 0"), WRONG_MACHINE)
+    refuse(e.emit(f"icmp ne i32 {missing}, 0"), WRONG_MACHINE, STATUS[WRONG_MACHINE][2])
     for n in f.sizes.values():
-        refuse(e.emit(f"icmp ugt i64 %{n}, {LIMIT}"), BAD_SIZE)
+        refuse(e.emit(f"icmp ugt i64 %{n}, {LIMIT}"), BAD_SIZE, f"{n} is negative or above {LIMIT}")
     counted = [g for x in p.launches for g in x.grid]
     passed = [v for x in p.launches for v in x.args.values() if isinstance(v, sympy.Expr) and v.free_symbols]
     offsets = [v.offset for x in p.launches for v in x.args.values() if isinstance(v, At)]
     for x in [b.nbytes for b in p.buffers] + counted + passed + offsets:  # all here, before the function branches over launches
         e.value(x)
+    beyond = "the sizes are too large together, or one that divides is 0"
     for flag in list(e.overflows):  # nothing that follows is computed from a number that was cut off
-        refuse(flag, BAD_SIZE)
+        refuse(flag, BAD_SIZE, beyond)
     for g in counted:
-        refuse(e.emit(f"icmp ugt i64 {e.value(g)}, {LIMIT}"), BAD_SIZE)
+        refuse(e.emit(f"icmp ugt i64 {e.value(g)}, {LIMIT}"), BAD_SIZE, beyond)
     for v in passed:
-        refuse(e.emit(f"icmp ugt i64 {e.emit(f'add i64 {e.value(v)}, {LIMIT + 1}')}, {2 * LIMIT + 1}"), BAD_SIZE)
+        refuse(e.emit(f"icmp ugt i64 {e.emit(f'add i64 {e.value(v)}, {LIMIT + 1}')}, {2 * LIMIT + 1}"), BAD_SIZE, beyond)
     for c in p.conditions:
-        refuse(e.emit(f"xor i1 {e.value(c)}, true"), BAD_SHAPE)
+        refuse(e.emit(f"xor i1 {e.value(c)}, true"), BAD_SHAPE, f"the sizes do not fulfil {f.text(c)}")
     result = next(b for b in p.buffers if b.role != "in" and b.role != "temporary")
     refuse(e.emit(f"icmp eq i64 {e.value(result.nbytes)}, 0"), 0)  # nothing to compute
     pointers: dict[int, str] = {}
@@ -249,7 +259,7 @@ def _function(f: Function) -> str:
         if b.role != "temporary":
             pointers[k] = f"%{b.name}"
             absent, some = e.emit(f"icmp eq ptr %{b.name}, null"), e.emit(f"icmp ne i64 {e.value(b.nbytes)}, 0")
-            refuse(e.emit(f"and i1 {absent}, {some}"), NULL_POINTER)
+            refuse(e.emit(f"and i1 {absent}, {some}"), NULL_POINTER, f"{b.name} is null")
     _refuse_overlaps(f, e, refuse)
     temporaries = [k for k, b in enumerate(p.buffers) if b.role == "temporary"]
     memory = "null"
@@ -261,7 +271,7 @@ def _function(f: Function) -> str:
             padded = e.emit(f"and i64 {e.emit(f'add i64 {e.value(p.buffers[k].nbytes)}, {_ALIGN - 1}')}, {-_ALIGN}")
             offset = e.emit(f"add i64 {offset}, {padded}")
         memory = e.emit(f"call ptr @aligned_alloc(i64 {_ALIGN}, i64 {e.emit(f'call i64 @llvm.smax.i64(i64 {offset}, i64 {_ALIGN})')})")
-        refuse(e.emit(f"icmp eq ptr {memory}, null"), NO_MEMORY)
+        refuse(e.emit(f"icmp eq ptr {memory}, null"), NO_MEMORY, "no memory for temporaries")
         for k in temporaries:
             pointers[k] = e.emit(f"getelementptr i8, ptr {memory}, i64 {place[k]}")
     said = e.emit("sext i32 %threads to i64")
@@ -288,14 +298,26 @@ def _function(f: Function) -> str:
         lines.append(f"  br i1 {good}, label %after{n}, label %failed{n}")
         block(f"after{n}")
     lines += [f"  call void @free(ptr {memory})", "  ret i32 0"] if temporaries else ["  ret i32 0"]
-    for n, status in enumerate(statuses):
+    for n, (status, launch, kernel) in enumerate(zip(statuses, p.launches, f.kernels)):
         block(f"failed{n}")
         if temporaries:
             lines.append(f"  call void @free(ptr {memory})")
-        full = e.emit(f"icmp eq i64 {status}, {pool.NO_MEMORY}")
-        lines.append(f"  ret i32 {e.emit(f'select i1 {full}, i32 {NO_MEMORY}, i32 {ASSERTION}')}")
-    for status in returns:
-        block(f"status{status}")
+        if kernel.metadata.asserts:
+            full = e.emit(f"icmp eq i64 {status}, {pool.NO_MEMORY}")
+            lines.append(f"  br i1 {full}, label %full{n}, label %asserted{n}")
+            block(f"asserted{n}")
+            table = texts.pairs([(f"{f.name}: kernel {launch.kernel.__name__}: device-side assert triggered at {where}", message)
+                                 for message, where in assertions(kernel)])
+            gx, gy, _ = (e.value(g) for g in launch.grid)
+            lines.append(f"  call void @say_asserted(ptr {table}, i64 {status}, i64 {gx}, i64 {gy})")
+            lines.append(f"  ret i32 {ASSERTION}")
+            block(f"full{n}")
+        lines.append(f"  call void @say(ptr {texts.name(f'{f.name}: no memory for {kernel.metadata.scratch_bytes} bytes of scratch per thread')})")
+        lines.append(f"  ret i32 {NO_MEMORY}")
+    for n, (status, why) in enumerate(returns):
+        block(f"return{n}")
+        if status:
+            lines.append(f"  call void @say(ptr {texts.name(f'{f.name}: {why}')})")
         lines.append(f"  ret i32 {status}")
     parameters = ", ".join([*(f"ptr %{b.name}" for b in p.arguments), *(f"i64 %{n}" for n in f.sizes.values()), "i32 signext %threads"])
     return f"define i32 @{f.name}({parameters}) {{\nentry:\n" + "\n".join(lines) + "\n}\n"
@@ -308,7 +330,7 @@ def _refuse_overlaps(f: Function, e: Emitter, refuse):
         meet = e.emit(f"and i1 {e.emit(f'icmp ult i64 {px}, {ey}')}, {e.emit(f'icmp ult i64 {py}, {ex}')}")
         if same:
             meet = e.emit(f"and i1 {meet}, {e.emit(f'icmp ne i64 {px}, {py}')}")
-        refuse(meet, OVERLAP)
+        refuse(meet, OVERLAP, f"{x.name} and {y.name} overlap")
 
 
 def _word(value, ty: str, pointers: dict, e: Emitter) -> str:
@@ -408,9 +430,12 @@ def header(name: str, functions: list[Function], row: targets.Target) -> str:
            "   Tensors are dense; a matrix marked `transposed` lies column by column. Elements of 16 bits are passed as uint16_t. Sizes are",
            "   counted in elements. Functions may be called from any thread; results are computed by `threads` threads, this one among them (0: as many",
            "   as this thread may run on; at most " + str(pool.MAX_THREADS) + "). Threads are started when first needed, inherit the caller's affinity, and stay.",
-           "   No function ends the process. */",
+           "   No function ends the process. Where one returns another status than TRIPORT_OK, what it writes may hold anything, unless the",
+           "   status is about the arguments: those are looked at before anything is written. */",
            f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
-    out.append("enum triport_status {\n" + ",\n".join(f"  {c} = {n} /* {text} */" for n, c, text in STATUS) + "\n};\n")
+    out += ["#ifndef TRIPORT_STATUS", "#define TRIPORT_STATUS", "enum triport_status {", ",\n".join(f"  {c} = {n} /* {text} */" for n, c, text in STATUS), "};",
+            "/* What was wrong with the last call in this thread that returned another status than TRIPORT_OK; of an assertion: kernel, file:line,",
+            "   program and message. */", "const char *triport_last_error(void);", "#endif", ""]
     for f in functions:
         out.append("/* " + "\n   ".join(_described(f)).replace("*/", "* /") + " */")
         out.append(declaration(f) + ";\n")

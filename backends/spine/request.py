@@ -1,8 +1,8 @@
 """What a bundle's program is asked, and what it answers: words of 8 bytes, little-endian, then tensors.
 
 Request: `HEAD` words as numbered here; for each tensor (role, bytes, offset); the sizes; then, each at a multiple of 64, the
-tensors and, in a case file, the expected result in fp64. Result: `R_HEAD` words, wall times, CPU times (nanoseconds), then
-the tensors that were written, as the first call left them.
+tensors and, in a case file, the expected result in fp64. Result: `R_HEAD` words, what the library said of a call that failed,
+wall times, CPU times (nanoseconds), then the tensors that were written, as the first call left them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import torch
 
 from ...ops.common import dtype_name
 from ..base import Error
+from .messages import LENGTH
 
 MAGIC = int.from_bytes(b"TRIPORT1", "little")
 #: words of a request
 (_, FUNCTION, THREADS, WARMUP, REPETITIONS, TENSORS, SIZES, BYTES, CODE, ALLOWED, WANT, WANTED, RESULT) = range(13)
 HEAD = 16
 #: words of a result
-(_, R_BAD, R_STATUS, R_VLEN, R_CPUS, R_WHOLE, R_FIRST, R_REPETITIONS) = range(8)
-R_HEAD = 8
+(_, R_BAD, R_STATUS, R_VLEN, R_CPUS, R_WHOLE, R_FIRST, R_REPETITIONS, R_SAID) = range(9)
+R_HEAD = 9
 MOST_TENSORS, MOST_SIZES, MOST_REPETITIONS = 16, 32, 100_000
 #: what a tensor's surroundings hold
 SLACK = 90
@@ -74,7 +75,8 @@ def encode(number: int, tensors: list[tuple[str, torch.Tensor]], sizes: list[int
 @dataclass
 class Answer:
     """status: the function's; vlen: bits of a vector register there, 0 for none; cpus: those that the program may run on; first, wall,
-    cpu: seconds of the first call and of each timed one; outputs: the written tensors' bytes."""
+    cpu: seconds of the first call and of each timed one; outputs: the written tensors' bytes; said: what the library says of a status
+    that is not 0."""
 
     status: int
     vlen: int
@@ -83,30 +85,32 @@ class Answer:
     wall: list[float]
     cpu: list[float]
     outputs: list[bytes]
+    said: str = ""
 
 
 def decode(data: bytes, lengths: list[int], repetitions: int) -> Answer:
     """The result of a request whose written tensors have these lengths. Raises `Error` for anything else than such a result."""
     if len(data) < R_HEAD * 8:
         raise Error(f"the program answered {len(data)} bytes where its answer has at least {R_HEAD * 8}")
-    magic, bad, status, vlen, cpus, whole, first, reps = struct.unpack_from(f"<{R_HEAD}q", data)
+    magic, bad, status, vlen, cpus, whole, first, reps, said = struct.unpack_from(f"<{R_HEAD}q", data)
     if magic != MAGIC:
         raise Error(f"the program's answer does not begin as an answer does but with {data[:16]!r}")
     if bad:
         raise Error(f"the program refused the request: it {BAD.get(bad, f'is wrong in way {bad}')}")
-    if reps != (0 if status else repetitions) or len(data) != R_HEAD * 8 + 16 * reps + sum(lengths):
+    if not 0 <= said < (LENGTH if status else 1) or reps != (0 if status else repetitions) or len(data) != R_HEAD * 8 + said + 16 * reps + sum(lengths):
         raise Error(f"the program's answer has {len(data)} bytes and {reps} times; {R_HEAD * 8 + 16 * repetitions + sum(lengths)} bytes and {repetitions} "
                     "times were asked for")
     if not whole:
         raise Error("memory before a tensor was written; this is a bug in triport or in the kernel")
-    times = struct.unpack_from(f"<{2 * reps}q", data, R_HEAD * 8)
+    times = struct.unpack_from(f"<{2 * reps}q", data, R_HEAD * 8 + said)
     if min((first, *times), default=0) < 0 or not all(map(math.isfinite, times)):
         raise Error("the program's answer has times below zero")
-    outputs, at = [], R_HEAD * 8 + 16 * reps
+    outputs, at = [], R_HEAD * 8 + said + 16 * reps
     for n in lengths:
         outputs.append(data[at:at + n])
         at += n
-    return Answer(status, vlen, cpus, first / 1e9, [t / 1e9 for t in times[:reps]], [t / 1e9 for t in times[reps:]], outputs)
+    return Answer(status, vlen, cpus, first / 1e9, [t / 1e9 for t in times[:reps]], [t / 1e9 for t in times[reps:]], outputs,
+                  data[R_HEAD * 8:R_HEAD * 8 + said].decode(errors="replace"))
 
 
 @dataclass

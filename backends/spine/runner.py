@@ -102,7 +102,7 @@ class Runner:
         if answer.status:
             about = (f" (vector registers there: {answer.vlen} bits; the code is for {bundle.manifest['target']['name']})"
                      if answer.status == WRONG_MACHINE else "")
-            raise Error(f"{function} on {self.name} returned {_status(answer.status)}{about}")
+            raise Error(f"{function} on {self.name} returned {_status(answer)}{about}")
         outputs = []
         arguments = [a for a in description["arguments"] if a["role"] != "in"]
         for (role, like), raw, a in zip([g for g in given if g[0] != "in"], answer.outputs, arguments):
@@ -118,7 +118,7 @@ class Runner:
         asked = request.parse(data, path)
         answer = request.decode(self.execute(bundle, [], data), asked.lengths, asked.repetitions)
         if answer.status:
-            raise Error(f"{path} on {self.name} returned {_status(answer.status)}")
+            raise Error(f"{path} on {self.name} returned {_status(answer)}")
         return check.error(request.tensor(answer.outputs[asked.result], DTYPES[asked.dtype]), asked.expected), asked.allowed, answer
 
     @functools.cached_property
@@ -129,9 +129,9 @@ class Runner:
         return probe.read(self.name, self.arch(), self.execute(bundle, ["--board"], limit=ASK))
 
 
-def _status(value: int) -> str:
-    name, text = next(((n, t) for v, n, t in STATUS if v == value), ("an unknown status", "?"))
-    return f"{name} ({value}): {text}"
+def _status(answer: request.Answer) -> str:
+    name, text = next(((n, t) for v, n, t in STATUS if v == answer.status), ("an unknown status", "?"))
+    return f"{name} ({answer.status}): {answer.said or text}"
 
 
 def _execute(command: list[str], data: bytes, limit: float, what: str) -> bytes:

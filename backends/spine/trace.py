@@ -55,13 +55,15 @@ class At:
 
 @dataclass
 class Launch:
-    """A kernel, its runtime arguments by name (`At`, an expression, or a float), constants, and the grid (3 expressions)."""
+    """A kernel, its runtime arguments by name (`At`, an expression, or a float), constants, the grid (3 expressions), and what it is compiled
+    with: {"debug": True} keeps tl.device_assert."""
 
     kernel: object
     args: dict
     types: dict[str, str]
     consts: dict
     grid: tuple
+    options: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -188,6 +190,7 @@ def _program(op, case, dtype, env, names, inputs, out, launches) -> Program:
 
 
 def _launch(op, kernel, args, kwargs, grid, buffer_of, simple) -> Launch:
+    from triton import knobs
     from triton.runtime.jit import mangle_type
 
     given = dict(zip(kernel.arg_names, args)) | {k: v for k, v in kwargs.items() if k in kernel.arg_names}
@@ -216,4 +219,6 @@ def _launch(op, kernel, args, kwargs, grid, buffer_of, simple) -> Launch:
         else:
             raise Unsupported(f"{op.name} cannot be exported: its kernel {kernel.__name__} takes {type(value).__name__} for {p.name!r}; a bundle's takes "
                               "tensors, integers and floats")
-    return Launch(kernel, values, types, consts, grid)
+    debug = kwargs.get("debug", getattr(kernel, "debug", None)) or knobs.runtime.debug  # as JITFunction.run has it
+    options = {"debug": bool(debug)} | {k: kwargs[k] for k in ("enable_fp_fusion", "sanitize_overflow") if kwargs.get(k) is not None}
+    return Launch(kernel, values, types, consts, grid, options)
