@@ -180,6 +180,30 @@ def test_shapes_and_strides_are_said():
     assert made.manifest["functions"][0]["arguments"][1]["strides"] == ["1", "a_size1"]
 
 
+@triton.jit
+def careless_kernel(x_ptr, out_ptr, n, FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) + FIRST
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=(offs >= 0) & (offs < n)) * 2.0, mask=offs < n + LAST)
+
+
+@pytest.mark.parametrize("first,last,message", [(0, 0, ""), (0, 1, "died of signal SIGSEGV"), (-1, 0, "memory before a tensor was written")])
+def test_kernels_that_leave_their_tensor(first, last, message):
+    """One element behind the end, one before the start."""
+    def call(x):
+        out = torch.empty_like(x)
+        careless_kernel[(triton.cdiv(x.numel() + 2, 64),)](x, out, x.numel(), FIRST=first, LAST=last, BLOCK=64)
+        return out
+
+    mine = Op("careless", call, lambda x: x * 2, (Case(((50,),)),))
+    b = bundle.make([(mine, mine.cases[0], "fp32")], targets.get(HERE), cases=False)
+    x = torch.randn(50)
+    if message:
+        with pytest.raises(Error, match=message):
+            runner.get("local").call(b, "triport_careless_fp32", [x])
+    else:
+        assert torch.equal(runner.get("local").call(b, "triport_careless_fp32", [x])[0][0], x * 2)
+
+
 # --- tracing -----------------------------------------------------------------------------------------------------------------
 
 
