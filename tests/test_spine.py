@@ -90,6 +90,7 @@ def test_bad_arguments_have_a_status(functions):
     assert call(square, both, both[10:], 5, 6) == STATUS["TRIPORT_OVERLAP"]
     assert call(square, both[10:], both, 5, 6) == STATUS["TRIPORT_OVERLAP"]
     assert torch.equal(out, torch.full((8, 6), 7.0))
+    assert call(f, both, b, both, 4, 4, 6) == STATUS["TRIPORT_OVERLAP"]  # a product reads what it has written over
     kept = both.clone()
     assert call(square, both, both, 5, 6) == 0  # the same place is fine
     assert torch.equal(both[:30], kept[:30] ** 2) and torch.equal(both[30:], kept[30:])

@@ -16,7 +16,7 @@ import os
 import torch
 
 from .. import foreign
-from ..base import Backend, Error, Unavailable, Unsupported
+from ..base import ArgumentError, Backend, Error, Unavailable, Unsupported
 from ..cpu import targets
 from . import bundle, runner
 
@@ -53,6 +53,25 @@ def _op(name: str):
     """A built-in op by its function's name, those that change their argument included."""
     from ... import ops
     return ops.Op(name, getattr(ops, name), getattr(ops, name), ())
+
+
+def _refuse_shared(op: str, f: dict, tensors: dict[str, torch.Tensor]):
+    """Raise `ArgumentError` where an argument that function `f` changes shares memory with another, or with itself: the board has copies, which
+    would not see one another's changes. Judged by the bytes from a tensor's first element to its last."""
+    def bytes_of(t: torch.Tensor) -> tuple[int, int]:
+        last = sum((n - 1) * step for n, step in zip(t.shape, t.stride()))
+        return t.data_ptr(), t.data_ptr() + ((last + 1) * t.element_size() if t.numel() else 0)
+
+    for name in (a["name"] for a in f["arguments"] if a["role"] == "inout"):
+        if any(n > 1 and step == 0 for n, step in zip(tensors[name].shape, tensors[name].stride())):
+            raise ArgumentError(f"{op} on spine: {name} is changed in place, and several of its elements are one place in memory; clone it first")
+    for pair in f["overlap"]:
+        if pair["written"] in tensors and pair["other"] in tensors:
+            x, y = tensors[pair["written"]], tensors[pair["other"]]
+            (first, end), (start, last) = bytes_of(x), bytes_of(y)
+            alike = first == start and x.shape == y.shape and x.stride() == y.stride() and x.dtype == y.dtype
+            if max(first, start) < min(end, last) and not (alike and pair["equal_addresses"]):
+                raise ArgumentError(f"{op} on spine: {pair['written']}, which is changed in place, shares memory with {pair['other']}; clone one of them first")
 
 
 class Spine(Backend):
@@ -106,14 +125,15 @@ class Spine(Backend):
         case = Case(tuple(tuple(t.shape) for t in given), kwargs, turned)
         r = board_runner()
         made = bundle.for_call(op, case, dtype_name(given[0].dtype), _row.get() or r.board.row())
-        outputs, answer = r.call(made, made.manifest["functions"][0]["name"], given, threads, warmup, repetitions)
-        roles = [a["role"] for a in made.manifest["functions"][0]["arguments"]]
-        if "inout" in roles:  # changed in place, there and here
-            for t, role in zip(tensors, roles):
-                if role == "inout":
-                    t.copy_(outputs[0])
-                    return t, answer
-        return outputs[0], answer
+        f = made.manifest["functions"][0]
+        names = [a["name"] for a in f["arguments"] if a["role"] != "out"]
+        _refuse_shared(op.name, f, dict(zip(names, tensors)))
+        outputs, answer = r.call(made, f["name"], given, threads, warmup, repetitions)
+        results = dict(zip((a["name"] for a in f["arguments"] if a["role"] != "in"), outputs))
+        for name, t in zip(names, tensors):  # changed in place, there and here
+            if name in results:
+                results[name] = t.copy_(results[name])
+        return results[f["result"]], answer
 
     @property
     def elsewhere(self) -> bool:

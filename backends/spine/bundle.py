@@ -91,6 +91,7 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
         fname = _function_name(op, case, dtype, taken)
         kernels = [library.compile_kernel(x, row, f"{fname}_{x.kernel.__name__}_{k}") for k, x in enumerate(program.launches)]
         functions.append(Function(fname, program, kernels))
+        functions[-1].settle()
     name = name or (wanted[0][0].name if len({op.name for op, _, _ in wanted}) == 1 else "ops")
     objects = library.objects(functions, row)
     files = {f"lib{name}.so": link.link(objects, row, by=by), f"{name}.h": library.header(name, functions, row).encode()}
@@ -140,6 +141,8 @@ def _description(f: Function) -> dict:
             "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [f.text(s) for s in b.shape], "strides": [f.text(s) for s in b.strides],
                            "transposed": b.turned}
                           for b in p.arguments],
+            "result": p.buffers[p.result].name,
+            "overlap": [{"written": x.name, "other": y.name, "equal_addresses": same} for x, y, same in f.apart],
             "kernels": [{"name": k.name, "source": f"{Path(inspect.getsourcefile(x.kernel.fn)).name}:{x.kernel.starting_line_number}",
                          "constants": {c: str(v) for c, v in x.consts.items()}, "scratch_bytes": k.metadata.scratch_bytes,
                          "assertions": [{"at": where, "message": message} for message, where in library.assertions(k)]}
@@ -177,8 +180,10 @@ def case_file(number: int, function: Function, op: Op, case: Case, dtype: str, s
     """A request with inputs from `seed` and what float64 gives for them."""
     tensors = case.make(DTYPES[dtype], seed=seed)
     expected = op.expected(*tensors, **case.kwargs)
-    given, sizes = inputs_of(_description(function), tensors)
-    return request.encode(number, given, sizes, warmup=2, repetitions=repetitions, expected=expected, allowed=op.allowed(DTYPES[dtype]))
+    description = _description(function)
+    given, sizes = inputs_of(description, tensors)
+    return request.encode(number, given, sizes, warmup=2, repetitions=repetitions, expected=expected, allowed=op.allowed(DTYPES[dtype]),
+                          result=[a["name"] for a in description["arguments"]].index(description["result"]))
 
 
 # --- reading -------------------------------------------------------------------------------------------------------------------
@@ -244,6 +249,9 @@ def _check(manifest, path: Path):
         need(isinstance(f, dict) and all(isinstance(f.get(k), str) for k in ("name", "op", "dtype")), "a function has no name, op and dtype")
         need(isinstance(f.get("sizes"), list) and all(isinstance(s, str) for s in f["sizes"]), f"{f['name']} has no sizes")
         need(isinstance(f.get("arguments"), list) and f["arguments"] and all(_is_argument(a) for a in f["arguments"]), f"{f['name']} has no arguments")
+        need(f.get("result") in [a["name"] for a in f["arguments"] if a["role"] != "in"], f"{f['name']} has no result")
+        need(isinstance(f.get("overlap"), list) and all(isinstance(o, dict) and isinstance(o.get("written"), str) and isinstance(o.get("other"), str)
+                                                        for o in f["overlap"]), f"{f['name']} does not say what may overlap")
     need(isinstance(manifest.get("cases"), list) and all(isinstance(c, dict) and c.get("file") in files for c in manifest["cases"]), "it lists no cases")
 
 

@@ -6,6 +6,7 @@ would not.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from dataclasses import dataclass
 import sympy
 
 from ...ops.common import dtype_name
+from ..base import Unsupported
 from ..cpu import machine, pool, runtime, targets
 from . import messages
+from .effects import Effects
 from .expressions import Emitter
 from .trace import At, Buffer, Program
 
@@ -47,6 +50,7 @@ class Compiled:
     metadata: object
     order: tuple[str, ...]  # its runtime arguments
     llir: str
+    effects: Effects
 
 
 @dataclass
@@ -71,16 +75,49 @@ class Function:
         """An expression with the parameters' names."""
         return str(e.subs({s: sympy.Symbol(n, integer=True) for s, n in self.sizes.items()}))
 
+    def settle(self):
+        """Give each argument its role by what the kernels do: one that is written is no mere input. Raises `Unsupported` where none writes the
+        result."""
+        writes = self.written
+        for k, b in enumerate(self.program.buffers):
+            if b.role == "in" and k in writes:
+                b.role = "inout"
+            if b.role == "out" and k not in writes:
+                raise Unsupported(f"{self.program.op} cannot be exported: none of its kernels ({', '.join(x.kernel.__name__ for x in self.program.launches)}) "
+                                  "writes the tensor that it returns")
+
     @property
+    def written(self) -> set[int]:
+        """Numbers of the buffers that kernels write."""
+        return {launch.args[kernel.order[k]].buffer for launch, kernel in zip(self.program.launches, self.kernels) for k in kernel.effects.writes}
+
+    @functools.cached_property
     def apart(self) -> list[tuple[Buffer, Buffer, bool]]:
-        """Pairs of arguments that must not overlap, as kernels take them to be disjoint; True where equal addresses are fine all the same."""
-        buffers, found = self.program.buffers, {}
+        """Pairs of arguments that must not overlap, the written one first: each that is written, and any other. True where equal addresses
+        are fine all the same."""
+        buffers, writes = self.program.buffers, self.written
+        given = [k for k, b in enumerate(buffers) if b.role != "temporary"]
+        return [(buffers[w], buffers[x], x not in writes and self._may_coincide(x, w))
+                for w in given if w in writes for x in given if x != w and not (x in writes and x < w)]
+
+    def _may_coincide(self, read: int, written: int) -> bool:
+        """Are results right where two tensors, of which one is only read, have one address?"""
+        over = False  # has a launch written already?
         for launch, kernel in zip(self.program.launches, self.kernels):
-            for i, j, same in kernel.metadata.disjoint:
-                pair = tuple(sorted((launch.args[kernel.order[i]].buffer, launch.args[kernel.order[j]].buffer)))
-                if pair[0] != pair[1] and "temporary" not in (buffers[pair[0]].role, buffers[pair[1]].role):
-                    found[pair] = found.get(pair, True) and same
-        return [(buffers[i], buffers[j], same) for (i, j), same in found.items()]
+            places = {b: [k for k, name in enumerate(kernel.order) if isinstance(at := launch.args[name], At) and at.buffer == b] for b in (read, written)}
+            readers = [k for k in places[read] if k in kernel.effects.reads]
+            writers = [k for k in places[written] if k in kernel.effects.writes]
+            if readers and over:
+                return False
+            over = over or bool(writers)
+            axes = frozenset(axis for axis, count in zip("xyz", launch.grid) if count != 1)
+            for i in readers:
+                for j in writers:
+                    taken = [same for *pair, same in kernel.metadata.disjoint if set(pair) == {i, j}]  # by the compiler, to be disjoint
+                    if (launch.args[kernel.order[i]].offset != launch.args[kernel.order[j]].offset or not all(taken)
+                            or not kernel.effects.may_coincide(i, j, axes)):
+                        return False
+        return True
 
 
 def base_row(row: targets.Target) -> targets.Target:
@@ -91,12 +128,12 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
     """A launch's kernel for a row, as the symbol `name`. Pointers may lie anywhere, sizes be anything."""
     order = tuple(p.name for p in launch.kernel.params if p.name in launch.types)
     made = _lowered(launch, row, True)
-    if any(a.buffer == b.buffer and not (same and a.offset == b.offset)
+    if any(a.buffer == b.buffer and not (same and a.offset == b.offset and launch.types[order[i]] == launch.types[order[j]])
            for i, j, same in made.metadata.disjoint for a, b in [(launch.args[order[i]], launch.args[order[j]])]):
         made = _lowered(launch, row, False)  # two of its pointers are into one tensor
     llir = re.sub(rf"@{re.escape(made.metadata.name)}\b", f"@{name}", made.asm["llir"])
     llir = re.sub(rf"^define (?:dso_local )?i64 @{name}\(", f"define hidden i64 @{name}(", llir, flags=re.M)
-    return Compiled(name, machine.emit_object(llir, row), made.metadata, order, llir)
+    return Compiled(name, machine.emit_object(llir, row), made.metadata, order, llir, Effects(made.asm["ttir"]))
 
 
 def assertions(kernel: Compiled) -> list[tuple[str, str]]:
@@ -252,8 +289,11 @@ def _function(f: Function, texts: messages.Texts) -> str:
         refuse(e.emit(f"icmp ugt i64 {e.emit(f'add i64 {e.value(v)}, {LIMIT + 1}')}, {2 * LIMIT + 1}"), BAD_SIZE, beyond)
     for c in p.conditions:
         refuse(e.emit(f"xor i1 {e.value(c)}, true"), BAD_SHAPE, f"the sizes do not fulfil {f.text(c)}")
-    result = next(b for b in p.buffers if b.role != "in" and b.role != "temporary")
-    refuse(e.emit(f"icmp eq i64 {e.value(result.nbytes)}, 0"), 0)  # nothing to compute
+    some = "0"
+    for b in p.arguments:
+        if b.role != "in":
+            some = e.emit(f"or i64 {some}, {e.value(b.nbytes)}")
+    refuse(e.emit(f"icmp eq i64 {some}, 0"), 0)  # nothing to compute
     pointers: dict[int, str] = {}
     for k, b in enumerate(p.buffers):
         if b.role != "temporary":
@@ -328,6 +368,8 @@ def _refuse_overlaps(f: Function, e: Emitter, refuse):
         px, py = e.emit(f"ptrtoint ptr %{x.name} to i64"), e.emit(f"ptrtoint ptr %{y.name} to i64")
         ex, ey = e.emit(f"add i64 {px}, {e.value(x.nbytes)}"), e.emit(f"add i64 {py}, {e.value(y.nbytes)}")
         meet = e.emit(f"and i1 {e.emit(f'icmp ult i64 {px}, {ey}')}, {e.emit(f'icmp ult i64 {py}, {ex}')}")
+        for b in (x, y):  # nothing overlaps an empty tensor
+            meet = e.emit(f"and i1 {meet}, {e.emit(f'icmp ne i64 {e.value(b.nbytes)}, 0')}")
         if same:
             meet = e.emit(f"and i1 {meet}, {e.emit(f'icmp ne i64 {px}, {py}')}")
         refuse(meet, OVERLAP, f"{x.name} and {y.name} overlap")
@@ -448,11 +490,12 @@ def _described(f: Function) -> list[str]:
     said = ", ".join(f"{k}={v!r}" for k, v in p.kwargs.items())
     lines = [f"{p.op}({', '.join([*(b.name for b in p.arguments if b.role != 'out'), *([said] if said else [])])}), {p.dtype}."]
     for b in p.arguments:
-        role = {"in": "", "out": " (result)", "inout": " (changed in place)"}[b.role]
+        role = {"in": "", "out": " (result)", "inout": " (changed in place: the result)" if b is p.buffers[p.result] else " (changed in place, beside the result)"}[b.role]
         lines.append(f"{b.name}: {dtype_name(b.dtype)}, {' x '.join(map(f.text, b.shape)) or 'one element'}{', transposed' if b.turned else ''}"
                      f"{'; strides ' + ', '.join(map(f.text, b.strides)) if b.shape else ''}{role}")
     for c in p.conditions:
         lines.append(f"condition: {f.text(c)}")
-    same = sorted(sorted((x.name, y.name)) for x, y, same in f.apart if same)
-    lines.append("tensors must not overlap" + ("; equal addresses are fine for " + ", ".join(" and ".join(s) for s in same) if same else ""))
+    same = [f"{x.name} and {y.name}" for x, y, same in f.apart if same]
+    lines.append(f"no byte of {' or '.join(b.name for b in p.arguments if b.role != 'in')} may be another tensor's"
+                 + (f"; equal addresses are fine for {', '.join(same)}" if same else ""))
     return lines

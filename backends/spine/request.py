@@ -44,9 +44,9 @@ def tensor(data: bytes, dtype: torch.dtype) -> torch.Tensor:
 
 
 def encode(number: int, tensors: list[tuple[str, torch.Tensor]], sizes: list[int], threads: int = 0, warmup: int = 0, repetitions: int = 0,
-           expected: torch.Tensor | None = None, allowed: float = 0.0) -> bytes:
+           expected: torch.Tensor | None = None, allowed: float = 0.0, result: int | None = None) -> bytes:
     """A request: call function `number` with tensors (role, values; contiguous as memory has them) and sizes. expected: the result in
-    fp64, which the program itself is to compare."""
+    fp64, which the program itself is to compare; result: which tensor that is, by default the last that is written."""
     parts, table, offset = [], [], (HEAD + 3 * len(tensors) + len(sizes)) * 8
 
     def put(data: bytes) -> int:
@@ -64,7 +64,8 @@ def encode(number: int, tensors: list[tuple[str, torch.Tensor]], sizes: list[int
         data = _bytes(expected.double())
         head[WANT], head[WANTED] = put(data), len(data) // 8
         head[ALLOWED] = struct.unpack("<q", struct.pack("<d", allowed))[0]
-    result = max(k for k, (role, _) in enumerate(tensors) if role != "in")
+    if result is None:
+        result = max(k for k, (role, _) in enumerate(tensors) if role != "in")
     head[0], head[FUNCTION], head[THREADS], head[WARMUP], head[REPETITIONS] = MAGIC, number, threads, warmup, repetitions
     head[TENSORS], head[SIZES], head[BYTES], head[RESULT] = len(tensors), len(sizes), offset, result
     head[CODE] = CODES[dtype_name(tensors[result][1].dtype)]

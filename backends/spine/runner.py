@@ -88,12 +88,14 @@ class Runner:
 
     def call(self, bundle: Bundle, function: str, tensors: list, threads: int = 0, warmup: int = 0, repetitions: int = 0,
              limit: float | None = None) -> tuple[list, request.Answer]:
-        """(the tensors that a function of the bundle writes, the program's answer). Raises `Error` for a status other than 0."""
+        """(the tensors that a function of the bundle writes, the program's answer). `tensors` are sent as copies, so they may share memory, and
+        none is changed here. Raises `Error` for a status other than 0."""
         from ...ops.common import DTYPES
         from .bundle import inputs_of
         number, description = bundle.function(function)
         given, sizes = inputs_of(description, tensors)
-        data = request.encode(number, given, sizes, threads, warmup, repetitions)
+        result = [a["name"] for a in description["arguments"]].index(description["result"])
+        data = request.encode(number, given, sizes, threads, warmup, repetitions, result=result)
         lengths = [t.nbytes for role, t in given if role != "in"]
         try:
             answer = request.decode(self.execute(bundle, [], data, limit), lengths, repetitions)

@@ -68,7 +68,8 @@ class Launch:
 
 @dataclass
 class Program:
-    """sizes: the open sizes, in the order of the arguments that have them first; conditions: what must hold of them."""
+    """sizes: the open sizes, in the order of the arguments that have them first; conditions: what must hold of them; result: the number of
+    the buffer that the op returns."""
 
     op: str
     dtype: str
@@ -77,6 +78,7 @@ class Program:
     sizes: list[sympy.Symbol]
     launches: list[Launch]
     conditions: list = field(default_factory=list)
+    result: int = 0
 
     @property
     def arguments(self) -> list[Buffer]:
@@ -166,6 +168,10 @@ def _program(op, case, dtype, env, names, inputs, out, launches) -> Program:
         b.shape, b.turned = tuple(simple(s) for s in t.shape), k in case.transposed
     at = buffer_of(out, "out", "out")
     if buffers[at].role == "in":
+        given = next(t for t in inputs if t.untyped_storage()._cdata == out.untyped_storage()._cdata)
+        if (*out.shape, *out.stride(), out.storage_offset()) != (*given.shape, *given.stride(), given.storage_offset()):
+            raise Unsupported(f"{op.name} cannot be exported: its result is a part or another view of its argument {buffers[at].name!r}; return the "
+                              "argument itself, or a tensor of the result's own")
         buffers[at].role = "inout"
     elif not out.is_contiguous() or _expression(out.storage_offset()) != 0:
         raise Unsupported(f"{op.name} cannot be exported: its result is a view that is not contiguous")
@@ -186,7 +192,7 @@ def _program(op, case, dtype, env, names, inputs, out, launches) -> Program:
                                                   *(v for x in done for v in x.args.values() if isinstance(v, sympy.Expr))]))
     if used - set(sizes):
         raise Error(f"{op.name} cannot be exported: sizes {', '.join(map(str, used - set(sizes)))} are no tensor's; this is a bug in triport")
-    return Program(op.name, dtype, dict(case.kwargs), buffers, sizes, done, conditions)
+    return Program(op.name, dtype, dict(case.kwargs), buffers, sizes, done, conditions, at)
 
 
 def _launch(op, kernel, args, kwargs, grid, buffer_of, simple) -> Launch:
