@@ -287,6 +287,11 @@ def _function(f: Function, texts: messages.Texts) -> str:
         refuse(e.emit(f"icmp ugt i64 {e.value(g)}, {LIMIT}"), BAD_SIZE, beyond)
     for v in passed:
         refuse(e.emit(f"icmp ugt i64 {e.emit(f'add i64 {e.value(v)}, {LIMIT + 1}')}, {2 * LIMIT + 1}"), BAD_SIZE, beyond)
+    for launch, kernel in zip(p.launches, f.kernels):
+        for kind, place, most in kernel.metadata.most:  # beyond it the kernel's numbers might wrap
+            given = sympy.sympify(launch.grid[place] if kind == "grid" else launch.args[kernel.order[place]])
+            if given.free_symbols or given > most:
+                refuse(e.emit(f"icmp sgt i64 {e.value(given)}, {most}"), BAD_SIZE, beyond)
     for c in p.conditions:
         refuse(e.emit(f"xor i1 {e.value(c)}, true"), BAD_SHAPE, f"the sizes do not fulfil {f.text(c)}")
     some = "0"
