@@ -15,7 +15,7 @@ class Blocks(Values):
 
     def reshaped(self, dtype, shape, depth) -> Expr:
         d = depth - 1
-        kinds = {"broadcast": 2, "flip": 0.7 if dtype != "bfloat16" else 0, "take": 2}
+        kinds = {"broadcast": 2, "flip": 0.7 if shape[-1] > 1 else 0, "take": 2}
         if len(shape) > 1:
             kinds |= {"expand": 5, "trans": 3}
         if numel(shape) * 2 <= self.largest:
@@ -26,8 +26,8 @@ class Blocks(Values):
             kinds["join"] = 3
         kinds["reshape"] = 2
         if self.dear > 0:
-            kinds |= {"sort": 0.5 if shape[-1] > 1 else 0, "topk": 0.3, "dot": 3 if len(shape) == 2 and dtype in ("int32", "float32", "float64")
-                      else 0, "histogram": 0.4 if len(shape) == 1 and dtype == "int32" else 0}
+            kinds |= {"sort": 0.5 if shape[-1] > 1 else 0, "topk": 0.3, "dot": 6 if len(shape) == 2 and dtype in ("int32", "float32", "float64")
+                      else 0, "histogram": 1.5 if len(shape) == 1 and dtype == "int32" else 0}
         kind = self.pick(kinds)
         if kind in ("sort", "topk", "dot", "histogram"):
             self.dear -= 1
@@ -67,7 +67,7 @@ class Blocks(Values):
 
     def make_flip(self, dtype, shape, d):
         e = self.value(dtype, shape, d)
-        return Expr("flip", (e,), dtype, shape, self.rng.randrange(len(shape)), e.span)
+        return Expr("flip", (e,), dtype, shape, self.rng.choice([k for k, n in enumerate(shape) if n > 1]), e.span)
 
     def make_half(self, dtype, shape, d):
         e = self.value(dtype, (*shape, 2), d)
@@ -155,7 +155,7 @@ class Blocks(Values):
             kind = self.pick({"cumsum": 2, "scan": 1})
             attr["fn"] = self.pick({"add": 1, "max": 1, "min": 1})
         else:
-            kind = self.pick({"cumsum": 3, "cumprod": 1, "scan": 2, "recurrence": 1})
+            kind = self.pick({"cumsum": 3, "cumprod": 1, "scan": 2, "recurrence": 1.5})
             attr["fn"] = self.pick({"add": 1, "xor": 1, "max": 1, "min": 1, "or": 1, "mul": 1})
         if kind == "recurrence":
             return Expr(kind, self.pair(dtype, shape, depth - 1)[0], dtype, shape, {"axis": axis})

@@ -64,8 +64,9 @@ class Places(Values):
 
     def base(self) -> Expr | None:
         """Where a program's region begins."""
-        if self.grid_form == "one":
-            return None
+        return None if self.grid_form == "one" else self.shared("base", self.make_base)
+
+    def make_base(self) -> Expr:
         pid = Expr("program", (), "int32", (), 0, (0, 3))
         if self.grid_form == "xy":
             count = Expr("programs", (), "int32", (), 0, (1, 4))

@@ -20,7 +20,7 @@ STORED = {**NUMPY, "bfloat16": np.dtype("uint16")}
 #: integers up to this size are exact
 EXACT = {"float16": 2048, "bfloat16": 256, "float32": 1 << 24, "float64": 1 << 53}
 #: elements before and behind a buffer that nothing may touch
-GUARD = 40
+GUARD = 296
 
 
 @dataclass(frozen=True, eq=False)

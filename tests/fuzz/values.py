@@ -76,9 +76,10 @@ class Values:
     def __init__(self, seed: int):
         self.rng = random.Random(seed)
         self.scope: list[Var] = []
-        self.dear = 3  # sorts, products and the like that a program may still have
+        self.dear = 4  # sorts, products and the like that a program may still have
         self.pure = False  # within a function, which has no memory and no arguments of the kernel
         self.names = 0
+        self.prologue: dict = {}  # what the kernel computes first: key -> (name, expression)
 
     def chance(self, p: float) -> bool:
         return self.rng.random() < p
@@ -96,7 +97,7 @@ class Values:
     def var(self, v: Var) -> Expr:
         if v.raw:
             e = Expr("argument", (), v.dtype, (), v.name, v.span)
-            return Expr("typed", (e,), v.dtype, (), None, v.span)
+            return self.shared("typed", lambda: Expr("typed", (e,), v.dtype, (), None, v.span), v.name)
         return Expr("var", (), v.dtype, v.shape, v.name, v.span)
 
     def known(self, dtype, shape) -> list[Var]:
@@ -115,12 +116,25 @@ class Values:
 
     def range(self, shape, axis) -> Expr:
         """The index along one axis, of a shape with ones elsewhere."""
-        e = Expr("range", (), "int32", (shape[axis],), 0, (0, shape[axis] - 1))
         others = tuple(k for k in range(len(shape)) if k != axis)
-        if not others:
-            return e
-        thin = tuple(n if k == axis else 1 for k, n in enumerate(shape))
-        return Expr("expand", (e,), "int32", thin, {"axes": others}, e.span)
+
+        def make():
+            e = Expr("range", (), "int32", (shape[axis],), 0, (0, shape[axis] - 1))
+            thin = tuple(n if k == axis else 1 for k, n in enumerate(shape))
+            return Expr("expand", (e,), "int32", thin, {"axes": others}, e.span) if others else e
+
+        return self.shared("range", make, shape[axis], axis, len(shape))
+
+    def shared(self, stem, make, *key) -> Expr:
+        """An expression that the kernel's first lines give a name, as people write kernels; in functions, as it is."""
+        if self.pure or self.chance(0.05):
+            return make()
+        key = stem, *key
+        if key not in self.prologue:
+            e = make()
+            self.prologue[key] = self.name(stem[0]), e
+        name, e = self.prologue[key]
+        return Expr("var", (), e.dtype, e.shape, name, e.span)
 
     def affine(self, shape, strides, offset=0) -> Expr:
         """sum of index x stride, plus offset, in int32."""
