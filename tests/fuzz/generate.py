@@ -107,8 +107,7 @@ class Generator(Places, Blocks):
         if same and self.chance(0.2):
             e = self.var(self.rng.choice(same))
         elif v.dtype != "int1" and self.chance(0.4):  # x = x op y
-            e = arith(self.pick({"add": 3, "sub": 1, "min": 1, "max": 1}), self.var(v), self.value(v.dtype, v.shape, 1))
-            e = self.fit(Expr(e.op, e.args, e.dtype, e.shape), CAP[v.dtype]) if v.dtype in FLOATS else e
+            e = self.updated(v, self.value(v.dtype, v.shape, 1), self.pick({"add": 3, "sub": 1, "min": 1, "max": 1}))
         else:
             e = self.fitting(v.dtype, v.shape, 2)
         return [Assign((v.name,), (e,))]
@@ -129,10 +128,8 @@ class Generator(Places, Blocks):
         if form == "turn":
             a, b, c = self.rng.sample(g, 3)
             return [Assign((a.name, b.name, c.name), (self.var(b), self.var(c), self.var(a)))]
-        e = self.fitting(a.dtype, a.shape, 1)
-        if a.dtype != "int1":
-            e = arith("add", self.var(a), self.value(a.dtype, a.shape, 1))
-            e = self.fit(Expr(e.op, e.args, e.dtype, e.shape), CAP[a.dtype]) if a.dtype in FLOATS else e
+        e = self.value(a.dtype, a.shape, 1)
+        e = e if a.dtype == "int1" else self.updated(a, e)
         if form == "sum":
             return [Assign((a.name, b.name), (self.var(b), e))]
         return [Assign((a.name,), (e,)), Assign((b.name,), (self.var(a),))]

@@ -296,8 +296,7 @@ class Places(Values):
         same = [u for u in self.known(dtype, v.shape) if not u.fixed]
         if same and dtype != "int1" and self.chance(0.7):
             u = self.rng.choice(same)
-            sum_ = arith("add", self.var(u), e)
-            return [Assign((u.name,), (self.fit(sum_, CAP[dtype]) if dtype in FLOATS else sum_,))]
+            return [Assign((u.name,), (self.updated(u, e),))]
         return self.store(None, e)
 
     def outcome(self):

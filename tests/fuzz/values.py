@@ -224,6 +224,12 @@ class Values:
         e = Expr("max", (e, const(lo, e.dtype, (), True)), e.dtype, e.shape)
         return Expr("min", (e, const(hi, e.dtype, (), True)), e.dtype, e.shape, None, (-cap, cap))
 
+    def updated(self, v: Var, e: Expr, op="add") -> Expr:
+        """v op e, as v may hold it."""
+        if v.dtype not in FLOATS:
+            return arith(op, self.var(v), e)
+        return self.fit(arith(op, self.var(v), self.fit(e, EXACT[v.dtype] // 2)), CAP[v.dtype])
+
     def some_type(self, but=()) -> str:
         return self.pick({t: w for t, w in self.types.items() if t not in but} or {"int32": 1})
 
