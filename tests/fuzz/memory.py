@@ -160,6 +160,8 @@ class Places(Values):
     # -- statements and loads
 
     def load(self, dtype, shape, depth=0) -> Expr:
+        if numel(shape) > self.region:
+            return self.constant(dtype, shape)
         walking = [v for v in self.scope if v.dtype == "pointer" and v.shape == shape]
         if walking and self.chance(0.5):
             v = self.rng.choice(walking)
