@@ -49,8 +49,8 @@ class Utils:
         return getattr(self._utils, name)
 
     def unload_module(self, module):
-        from .cpu.runtime import Function
-        if not isinstance(module, Function):  # code of ours stays mapped
+        from .cpu.loaded import Function
+        if not isinstance(module, Function):  # ours goes when nobody holds it
             self._driver.base.utils.unload_module(module)
 
 

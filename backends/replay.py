@@ -187,4 +187,5 @@ def _compile(launches, temps, tensors, out, advise):
         name, scratch, asserts, x, y = told[which]
         runtime.failed(name, status, scratch, asserts, x, y)
 
-    return call.plan([p & 15 for p in pointers], made, todo, _empty_inference if torch.is_inference_mode_enabled() else _empty, fail)
+    return call.plan([p & 15 for p in pointers], made, todo, _empty_inference if torch.is_inference_mode_enabled() else _empty, fail,
+                     hold=[function for _, function, _, _ in launches])

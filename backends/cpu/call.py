@@ -76,13 +76,14 @@ _DATA_PTR = "data_ptr"
 _GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-def plan(alignments, allocations, launches, empty, fail):
+def plan(alignments, allocations, launches, empty, fail, hold=()):
     """A function of tensors that does `launches` and returns a new tensor; None where they are too large for a table.
 
     alignments: of each tensor, its address modulo 16; for any other the function does nothing and returns None.
     allocations: (function that the new tensor is shown to or None, sizes, strides, dtype), the output first, for
     `empty(sizes, strides, dtype)`. launches: (entry point, does it give up the GIL?, its words), a word being bytes or the
-    number of a pointer: the tensors', then the new ones'. `fail(launch, status)` raises for a status other than 0."""
+    number of a pointer: the tensors', then the new ones'. `fail(launch, status)` raises for a status other than 0. hold: what has to live as long
+    as the plan, such as the functions whose addresses stand in the words."""
     if len(alignments) + len(allocations) > POINTERS or any(len(words) > WORDS for _, _, words in launches):
         return None
     # tensors, allocations, launches, empty, fail, "data_ptr", None, alignments;
@@ -94,7 +95,7 @@ def plan(alignments, allocations, launches, empty, fail):
         for p in parts:
             words += [0, int.from_bytes(p, "little")] if isinstance(p, bytes) else [1, p]
     table = _table(words)
-    return _callable(_methods()[0], table, (allocations, empty, fail))
+    return _callable(_methods()[0], table, (allocations, empty, fail, hold))
 
 
 def packed(format: str, *values) -> list[bytes]:

@@ -37,13 +37,12 @@ class CPUUtils:
         from . import cache, runtime, targets
 
         obj = cache.checked(kernel, name)
-        address = runtime.load_object(obj, [name])[name]
-        runtime.perf_map(address, len(obj), f"triton_cpu::{name}")
-        fn = runtime.Function(address, name)
+        fn = runtime.load_function(obj, name)
+        runtime.perf_map(fn.address, len(obj), f"triton_cpu::{name}")
         return fn, fn, targets.native().registers, 0, 1 << 30
 
     def unload_module(self, module):
-        """Code stays mapped: a worker thread may still be leaving it."""
+        """Nothing: launches and plans may hold the function still, and its code goes with it (`loaded.Function`)."""
 
     def get_device_properties(self, device):
         """What kernels that fill a GPU ask for. A core stands for a multiprocessor, scratch for shared memory."""

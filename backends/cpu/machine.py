@@ -85,7 +85,16 @@ def _optimised(text: str, target: Target):
     builder = llvm.create_pass_builder(tm, options)
     passes = builder.getModulePassManager()
     passes.run(module, builder)
+    _close(passes)
     return module
+
+
+def _close(passes):
+    """Free a pass manager: some 140 KiB. llvmlite (0.46 to 0.50) never does, for its method that would comes behind one of ObjectRef that does nothing."""
+    from llvmlite.binding import ffi, newpassmanagers
+    if type(passes)._dispose is ffi.ObjectRef._dispose:
+        newpassmanagers.NewPassManager._dispose(passes)
+    passes.close()
 
 
 def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import struct
 import threading
+from typing import Callable
 
 import llvmlite.binding as llvm
 
 from ..base import ArgumentError, CompileError, Error
-from . import elf, facts, grid, machine, targets
+from . import elf, facts, grid, loaded, machine, targets
+from .loaded import Function
 from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
-_engines: list = []  # code stays mapped for the life of the process: a worker may be inside it
+_engines: dict[int, llvm.ExecutionEngine] = {}  # what is linked into the process
+_numbers = itertools.count()
 
 #: how struct packs each Triton argument type into its 8-byte slot
 PACK = {"i1": "?7x", "i8": "b7x", "u1": "?7x", "u8": "B7x", "i16": "h6x", "u16": "H6x", "i32": "i4x", "u32": "I4x",
@@ -40,7 +44,24 @@ def _execution_engine():
 
 
 def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
-    """Link an object file for this machine into the process and return its symbols' addresses."""
+    """Link an object file for this machine into the process, for good, and return its symbols' addresses."""
+    return link(obj, symbols)[0]
+
+
+def load_function(obj: bytes, name: str) -> Function:
+    """Link a kernel's object file into the process for as long as somebody holds the result. perf reads its map when all is over: code that is
+    listed there stays."""
+    addresses, unmap = link(obj, [name])
+    return Function(addresses[name], name, None if _listed() else unmap)
+
+
+def _listed() -> bool:
+    return os.environ.get("TRIPORT_PERF_MAP", "0") not in ("", "0") or os.environ.get("TRITON_CPU_PERF_MAP") == "1"
+
+
+def link(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[], None]]:
+    """(address of each symbol, a function that unmaps them all) of an object file for this machine, linked into the process."""
+    loaded.free()
     with _lock:
         _execution_engine()
         addresses = {s: llvm.address_of_symbol(s) for s in elf.undefined_symbols(obj)}
@@ -56,11 +77,11 @@ def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
         missing = [s for s, a in out.items() if not a]
         if missing:
             raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
-        engine.detach()
-        _engines.append(engine)
+        at = next(_numbers)
+        _engines[at] = engine
         if os.environ.get("TRIPORT_PERF_MAP", "0") not in ("", "0"):
             _write_perf_map(obj, out)
-        return out
+        return out, lambda: _engines.pop(at).close()
 
 
 def _write_perf_map(obj: bytes, symbols: dict[str, int]):
@@ -126,15 +147,6 @@ def perf_map(address: int, size: int, name: str):
     if os.environ.get("TRITON_CPU_PERF_MAP") == "1":
         with open(f"/tmp/perf-{os.getpid()}.map", "a") as f:
             f.write(f"{address:x} {size:x} {name}\n")
-
-
-class Function:
-    """A loaded kernel: its address and what a launch needs to know."""
-
-    __slots__ = ("address", "name")
-
-    def __init__(self, address: int, name: str):
-        self.address, self.name = address, name
 
 
 def _type_error(kernel: str, name: str, given) -> ArgumentError:
