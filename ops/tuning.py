@@ -1,5 +1,5 @@
 """Tile sizes by measurement: for each kind of CPU, and each compute capability of a GPU, what `triport tune` found fastest, in
-tuned.json beside this file.
+tuned.json beside this file, or in the file that TRIPORT_TUNED names.
 
 An op states its tiles as `Tiles`: a default for each device, and the candidates that a search tries. What the table has for
 this machine's kind comes before the default.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,11 +90,16 @@ def on(row):
         _elsewhere = before
 
 
-def load(path: Path = FILE) -> dict:
+def path() -> Path:
+    """The file of the table: TRIPORT_TUNED, or tuned.json beside this file."""
+    return Path(os.environ.get("TRIPORT_TUNED") or FILE)
+
+
+def load(file: Path | None = None) -> dict:
     """The table: kind of CPU or GPU -> {"tiles": {op: tiles}, "runs": [{"searched": ops, "machine", "threads", "date", "command", "versions"}]},
     each op in the run that searched it last. Empty where there is none."""
     try:
-        return json.loads(path.read_text())
+        return json.loads((file or path()).read_text())
     except FileNotFoundError:
         return {}
 

@@ -1,4 +1,9 @@
-"""Shared by all tests: the import name in a bare checkout, seeds that are printed, and what a device test needs."""
+"""Shared by all tests: the import name in a bare checkout, seeds that are printed, what a device test needs, and what a run demands.
+
+Tests run in any order and in several processes at once (`pytest -n 2`): ports, folders and environment variables are each test's own, and what is
+shared (Triton's disk cache) is made to be. None depends on the kind of CPU, how many cores there are, what else runs or what time it takes: they count.
+`python tests/conditions.py` runs them under other tiles, thread counts and load.
+"""
 
 import contextlib
 import functools
@@ -18,11 +23,45 @@ if importlib.util.find_spec("triport") is None:  # not installed: the folders ar
     module.__path__ = [str(ROOT)]
     sys.modules["triport"] = module
 
-SEED = int(os.environ.get("TRIPORT_SEED", random.SystemRandom().randrange(1 << 31)))
+SEED = int(os.environ.setdefault("TRIPORT_SEED", str(random.SystemRandom().randrange(1 << 31))))  # to the workers of `-n` by the environment
+#: seconds after which what a test started is taken to hang, on however slow and busy a machine
+HANGS = 900
+#: what TRIPORT_DEMAND may name -> words of the reasons for which tests are skipped that need it
+TOOLS = {"qemu": ("qemu",), "browser": ("chromium", "selenium"), "disassembler": ("llvm-22",), "readelf": ("readelf",), "g++": ("g++", "C compiler"),
+         "userland": ("TRIPORT_USERLAND",), "tritonparse": ("tritonparse",), "nvrtc": ("nvrtc",), "plugin": ("triport is not installed",),
+         "gpu": ("without GPU support", "sees no GPU", "ROCm build", "cuda-core")}
+DEMANDED = tuple(filter(None, (x.strip() for x in os.environ.get("TRIPORT_DEMAND", "").split(","))))
 
 
 def pytest_report_header(config):
-    return f"triport: inputs from TRIPORT_SEED={SEED}"
+    demanded = f"; skips for want of {', '.join(DEMANDED)} are failures (TRIPORT_DEMAND)" if DEMANDED else ""
+    return f"triport: inputs from TRIPORT_SEED={SEED}{demanded}"
+
+
+def refused(reason: str) -> str | None:
+    """Why a skip for this reason is a failure in a run that demands what is missing; None where it is not."""
+    for name in DEMANDED:
+        if any(words.lower() in reason.lower() for words in TOOLS[name]):
+            return f"TRIPORT_DEMAND asks for {name}, and this would be skipped: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return _demand((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return _demand((yield))
+
+
+def _demand(report):
+    """A report whose skip is a failure where the run demands what was missing."""
+    if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+        why = refused(report.longrepr[2])
+        if why:
+            report.outcome, report.longrepr = "failed", why
+    return report
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
@@ -33,6 +72,11 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
     config.addinivalue_line("markers", "userland: runs a riscv64 Debian under QEMU")
+    unknown = [name for name in DEMANDED if name not in TOOLS]
+    if unknown:
+        raise pytest.UsageError(f"TRIPORT_DEMAND: unknown {', '.join(unknown)}; it takes {', '.join(TOOLS)}, with commas between")
+    if getattr(config.option, "numprocesses", None):  # threads for each worker: two at least, so that there is something to share out
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(2, len(os.sched_getaffinity(0)) // config.option.numprocesses)))
 
 
 @pytest.fixture

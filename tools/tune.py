@@ -62,7 +62,7 @@ def _search(args, names: list[str], kind: str, device: str, on: str | None) -> i
     from ..bench.results import machine
     from ..ops import tuning
 
-    path = args.output or tuning.FILE
+    path = args.output or tuning.path()
     table = tuning.load(path)
     entry = table.get(kind, {"tiles": {}, "runs": []})
     m = machine()
