@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from conftest import HANGS
 from spine_boards import BOARDS, CASES, on
 from triport.backends.base import Error
 from triport.backends.cpu import targets
@@ -52,7 +53,7 @@ def test_the_program_checks_and_times_alone(board, tmp_path):
     cases = sorted(str(p) for p in (tmp_path / "cases").iterdir())
     r = runner.get(board)
     command = [r.program, "-cpu", r.cpu, "-L", r.root, str(tmp_path / made.name)]
-    done = subprocess.run([*command, *cases], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*command, *cases], capture_output=True, text=True, timeout=HANGS)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == len(cases) and all(": right, error " in x and " median " in x for x in lines), done.stdout
     spoilt = bytearray((tmp_path / "cases" / cases[0].rpartition("/")[2]).read_bytes())
@@ -64,7 +65,7 @@ def test_the_program_checks_and_times_alone(board, tmp_path):
     short.write_bytes(spoilt[:-100])
     noise = tmp_path / "noise.case"
     noise.write_bytes(b"\x07" * 5000)
-    done = subprocess.run([*command, str(bad), str(short), str(noise), "/nowhere", cases[0]], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([*command, str(bad), str(short), str(noise), "/nowhere", cases[0]], capture_output=True, text=True, timeout=HANGS)
     lines = done.stdout.splitlines()
     assert done.returncode == 1 and ": WRONG, error " in lines[0] and "truncated" in lines[1] and "is no case" in lines[2] and "cannot be opened" in lines[3]
     assert ": right" in lines[4]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import HANGS
 from triport.bench import clock, report, results
 from triport.tools.__main__ import main
 
@@ -58,11 +60,25 @@ def test_bench_writes_rows(tmp_path, capsys):
             assert 0 <= s["min"] <= s["p20"] <= s["p50"] <= s["p80"] <= s["max"] and s["n"] == 2 and s["std"] >= 0
         assert r["gb_per_s"] > 0 and r["roofline"] > 0 and r["speedup"] > 0 and r["peak_bytes"] >= 128 * 128 * 4
         if r["backend"] == "triton-cpu":
-            assert 0 < r["first_call_s"]["disk"] < r["first_call_s"]["cold"]
+            assert r["first_call_s"].keys() >= {"cold", "disk"} and all(0 < s < float("inf") for s in r["first_call_s"].values())
     limits = data["machine"]["roofline"]["cpu"]
-    assert limits["bytes_per_s"] > 1e8 and limits["flop_per_s"] > 1e9
+    assert limits["bytes_per_s"] > 0 and limits["flop_per_s"] > 0
     text = capsys.readouterr().out
     assert "softmax" in text and "triton-cpu" in text
+
+
+def test_a_cold_call_compiles_and_one_from_disk_does_not(monkeypatch):
+    import torch
+    from triport.backends import get
+    from triport.backends.cpu import compiler
+    from triport.bench import runner
+    from triport.ops import registry
+
+    made, counts, once = [], [], clock.once
+    monkeypatch.setattr(compiler, "make_llir", lambda *a, real=compiler.make_llir: made.append(1) or real(*a))
+    monkeypatch.setattr(clock, "once", lambda fn: (once(fn), counts.append(len(made)))[0])
+    times = runner.first_calls(get("triton-cpu"), registry.get("square"), (torch.randn(40, 30),), {})
+    assert list(times)[:2] == ["cold", "disk"] and counts[:2] == [1, 1] and all(s > 0 for s in times.values())
 
 
 def test_spine_format(capsys):
@@ -70,8 +86,9 @@ def test_spine_format(capsys):
     lines = capsys.readouterr().out.strip().split("\n")
     assert len(lines) == 6
     assert lines[0].startswith("bench_square(128x128, 'torch') {}, ") and lines[0].endswith("all results in seconds")
-    assert lines[1].startswith("Wall: Avg=0.") and ", min=0." in lines[1] and ", std=0." in lines[1] and ", max=0." in lines[1]
-    assert lines[2].startswith("CPU: Avg=0.")
+    number = r"\d+\.\d{6}"
+    assert re.match(f"Wall: Avg={number}, min={number}, std={number}, max={number}", lines[1]), lines[1]
+    assert re.match(f"CPU: Avg={number}", lines[2]), lines[2]
 
 
 def test_markdown(capsys):
@@ -158,12 +175,12 @@ def test_ctrl_c_leaves_a_valid_file(tmp_path):
     p = subprocess.Popen([sys.executable, "-m", "triport.tools", "bench", "--backend", "torch", "--backend", "triton-cpu",
                           "--json", str(path), "--no-cold"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                          cwd=Path(__file__).resolve().parent.parent, env=os.environ)
-    for _ in range(600):
+    for _ in range(10 * HANGS):
         if path.exists() and len(json.loads(path.read_text())["rows"]) >= 4:
             break
         time.sleep(0.1)
     p.send_signal(signal.SIGINT)
-    _, err = p.communicate(timeout=60)
+    _, err = p.communicate(timeout=HANGS)
     data = results.load(path)
     assert p.returncode == 130 and len(data["rows"]) >= 4 and not data["complete"]
     assert "interrupted after" in err

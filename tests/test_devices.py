@@ -10,7 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from conftest import unavailable
+from conftest import HANGS, unavailable
 from triport import ops
 from triport.backends import drivers
 from triport.backends.cpu import benchmarker
@@ -282,5 +282,5 @@ def test_both_devices_in_one_process(first, tmp_path):
             raise failed[0]
         print("right")
     """))
-    p = subprocess.run([sys.executable, str(script), first], capture_output=True, text=True, timeout=300)
+    p = subprocess.run([sys.executable, str(script), first], capture_output=True, text=True, timeout=HANGS)
     assert p.returncode == 0 and "right" in p.stdout, p.stderr[-2000:]

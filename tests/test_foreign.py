@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import HANGS
 from triport.backends import foreign
 from triport.backends.base import Error, Unavailable
 from triport.backends.cpu import machine, targets
@@ -239,7 +240,7 @@ def run(folder: Path, tmp_path: Path, script: str, **env) -> subprocess.Complete
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     clean = {k: v for k, v in os.environ.items() if k not in ("TRIPORT_SPINE", "SPINE_TRITON_DUMP_PATH", "TRITON_DEFAULT_BACKEND")}
-    return subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=300,
+    return subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=HANGS,
                           env={**clean, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(tmp_path / "cache"), **env})
 
 

@@ -10,6 +10,7 @@ import textwrap
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import HANGS
 from torch import nn
 
 inductor = pytest.importorskip("torch._inductor.config")
@@ -208,5 +209,5 @@ def test_in_worker_processes(tmp_path):
     """))
     env = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"), TRITON_CACHE_DIR=str(tmp_path / "triton"),
                CUDA_VISIBLE_DEVICES="", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, timeout=500)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, timeout=HANGS)
     assert done.returncode == 0 and "compiled in workers" in done.stdout, done.stderr[-3000:]

@@ -430,16 +430,18 @@ def test_calls_made_before_at_another_alignment_and_with_other_parameters(seed):
 @pytest.mark.parametrize("shapes", [False, True])
 def test_profiler_shows_op_kernel_backend_and_grid(shapes, seed, tmp_path):
     import json
+    from triport.ops import tuning
     x, = make("x", seed, (100, 100))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=shapes) as prof:
+    with (tuning.trying("gelu", {"BLOCK": 4096}, "gelu", {}),
+          torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=shapes) as prof):
         ops.gelu(x)
     prof.export_chrome_trace(str(tmp_path / "t.json"))
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     op, = [e for e in events if e.get("name") == "triport::gelu"]
-    kernel, = [e for e in events if e.get("name") == "gelu_kernel[triton-cpu] grid(2, 1, 1)"]
+    kernel, = [e for e in events if e.get("name") == "gelu_kernel[triton-cpu] grid(3, 1, 1)"]
     assert op["ts"] <= kernel["ts"] and kernel["ts"] + kernel["dur"] <= op["ts"] + op["dur"] + 1
     if shapes:
-        assert kernel["args"]["kernel_backend"] == "triton-cpu" and kernel["args"]["grid"] == "grid(2, 1, 1)"
+        assert kernel["args"]["kernel_backend"] == "triton-cpu" and kernel["args"]["grid"] == "grid(3, 1, 1)"
 
 
 # --- wrong arguments -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import threading
 
 import pytest
 import torch
+from conftest import HANGS
 from triport import ops
 from triport.backends import replay
 from triport.backends.cpu import call
@@ -142,7 +143,7 @@ def test_first_calls_from_several_threads(tmp_path):
         print("right")
     """))
     for _ in range(3):
-        p = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+        p = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=HANGS)
         assert p.returncode == 0 and "right" in p.stdout, p.stderr[-2000:]
 
 

@@ -1,7 +1,7 @@
 """Tile tables, `triport tune`, and `triton.autotune` on the CPU."""
 
+import dataclasses
 import json
-import time
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ from triport.backends import drivers
 from triport.backends.base import Error
 from triport.backends.cpu import benchmarker, compiler, targets
 from triport.bench import check, search
-from triport.ops import registry, tuning
+from triport.ops import Case, registry, tuning
 from triport.tools.__main__ import main
 
 
 def test_table_is_what_the_ops_take():
     """Every entry of the table names an op with tiles, has their shape, and gives right results at odd sizes."""
-    table = tuning.load()
+    table = tuning.load(tuning.FILE)  # whatever TRIPORT_TUNED names
     found = search.searches()
     run = {"searched", "machine", "threads", "date", "command", "versions"}
     assert table and all(run == r.keys() for entry in table.values() for r in entry["runs"])
@@ -55,13 +55,44 @@ def test_what_was_never_measured_has_the_default(monkeypatch):
     tuning.tuned.cache_clear()
 
 
+def test_another_table(monkeypatch, tmp_path):
+    """TRIPORT_TUNED names the file that the ops read and `triport tune` writes."""
+    x, path = torch.randn(1000), tmp_path / "t.json"
+    for n in (64, 512):
+        path.write_text(json.dumps({tuning.kind(targets.native()): {"tiles": {"gelu": {"BLOCK": n}}, "runs": []}}))
+        monkeypatch.setenv("TRIPORT_TUNED", str(path))
+        tuning.tuned.cache_clear()
+        assert tuning.path() == path and tuning.tuned() == {"gelu": {"BLOCK": n}}
+        assert check.error(ops.gelu(x), torch.nn.functional.gelu(x.double(), approximate="tanh")) < 1e-6
+    monkeypatch.setenv("TRIPORT_TUNED", str(tmp_path / "none.json"))
+    tuning.tuned.cache_clear()
+    assert tuning.tuned() == {} and tuning.load(tuning.FILE)
+    monkeypatch.undo()
+    tuning.tuned.cache_clear()
+
+
 def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, capsys):
+    """By seconds that the test makes up: of the default and the candidates behind it."""
+    seconds = {0: 2.0, 1: 1.0}
+    small = dataclasses.replace(registry.get("square"), cases=(Case(((64, 48),)), Case(((33, 65),))))
+    monkeypatch.setattr(search.registry, "get", lambda name: small)
+
+    def timed(runs, rounds, device):
+        for n in runs:
+            assert torch.is_tensor(runs[n]())
+        return {n: [seconds[n]] * rounds for n in runs}
+
+    monkeypatch.setattr(search, "_seconds", timed)
     module_tiles = search.searches()["square"]
-    slow = tuning.Tiles("square", cpu={"BLOCK": 1}, cuda={}, candidates=({"BLOCK": 4096},))
+    slow = tuning.Tiles("square", cpu={"BLOCK": 1024}, cuda={}, candidates=({"BLOCK": 4096},))
     monkeypatch.setattr(search, "searches", lambda: {"square": slow})
     assert search.search("square", ["fp32"], 3, 0.02, lambda text: None) == {"BLOCK": 4096}
-    monkeypatch.setattr(search, "searches", lambda: {"square": tuning.Tiles("square", {"BLOCK": 4096}, {}, ({"BLOCK": 1},))})
+    seconds[1] = 1.97
+    assert search.search("square", ["fp32"], 3, 0.02, lambda text: None) is None, "by less than the gain that is asked for"
+    assert search.search("square", ["fp32"], 3, 0.01, lambda text: None) == {"BLOCK": 4096}
+    seconds[1] = 3.0
     assert search.search("square", ["fp32"], 3, 0.02, lambda text: None) is None
+    seconds[1] = 1.0
     path = tmp_path / "t.json"
     monkeypatch.setattr(search, "searches", lambda: {"square": slow})
     assert main(["tune", "--op", "square", "--dtype", "fp32", "--reps", "2", "-o", str(path)]) == 0
@@ -72,11 +103,11 @@ def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, 
     assert main(["tune", "--op", "square", "--dtype", "fp32", "--reps", "2", "-o", str(path)]) == 0
     runs = json.loads(path.read_text())[kind]["runs"]
     assert [(r["searched"], r["machine"] == "another") for r in runs] == [(["gelu"], True), (["square"], False)]
-    assert entry["tiles"] == {"square": {"BLOCK": 4096}} and "0." in capsys.readouterr().err
+    assert entry["tiles"] == {"square": {"BLOCK": 4096}} and "0.500 of the default's time" in capsys.readouterr().err
     monkeypatch.setattr(check, "error", lambda *a: float("nan"))
     with pytest.raises(Error, match="the result is wrong"):
         search.search("square", ["fp32"], 2, 0.02, lambda text: None)
-    assert module_tiles.get("cpu") != {"BLOCK": 1}
+    assert tuning._trial == {} and module_tiles.get("cpu") == tuning.tuned().get("square", module_tiles.cpu), "nothing is left of a search"
 
 
 @pytest.mark.parametrize("argv", [["--op", "sqare"], ["--dtype", "fp31"], ["--reps", "0"], ["--threads", "0"]])
@@ -113,39 +144,68 @@ def test_autotune_compiles_what_differs_on_a_cpu_once(monkeypatch, tmp_path):
     kernel = make_kernel([dict(num_warps=w, num_stages=s) for w in (1, 4, 8) for s in (2, 3)])
     x = torch.randn(100_000)
     out = torch.empty_like(x)
-    start = time.perf_counter()
+    programs, timed = [], []
+
+    def grid(meta):
+        programs.append(triton.cdiv(x.numel(), meta["BLOCK"]))
+        return programs[-1:]
+
+    def benchmark(fn, quantiles):
+        """As long as it has programs."""
+        fn()
+        timed.append(programs[-1])
+        return [float(programs[-1])] * 3
+
+    monkeypatch.setattr(benchmarker, "benchmark", benchmark)
     with drivers.serving("cpu"):  # beside a GPU
-        kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
-    took = time.perf_counter() - start
-    assert torch.equal(out, x + 1) and kernel.best_config.kwargs["BLOCK"] == 2048
+        kernel[grid](x, out, x.numel())
+    assert torch.equal(out, x + 1) and kernel.best_config.kwargs["BLOCK"] == 2048 and sorted(timed) == [49] * 6 + [6250] * 6
     assert len(made) == 2, "12 configurations, 2 of which differ in more than a GPU's options"
-    assert took < 5
 
 
-def test_benchmarker():
-    calls = []
+class Clock:
+    """A clock that goes on only where something takes time."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_benchmarker(monkeypatch):
+    clock, calls, takes = Clock(), [], [2**-9]  # seconds, of which sums are exact
 
     def fn():
         calls.append(1)
-        time.sleep(0.002)
+        clock.now += takes[len(calls) % len(takes)]
 
-    a, b, c = benchmarker.benchmark(fn, quantiles=(0.5, 0.2, 0.8))
-    assert 2 <= b <= a <= c < 20 and 5 < len(calls) < 40
-    assert 2 <= benchmarker.benchmark(fn, return_mode="min") <= benchmarker.benchmark(fn, return_mode="max")
-    assert len(benchmarker.benchmark(fn, rep=50, return_mode="all")) >= 5
+    def counted(**options):
+        calls.clear()
+        return benchmarker.benchmark(fn, **options), len(calls)
+
+    monkeypatch.setattr(benchmarker, "time", clock)
+    (a, b, c), n = counted(quantiles=(0.5, 0.2, 0.8))
+    assert [a, b, c] == [1000 / 512] * 3 and n == 2 + 8, "one to compile, one to see how long it takes, and 15 milliseconds of it"
+    takes[:] = [1.0]
+    assert counted() == (pytest.approx(1000), 2 + benchmarker.FEWEST)
+    takes[:] = [1e-6]
+    assert counted() == (pytest.approx(1e-3), 2 + 100 * benchmarker.MOST), "a hundred to a sample that the clock can time"
+    takes[:] = [2**-9]
+    assert counted(rep=50, return_mode="all") == ([1000 / 512] * 26, 2 + 26)
+    assert counted(warmup=10)[1] == 2 + 6 + 8
+    takes[:] = [2**-9, 2**-8]
+    for mode, want in (("min", 1), ("max", 2), ("mean", 1.5), ("median", 1.5)):
+        assert counted(return_mode=mode, rep=24)[0] == want * 1000 / 512, mode
     with pytest.raises(ValueError, match="return_mode"):
         benchmarker.benchmark(fn, return_mode="mode")
+    monkeypatch.undo()
     assert isinstance(benchmarker.benchmark(lambda: ops.square(torch.ones(8))), float)
 
 
 def test_tiles_for_a_board(tmp_path, monkeypatch, capsys):
     """Each candidate is exported, checked and timed there; the table gets the board's kind."""
-    import dataclasses
-
     from triport.backends.spine import runner
-    from triport.bench import search
-    from triport.ops import Case, registry
-    from triport.tools.__main__ import main
 
     small = dataclasses.replace(registry.get("square"), cases=(Case(((64, 48),)),))
     tiles = dataclasses.replace(search.searches()["square"], candidates=search.searches()["square"].candidates[:2])

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from conftest import HANGS
 from spine_boards import on
 from triport.backends.cpu import targets
 from triport.backends.spine import bundle, runner
@@ -44,5 +45,5 @@ def test_numpy_calls_a_library(board, tmp_path):
         """))
     r = runner.get(board)
     done = subprocess.run([r.program, "-cpu", r.cpu, "-L", ROOT, str(PYTHON), str(tmp_path / "call.py"), str(tmp_path / made.manifest["library"])],
-                          capture_output=True, text=True, timeout=280, env={"PATH": os.environ["PATH"], "PYTHONHOME": str(Path(ROOT, "usr"))})
+                          capture_output=True, text=True, timeout=HANGS, env={"PATH": os.environ["PATH"], "PYTHONHOME": str(Path(ROOT, "usr"))})
     assert done.returncode == 0 and "right on riscv64" in done.stdout, done.stderr[-2000:]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+from conftest import HANGS
 from triport.tools.inspector import isa
 from triport.tools.inspector.text import _instruction
 
@@ -92,7 +93,7 @@ def _memory_facts(name, lines):
 
 def _mca(name, lines):
     return subprocess.run([tool("llvm-mca"), *TARGETS[name][1], "-instruction-info", "-skip-unsupported-instructions=any", "-resource-pressure=0",
-                           "-summary-view=0", "-iterations=1"], input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=10)
+                           "-summary-view=0", "-iterations=1"], input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=HANGS)
 
 
 def classified(name, line):

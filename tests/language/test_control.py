@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from conftest import HANGS
 from triport.backends.base import CompileError, Error
 from triton.backends.compiler import GPUTarget
 from values import random
@@ -286,7 +287,7 @@ def test_device_print(tmp_path):
     path = tmp_path / "prints.py"
     path.write_text(PRINTS)
     env = dict(os.environ, TRITON_CACHE_DIR=str(tmp_path / "cache"), CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, timeout=300)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, timeout=HANGS)
     assert done.returncode == 0, done.stderr
     p = "pid (0, 0, 0)"
     assert done.stdout.splitlines() == [
@@ -475,7 +476,7 @@ def test_dump_and_always_compile(tmp_path):
     """))
     env = dict(os.environ, TRITON_CACHE_DIR=str(tmp_path / "cache"), TRITON_KERNEL_DUMP="1", TRITON_ALWAYS_COMPILE="1",
                TRITON_DUMP_DIR=str(tmp_path / "dumps"), CUDA_VISIBLE_DEVICES="")
-    subprocess.run([sys.executable, str(path)], check=True, env=env, timeout=300)
+    subprocess.run([sys.executable, str(path)], check=True, env=env, timeout=HANGS)
     assert {p.suffix for p in (tmp_path / "dumps").rglob("dumped.*")} >= {".ttir", ".llir", ".asm", ".obj"}
 
 
