@@ -98,7 +98,7 @@ def test_code_goes_with_its_kernel_while_others_launch(monkeypatch):
     x, out = torch.arange(300.), torch.empty(300)
     for n in (40, 200):
         [ops.square(torch.ones(n, 300)) for _ in range(3)]  # their code is there, and stays
-    engines = len(runtime._engines)
+    linked = len(runtime._linked)
     threads = [threading.Thread(target=replays, args=(n,)) for n in (40, 200)] + [threading.Thread(target=drops) for _ in range(2)]
     monkeypatch.setattr(threading, "excepthook", wrong.append)
     [t.start() for t in threads]
@@ -118,7 +118,7 @@ def test_code_goes_with_its_kernel_while_others_launch(monkeypatch):
         [t.join() for t in threads]
     assert not wrong
     scaling()
-    assert not mapped("scaling_kernel") and len(runtime._engines) == engines
+    assert not mapped("scaling_kernel") and len(runtime._linked) == linked
 
 
 def test_as_many_are_mapped_as_can_be_called():
@@ -136,13 +136,13 @@ def test_as_many_are_mapped_as_can_be_called():
 
 def test_freed_code_is_unmapped():
     obj = constant()
-    engines = len(runtime._engines)
+    linked = len(runtime._linked)
     function = runtime.load_function(obj, "scaling_kernel")
     address = function.address
-    assert executable(address) and mapped("scaling_kernel") == 1 and len(runtime._engines) == engines + 1
+    assert executable(address) and mapped("scaling_kernel") == 1 and len(runtime._linked) == linked + 1
     del function
-    assert not mapped("scaling_kernel") and len(runtime._engines) == engines and not executable(address)
-    assert executable(runtime.load_object(obj, ["scaling_kernel"])["scaling_kernel"]) and len(runtime._engines) == engines + 1, "for good"
+    assert not mapped("scaling_kernel") and len(runtime._linked) == linked and not executable(address)
+    assert executable(runtime.load_object(obj, ["scaling_kernel"])["scaling_kernel"]) and len(runtime._linked) == linked + 1, "for good"
 
 
 @pytest.mark.parametrize("variable", ["TRIPORT_PERF_MAP", "TRITON_CPU_PERF_MAP"])

@@ -22,7 +22,7 @@ from .loaded import Function
 from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
-_engines: dict[int, llvm.ExecutionEngine] = {}  # what is linked into the process
+_linked: dict[int, llvm.ExecutionEngine] = {}  # what is linked into the process
 _numbers = itertools.count()
 
 #: how struct packs each Triton argument type into its 8-byte slot
@@ -78,10 +78,10 @@ def link(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[], N
         if missing:
             raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
         at = next(_numbers)
-        _engines[at] = engine
+        _linked[at] = engine
         if os.environ.get("TRIPORT_PERF_MAP", "0") not in ("", "0"):
             _write_perf_map(obj, out)
-        return out, lambda: _engines.pop(at).close()
+        return out, lambda: _linked.pop(at).close()
 
 
 def _write_perf_map(obj: bytes, symbols: dict[str, int]):
