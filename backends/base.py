@@ -88,11 +88,18 @@ class Backend:
 @functools.lru_cache(maxsize=None)
 def sources_digest(*folders: Path) -> str:
     """A digest of the Python sources below `folders`: part of cache keys, so that changed code meets no old artefacts."""
-    h = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(folder.rglob("*.py")):
-            h.update(path.read_bytes())
-    return h.hexdigest()
+    from . import memo
+
+    def files():
+        return [path for folder in folders for path in memo.files_below(str(folder), (".py",))]
+
+    def digest():
+        h = hashlib.sha256()
+        for path in files():
+            h.update(Path(path).read_bytes())
+        return h.hexdigest()
+
+    return memo.remembered("sources", "\0".join(map(str, folders)), lambda: memo.State(files()), digest)
 
 
 def suggest(kind: str, name: str, known) -> str:

@@ -108,9 +108,10 @@ class CPUDriver(DriverBase):
         self.utils = CPUUtils()
         self.launcher_cls = make_launcher
         super().__init__()
-        from . import cache, mends
+        from . import cache, key, mends
         cache.install()
         mends.install()
+        key.install()
 
     @staticmethod
     def is_active():
