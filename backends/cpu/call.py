@@ -19,9 +19,7 @@ import struct
 import sys
 import threading
 
-import llvmlite.binding as llvm
-
-from . import machine, targets
+from . import kept, link, targets
 from .call_ir import call_ir
 
 #: room for pointers (tensors, output, temporaries) and for the words of one launch; what needs more has no plan
@@ -52,8 +50,8 @@ def _methods() -> list[_Method]:
             target = targets.native()
             ir = call_ir(target, POINTERS, WORDS, KNOWN)
             for name in re.findall(r"@(Py\w+)", ir):
-                llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
-            at = load_object(machine.emit_object(ir, target), ["tp_plan", "tp_site"])
+                link.give(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
+            at = load_object(kept.emitted("calls", ir, target), ["tp_plan", "tp_site"])
             _made.extend((_Method(b"plan", at["tp_plan"], _FASTCALL, b"Launch again what an op launched."),
                           _Method(b"known", at["tp_site"], _FASTCALL, b"The result of a call that is known, else None.")))
         return _made

@@ -116,10 +116,10 @@ class CPUBackend(BaseBackend):
         return "native" if self.target.arch in (0, "0", "", None) else str(self.target.arch)
 
     def hash(self) -> str:
-        from . import machine, targets
+        from . import host, targets
         from ..base import sources_digest
         row = targets.get(self.row_name)
-        return f"triport-{version()}-{sources_digest(Path(__file__).parent)[:16]}-{machine.versions()}-{row}"
+        return f"triport-{version()}-{sources_digest(Path(__file__).parent)[:16]}-{host.versions()}-{row}"
 
     def parse_options(self, opts: dict) -> CPUOptions:
         args = {k: opts[k] for k in _HEEDED if opts.get(k) is not None}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _SYMTAB, _RELA, _NOBITS = 2, 4, 8  # section types
 _WRITE, _ALLOC, _EXEC = 1, 2, 4  # section flags
 _SECTION = "<IIQQQQIIQQ"  # name, type, flags, address, offset, size, link, info, align, entry size
 _SYMBOL = "<IBBHQQ"  # name, info, other, section, value, size
 _RELOCATION = "<QQq"  # offset, info (symbol << 32 | type), addend
+
+
+#: what other modules ask about sections
+NOBITS, WRITE, ALLOC, EXEC, TLS = _NOBITS, _WRITE, _ALLOC, _EXEC, 0x400
 
 
 @dataclass
@@ -121,3 +126,61 @@ def _put(data: bytearray, s: _Section, **changes):
     name, kind, flags, address, offset, size, link, info, align, entry = struct.unpack_from(_SECTION, data, s.at)
     now = {"flags": flags, "offset": offset, "size": size, "info": info, "align": align, **changes}
     struct.pack_into(_SECTION, data, s.at, name, kind, now["flags"], address, now["offset"], now["size"], link, now["info"], now["align"], entry)
+
+
+class Symbol(NamedTuple):
+    """section: 0 for one that is elsewhere; value: from the section's start."""
+
+    name: str
+    info: int
+    section: int
+    value: int
+    size: int
+
+
+class Relocation(NamedTuple):
+    """target: the section that it changes, offset bytes from its start."""
+
+    target: int
+    offset: int
+    kind: int
+    symbol: int
+    addend: int
+
+
+def sections(obj: bytes) -> list[_Section]:
+    """An object's sections."""
+    return _sections(obj)
+
+
+def symbols(obj: bytes) -> list[Symbol]:
+    """An object's symbols, in the order by which relocations count them."""
+    table = _sections(obj)
+    out = []
+    for s in table:
+        if s.kind == _SYMTAB:
+            names = table[s.link].offset
+            for name, info, _, section, value, size in struct.iter_unpack(_SYMBOL, obj[s.offset:s.offset + s.size]):
+                out.append(Symbol(obj[names + name:obj.index(b"\0", names + name)].decode(), info, section, value, size))
+    return out
+
+
+def relocations(obj: bytes) -> list[Relocation]:
+    """The relocations of what is loaded of an object."""
+    table = _sections(obj)
+    return [Relocation(s.info, offset, info & 0xffffffff, info >> 32, addend) for s in table if s.kind == _RELA and table[s.info].flags & _ALLOC
+            for offset, info, addend in struct.iter_unpack(_RELOCATION, obj[s.offset:s.offset + s.size])]
+
+
+def placed(obj: bytes, addresses: dict[int, int]) -> bytes:
+    """The object with the addresses of its sections (index -> address) in their headers, for a debugger."""
+    data = bytearray(obj)
+    for s in _sections(obj):
+        if s.index in addresses:
+            struct.pack_into("<Q", data, s.at + 16, addresses[s.index])
+    return bytes(data)
+
+
+def code_size(obj: bytes) -> int:
+    """Bytes of an object's code."""
+    return sum(s.size for s in _sections(obj) if s.flags & _EXEC)

@@ -9,11 +9,11 @@ import functools
 import re
 import threading
 
-import llvmlite
 import llvmlite.binding as llvm
 
 from ..base import CompileError
 from . import masked
+from .host import versions  # noqa: F401  (machine.versions: what decides what LLVM makes)
 from .targets import Target
 
 _lock = threading.RLock()
@@ -33,14 +33,6 @@ def target_machine(target: Target):
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic",
         codemodel="medium" if target.abi else "default", abiname=target.abi)
-
-
-def llvm_version() -> str:
-    return ".".join(map(str, llvm.llvm_version_info))
-
-
-def versions() -> dict[str, str]:
-    return {"llvmlite": llvmlite.__version__, "LLVM": llvm_version()}
 
 
 def verify(text: str, target: Target):

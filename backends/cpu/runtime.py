@@ -8,50 +8,33 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import os
 import struct
 import threading
 from typing import Callable
 
-import llvmlite.binding as llvm
-
 from ..base import ArgumentError, CompileError, Error
-from . import elf, facts, grid, loaded, machine, targets
+from . import elf, facts, grid, kept, link, loaded, targets
 from .loaded import Function
 from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
-_linked: dict[int, llvm.ExecutionEngine] = {}  # what is linked into the process
-_numbers = itertools.count()
+_linked: set[Callable] = set()  # what would take each object out of the process again
 
 #: how struct packs each Triton argument type into its 8-byte slot
 PACK = {"i1": "?7x", "i8": "b7x", "u1": "?7x", "u8": "B7x", "i16": "h6x", "u16": "H6x", "i32": "i4x", "u32": "I4x",
         "i64": "q", "u64": "Q", "fp16": "e6x", "fp32": "f4x", "f32": "f4x", "fp64": "d", "f64": "d"}
 
 
-@functools.lru_cache(maxsize=1)
-def _execution_engine():
-    """One JIT linker for the process; objects are added to it."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    for name in ("libm.so.6", "libc.so.6"):
-        try:
-            llvm.load_library_permanently(name)
-        except RuntimeError:
-            pass  # the process may have the symbols already; a kernel that lacks one says so when it is loaded
-    return True
-
-
 def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
     """Link an object file for this machine into the process, for good, and return its symbols' addresses."""
-    return link(obj, symbols)[0]
+    return placed(obj, symbols)[0]
 
 
 def load_function(obj: bytes, name: str) -> Function:
     """Link a kernel's object file into the process for as long as somebody holds the result. perf reads its map when all is over: code that is
     listed there stays."""
-    addresses, unmap = link(obj, [name])
+    addresses, unmap = placed(obj, [name])
     return Function(addresses[name], name, None if _listed() else unmap)
 
 
@@ -59,35 +42,41 @@ def _listed() -> bool:
     return os.environ.get("TRIPORT_PERF_MAP", "0") not in ("", "0") or os.environ.get("TRITON_CPU_PERF_MAP") == "1"
 
 
-def link(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[], None]]:
+def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[], None]]:
     """(address of each symbol, a function that unmaps them all) of an object file for this machine, linked into the process."""
     loaded.free()
     with _lock:
-        _execution_engine()
-        addresses = {s: llvm.address_of_symbol(s) for s in elf.undefined_symbols(obj)}
+        addresses = {s: link.address_of(s) for s in elf.undefined_symbols(obj)}
         absent = [s for s, a in addresses.items() if not a]
-        if absent:  # LLVM's linker would end the process
+        if absent:
             raise CompileError(f"triton-cpu: kernel {symbols[0]} calls {', '.join(absent)}, which this machine's libc and libm do "
                                "not have; write the function with others")
-        tm = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), tm)
-        engine.add_object_file(llvm.ObjectFileRef.from_data(elf.in_one_section(obj, addresses)))
-        engine.finalize_object()
-        out = {s: engine.get_function_address(s) for s in symbols}
+        try:
+            linked = link.link(obj)
+            out, unload = {s: linked.symbols.get(s, 0) for s in symbols}, linked.unload
+        except link.Unknown:
+            from . import llvm_linker
+            out, unload = llvm_linker.link(obj, addresses, symbols)
         missing = [s for s, a in out.items() if not a]
         if missing:
             raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
-        at = next(_numbers)
-        _linked[at] = engine
         if os.environ.get("TRIPORT_PERF_MAP", "0") not in ("", "0"):
             _write_perf_map(obj, out)
-        return out, lambda: _linked.pop(at).close()
+        _linked.add(unload)
+        return out, functools.partial(_take_out, unload)
+
+
+def _take_out(unload):
+    """`unload()`, by one thread at a time."""
+    with _lock:
+        _linked.discard(unload)
+        unload()
 
 
 def _write_perf_map(obj: bytes, symbols: dict[str, int]):
     """A line for each symbol in /tmp/perf-PID.map, where Linux's perf looks up code that no file holds (tools/perf/Documentation/jit-interface.txt).
     Sizes are taken up to the next symbol, or the end of the code."""
-    size = next((s.size() for s in llvm.ObjectFileRef.from_data(obj).sections() if s.is_text() and s.size()), 0)
+    size = elf.code_size(obj)
     starts = sorted(symbols.values())
     with open(f"/tmp/perf-{os.getpid()}.map", "a") as f:
         for name, address in symbols.items():
@@ -117,7 +106,7 @@ class Pool:
 
     def __init__(self):
         target = targets.native()
-        address = load_object(machine.emit_object(pool_ir(target), target, far=True), ["tp_call", "tp_forget"])
+        address = load_object(kept.emitted("pool", pool_ir(target), target, far=True), ["tp_call", "tp_forget"])
         self.address = address["tp_call"]
         self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])

@@ -101,10 +101,10 @@ def widest(machine: str, features) -> Target | None:
 @functools.lru_cache(maxsize=None)
 def native() -> Target:
     """The row of the machine this runs on: the widest table row that it supports, with the host's own features."""
-    import llvmlite.binding as llvm
+    from .host import features as host_features
 
     machine = platform.machine()
-    host = llvm.get_host_cpu_features()
+    host = host_features()
     row = widest(machine, {f for f, on in host.items() if on})
     if row is None:
         raise CompileError(f"triton-cpu: no target row for this machine ({machine}); rows: {', '.join(TARGETS)}")

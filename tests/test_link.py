@@ -1,0 +1,229 @@
+"""Objects of ours: kept on disk, linked into the process, shown to debuggers; what is remembered of the machine."""
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from triport.backends import memo
+from triport.backends.cpu import elf, gdb, host, kept, link, machine, runtime, targets
+from triton import knobs
+
+x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="what is tested is made for x86-64 alone")
+
+# --- objects that are kept ---------------------------------------------------------------------------------------------------
+
+def test_the_threads_object_is_compiled_once(tmp_cache, monkeypatch):
+    """And again for another row, another text, or where what is kept is damaged or cannot be kept."""
+    compiled = []
+    monkeypatch.setattr(machine, "emit_object", lambda text, target, far=False: compiled.append(text) or text.encode())
+    row = targets.get("x86-64-v3")
+    for _ in range(2):
+        assert kept.emitted("pool", "some IR", row, far=True) == b"some IR" and len(compiled) == 1
+    kept.emitted("pool", "other IR", row, far=True)
+    kept.emitted("pool", "some IR", targets.get("x86-64-v4"), far=True)
+    kept.emitted("pool", "some IR", row)
+    assert len(compiled) == 4
+    for path in memo.folder().glob("pool-*.obj"):
+        path.write_bytes(path.read_bytes().replace(b" IR", b" XX"))
+    assert kept.emitted("pool", "some IR", row, far=True) == b"some IR" and len(compiled) == 5
+    assert kept.emitted("pool", "some IR", row, far=True) == b"some IR" and len(compiled) == 5
+    monkeypatch.setattr(host, "versions", lambda: {"llvmlite": "0", "LLVM": "0"})
+    kept.emitted("pool", "some IR", row, far=True)
+    assert len(compiled) == 6
+    (tmp_cache / "file").write_text("")
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_cache / "file"))
+    for n in (7, 8):
+        assert kept.emitted("pool", "some IR", row) == b"some IR" and len(compiled) == n
+
+
+# --- this machine ------------------------------------------------------------------------------------------------------------
+
+def test_what_is_remembered_of_the_machine_is_what_llvm_says(tmp_cache):
+    import llvmlite
+    import llvmlite.binding as llvm
+    host._facts.cache_clear()
+    for _ in range(2):
+        assert host.features() == dict(llvm.get_host_cpu_features())
+        assert host.versions() == {"llvmlite": llvmlite.__version__, "LLVM": ".".join(map(str, llvm.llvm_version_info))}
+        host._facts.cache_clear()
+
+
+@x86
+def test_every_core_says_the_same():
+    """What the memo is kept under says which instructions there are, and not which core was asked."""
+    allowed = os.sched_getaffinity(0)
+    said = set()
+    try:
+        for core in sorted(allowed)[:16]:
+            os.sched_setaffinity(0, {core})
+            said.add(host.cpuid())
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert len(said) == 1 and len(said.pop()) > 100
+
+
+# --- linking -----------------------------------------------------------------------------------------------------------------
+
+IR = """
+target triple = "{triple}"
+@table = internal constant [4 x i32] [i32 10, i32 20, i32 30, i32 40]
+@wide = internal constant <8 x float> <float 1.0, float 2.0, float 3.0, float 4.0, float 5.0, float 6.0, float 7.0, float 8.0>, align 64
+declare float @expf(float)
+define i64 @twice(i64 %x) {{
+  %y = mul i64 %x, 2
+  ret i64 %y
+}}
+define i64 @constants(i64 %n) {{
+  %p = getelementptr i32, ptr @table, i64 %n
+  %v = load i32, ptr %p
+  %w = sext i32 %v to i64
+  %q = getelementptr float, ptr @wide, i64 %n
+  %f = load float, ptr %q
+  %i = fptosi float %f to i64
+  %s = add i64 %w, %i
+  ret i64 %s
+}}
+define float @outside(float %x) {{
+  %y = call float @expf(float %x)
+  ret float %y
+}}
+"""
+
+#: what writes, and what reads data of others
+DATA = """
+@count = internal global i64 5
+@zeros = internal global [5000 x i8] zeroinitializer, align 64
+@pointer = internal global ptr @twice
+@environ = external global ptr
+define i64 @counts() {{
+  %c = load volatile i64, ptr @count
+  %d = add i64 %c, 1
+  store volatile i64 %d, ptr @count
+  %z = getelementptr i8, ptr @zeros, i64 4999
+  %b = load volatile i8, ptr %z
+  %e = zext i8 %b to i64
+  %r = add i64 %d, %e
+  ret i64 %r
+}}
+define i64 @indirect(i64 %x) {{
+  %f = load volatile ptr, ptr @pointer
+  %y = call i64 %f(i64 %x)
+  ret i64 %y
+}}
+define ptr @data_of_others() {{
+  %e = load ptr, ptr @environ
+  ret ptr %e
+}}
+"""
+
+
+def call(address: int, result, *kinds):
+    return ctypes.CFUNCTYPE(result, *kinds)(address)
+
+
+def maps(address: int) -> str:
+    """The permissions of the memory at an address, "" where there is none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        low, high = (int(x, 16) for x in line.split()[0].split("-"))
+        if low <= address < high:
+            return line.split()[1]
+    return ""
+
+
+def compiled(ir: str, far: bool = False) -> bytes:
+    target = targets.native()
+    return machine.emit_object(ir.format(triple=target.triple), target, far=far)
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("linker", [pytest.param("own", marks=x86), "LLVM"])
+def test_linked_code_runs(linker, far, monkeypatch):
+    """Constants, functions of libc; data that is written, zeros, pointers in data and data of libc: LLVM's linker takes those from afar only."""
+    def unknown(obj):
+        raise link.Unknown("of the test")
+
+    if linker == "LLVM":
+        monkeypatch.setattr(link, "link", unknown)
+    else:
+        monkeypatch.setitem(sys.modules, "triport.backends.cpu.llvm_linker", None)
+    data = linker == "own" or far
+    at = runtime.load_object(compiled(IR + DATA * data, far), ["twice", "constants", "outside", *["counts", "indirect", "data_of_others"] * data])
+    i64 = ctypes.c_int64
+    assert call(at["twice"], i64, i64)(21) == 42
+    assert [call(at["constants"], i64, i64)(n) for n in range(4)] == [11, 22, 33, 44]
+    assert call(at["outside"], ctypes.c_float, ctypes.c_float)(0.0) == 1.0
+    if data:
+        assert [call(at["counts"], i64)() for _ in range(3)] == [6, 7, 8]
+        assert call(at["indirect"], i64, i64)(-4) == -8
+        assert call(at["data_of_others"], ctypes.c_void_p)() == ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value
+
+
+@x86
+def test_code_cannot_be_written_and_leaves_when_unloaded():
+    linked = link.link(compiled(IR + DATA))
+    address = linked.symbols["twice"]
+    assert maps(address) == "r-xp"
+    assert "rw-p" in maps(linked.memory.address + linked.memory.size - 1)
+    before = shown()
+    linked.unload()
+    assert len(shown()) == len(before) - 1
+    assert maps(address) == ""
+
+
+@x86
+def test_the_unwinder_knows_its_frames():
+    """Until it is unloaded: a thread that ends inside what a kernel's launcher calls unwinds through it."""
+    unwinder = ctypes.CDLL("libgcc_s.so.1")
+    find = getattr(unwinder, "_Unwind_Find_FDE")
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]
+    linked = [link.link(compiled(IR + DATA)) for _ in range(2)]
+    bases = (ctypes.c_void_p * 3)()
+    inside = [one.symbols["indirect"] + 1 for one in linked]
+    assert all(find(at, bases) for at in inside)
+    linked[0].unload()
+    assert not find(inside[0], bases) and find(inside[1], bases)
+    linked[1].unload()
+
+
+@x86
+def test_what_it_does_not_know_it_does_not_guess():
+    target = targets.native()
+    thread_local = f'target triple = "{target.triple}"\n@t = thread_local global i32 1\ndefine ptr @f() {{\n  ret ptr @t\n}}\n'
+    with pytest.raises(link.Unknown):
+        link.link(machine.emit_object(thread_local, target))
+    row = targets.get("aarch64")
+    with pytest.raises(link.Unknown, match="x86-64"):
+        link.link(machine.emit_object(f'target triple = "{row.triple}"\ndefine void @f() {{\n  ret void\n}}\n', row))
+    with pytest.raises(link.Unknown):
+        link.link(b"not an object at all, and long enough for a header" * 4)
+
+
+# --- debuggers ---------------------------------------------------------------------------------------------------------------
+
+def shown() -> list[bytes]:
+    """The objects that a debugger would find in this process."""
+    descriptor, _ = gdb._interface()
+    out, entry = [], descriptor.first
+    while entry:
+        out.append(ctypes.string_at(entry.contents.object, entry.contents.size))
+        entry = entry.contents.next
+    return out
+
+
+@x86
+def test_debuggers_are_told_where_code_lies():
+    before = len(shown())
+    linked = [link.link(compiled(IR)) for _ in range(3)]
+    assert len(shown()) == before + 3
+    linked[1].unload()  # from the middle
+    assert len(shown()) == before + 2
+    for obj, one in zip(shown(), (linked[2], linked[0])):  # the newest first
+        text = next(s for s in elf.sections(obj) if s.flags & elf.EXEC and s.size)
+        placed = int.from_bytes(obj[text.at + 16:text.at + 24], "little")
+        twice = next(s for s in elf.symbols(obj) if s.name == "twice")
+        assert placed + twice.value == one.symbols["twice"]
+    for one in (linked[0], linked[2]):
+        one.unload()
+    assert len(shown()) == before
