@@ -108,10 +108,11 @@ class CPUDriver(DriverBase):
         self.utils = CPUUtils()
         self.launcher_cls = make_launcher
         super().__init__()
-        from . import cache, key, mends
+        from . import cache, gluon, key, mends
         cache.install()
         mends.install()
         key.install()
+        gluon.install()
 
     @staticmethod
     def is_active():
