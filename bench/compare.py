@@ -9,6 +9,7 @@ sum of squares), and at least `FLOOR`: the medians of two runs of one build diff
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 
 from . import clock
@@ -110,6 +111,17 @@ def differences(old: dict, new: dict) -> list[str]:
     if board(x) != board(y):
         said.insert(0, f"kernels ran on: {board(x)} before, {board(y)} now")
     return said
+
+
+def first_launches(old: dict, new: dict) -> str | None:
+    """What first launches in new processes took in both runs, over the rows where both measured one; one sample each, so nothing is judged."""
+    before, after = ({k: r["first_call_s"]["process"] for k, r in _rows(d).items() if "process" in r.get("first_call_s", {})} for d in (old, new))
+    both = before.keys() & after.keys()
+    if not both:
+        return None
+    from .report import time_text
+    x, y = (time_text(statistics.median(d[k] for k in both)) for d in (before, after))
+    return f"first launch of a new process, median of {len(both)}: {x} before, {y} now"
 
 
 def show(changes: list[Change], remarks: list[str], console):

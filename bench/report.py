@@ -19,7 +19,7 @@ def table(rows: list[dict]) -> Table:
     device = any("device_s" in r for r in rows)
     for name, right in (("op", 0), ("case", 0), ("dtype", 0), ("backend", 0), *([("GPU p50", 1)] if device else []), ("wall p50", 1),
                         ("p20..p80", 1), ("cpu p50", 1), ("GB/s", 1), ("TFLOP/s", 1), ("roof", 1), ("vs torch", 1), ("cold", 1),
-                        ("disk", 1), ("memory", 1), ("error", 1)):
+                        ("reload", 1), ("new process", 1), ("memory", 1), ("error", 1)):
         t.add_column(name, justify="right" if right else "left", no_wrap=True)
     last = None
     for r in rows:
@@ -29,10 +29,10 @@ def table(rows: list[dict]) -> Table:
         head = ("", "", "") if key == last else key
         last = key
         if r["status"] == "failed":
-            t.add_row(*head, r["backend"], *([""] if device else []), "[red]failed[/red]", "", "", "", "", "", "", "", "", "", r["reason"][:40])
+            t.add_row(*head, r["backend"], *([""] if device else []), "[red]failed[/red]", *[""] * 10, r["reason"][:40])
             continue
         if r["status"] == "wrong":
-            t.add_row(*head, r["backend"], *([""] if device else []), "[red]WRONG[/red]", *[""] * 9, f"[red]{r['error']:.1e}[/red]")
+            t.add_row(*head, r["backend"], *([""] if device else []), "[red]WRONG[/red]", *[""] * 10, f"[red]{r['error']:.1e}[/red]")
             continue
         wall, cpu, first = r["wall_s"], r["cpu_s"], r["first_call_s"]
         speed = r.get("speedup")
@@ -45,7 +45,7 @@ def table(rows: list[dict]) -> Table:
                   f"{100 * r['roofline']:.0f}%" if "roofline" in r else "",
                   f"[{colour}]{speed_text}[/{colour}]" if colour else speed_text,
                   time_text(first["cold"]) if "cold" in first else time_text(first["here"]),
-                  time_text(first["disk"]) if "disk" in first else "",
+                  time_text(first["reload"]) if "reload" in first else "", time_text(first["process"]) if "process" in first else "",
                   f"{r['peak_bytes'] / 1e6:.1f} MB" if "peak_bytes" in r else "", f"{r['error']:.0e}")
     return t
 
@@ -87,6 +87,8 @@ def show(data: dict, console: Console):
         elif r["status"] == "wrong":
             console.print(f"[red]{r['op']} {r['case']} {r['dtype']} {r['backend']}: error {r['error']:.2e}, allowed "
                           f"{r['allowed']:.1e}[/red]", highlight=False)
+        if "new_process" in r:
+            console.print(f"[yellow]{r['op']} {r['case']} {r['dtype']} {r['backend']}: no first call in a new process: {r['new_process']}[/yellow]", highlight=False)
 
 
 def markdown(data: dict) -> str:
@@ -95,7 +97,7 @@ def markdown(data: dict) -> str:
     device = any("device_s" in r for r in data["rows"])
     gpu = f"{m['gpu']}, CUDA {m['cuda']}; " if "gpu" in m else ""
     columns = ["op", "case", "dtype", "backend", *(["GPU p50"] if device else []), "wall p50", "p20..p80", "CPU p50", "GB/s", "TFLOP/s", "roof",
-               "vs torch", "cold", "disk"]
+               "vs torch", "cold", "reload", "new process"]
     board = board_text(m["board"]) + "; " if "board" in m else ""
     out = [f"`triport {m['command']}` on {m['time'][:10]}: {board}{gpu}{m['cpu']}, {m['threads']} threads; Python {m['python']}, torch "
            f"{m['torch']}, triton {m['triton']}, llvmlite {m['llvmlite']} (LLVM {m['LLVM']}); measured in the run: {measured(m['roofline'])}.", "",
@@ -110,7 +112,7 @@ def markdown(data: dict) -> str:
                  f"{r['gb_per_s']:.1f}" if "gb_per_s" in r else "", f"{r['tflop_per_s']:.3f}" if "tflop_per_s" in r else "",
                  f"{100 * r['roofline']:.0f}%" if "roofline" in r else "",
                  f"{r['speedup']:.2f}x" if r.get("speedup") else "",
-                 time_text(first["cold"]) if "cold" in first else "", time_text(first["disk"]) if "disk" in first else ""]
+                 *(time_text(first[k]) if k in first else "" for k in ("cold", "reload", "process"))]
         out.append("| " + " | ".join(cells) + " |")
     return "\n".join(out)
 

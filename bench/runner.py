@@ -7,7 +7,7 @@ import itertools
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Callable
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from ..backends import get as get_backend
 from ..backends.base import Error, suggest
 from ..ops.common import DTYPES
-from . import check, clock, memory, roofline
+from . import check, clock, first, memory, roofline
 from .results import Results, machine
 
 
@@ -33,6 +33,8 @@ class Plan:
     seed: int = 0
     device: str = "cpu"
     threads: int = 0
+    #: (op, dtype, backend) whose first call in a new process was measured
+    seen: set = field(default_factory=set)
 
     def items(self):
         """(op, dtype name, case) in order. Raises `Error` where nothing is left to run."""
@@ -54,12 +56,13 @@ class Plan:
 
 
 def first_calls(backend, op, args, kwargs) -> dict[str, float]:
-    """Seconds of the first call: cold (nothing compiled before, an empty cache) and from the disk cache."""
+    """Seconds of the first call: cold (nothing compiled before, an empty cache), and reloaded: the process has its runtime, and forgot the
+    op's kernels, which are on disk."""
     if not backend.compiles or not hasattr(backend, "forget"):
         return {}
     out = {}
     with tempfile.TemporaryDirectory(prefix="triport-cold-") as folder, backend.fresh_caches(folder):
-        for key in ("cold", "disk"):
+        for key in ("cold", "reload"):
             backend.forget(op)
             out[key] = clock.once(lambda: backend.bind(op)(*args, **kwargs))[0]
         backend.forget(op)
@@ -108,6 +111,27 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
     return wrong
 
 
+def _new_process(plan, op, dtype, case, backend, row):
+    """Add the first call in a new process to a row, the kernels being on disk by now: of an op, dtype and backend at the first case, for a process
+    takes seconds to start."""
+    if not plan.cold or not row["first_call_s"].get("reload"):
+        return
+    key = (op.name, dtype, backend.name)
+    if key in plan.seen:
+        return
+    plan.seen.add(key)
+    try:
+        said = first.of_op(op, case.name, dtype, backend.name, row["device"], plan.seed, torch.get_num_threads())
+        if said is not None and said["compiled"]:  # what a run before it left unfinished, or what files touched just now keep from being remembered
+            said = first.of_op(op, case.name, dtype, backend.name, row["device"], plan.seed, torch.get_num_threads())
+        if said is not None and said["compiled"]:
+            raise Error("it compiled its kernels again, as if nothing were on disk; is Triton's cache directory writable?")
+        if said is not None:
+            row["first_call_s"]["process"], row["first_call_cpu_s"] = said["wall"], {"process": said["cpu"]}
+    except Error as e:
+        row["new_process"] = str(e)
+
+
 @dataclass
 class Candidate:
     """A right result's way there. call: with one set of inputs; turn: with the next of several sets, so many that they do not fit in a GPU's L2."""
@@ -146,6 +170,7 @@ def _prepare(plan, op, dtype, case, backend, candidates, wanted) -> dict:
         row |= {"status": "ok" if right else "wrong", "error": e, "allowed": op.allowed(DTYPES[dtype])}
         del got
         if right:
+            _new_process(plan, op, dtype, case, backend, row)
             row["peak_bytes"] = memory.peak(lambda: bound(*args, **case.kwargs), device)
             turns = itertools.cycle(_sets(args, row["bytes"] or sum(a.nbytes for a in args)))
             candidates[backend.name] = Candidate(lambda: bound(*args, **case.kwargs), lambda: bound(*next(turns), **case.kwargs), backend.synchronize)

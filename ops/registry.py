@@ -15,14 +15,26 @@ from .common import Op
 NAMES = ("square", "gelu", "softmax", "matmul", "matmul_softmax", "add_relu", "add_mul_act")
 
 
+_names: dict[int, tuple[Op, str]] = {}  # by id: what each record was asked for by
+
+
 def get(name: str) -> Op:
     """The record of a built-in op, or of `file.py:name`, an `Op` in the user's own file. Raises `Error`."""
     path, sep, attr = name.rpartition(":")
     if sep:
-        return _from_file(Path(path), attr)
+        found = _from_file(Path(path), attr)
+        _names[id(found)] = found, f"{Path(path).resolve()}:{attr}"
+        return found
     if name not in NAMES:
         raise Error(suggest("op", name, NAMES) + ", or path/to/file.py:name")
     return importlib.import_module(f"{__package__}.{name}").OP
+
+
+def name_of(op: Op) -> str | None:
+    """What `get` finds a record by, in any process; None for one that it does not know."""
+    if id(op) in _names:
+        return _names[id(op)][1]
+    return op.name if op.name in NAMES and get(op.name) is op else None
 
 
 def load(path: Path, attr: str):

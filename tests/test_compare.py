@@ -85,6 +85,24 @@ def test_command(tmp_path, capsys):
     assert run(paths["other"])[0] == 2 and run(tmp_path / "none.json")[0] == 2
 
 
+def test_first_launches_are_told_and_not_judged(tmp_path, capsys):
+    """Files of before, whose first calls have no new process, are taken as they are."""
+    old, new = made(BASE), made(BASE)
+    for data, seconds in ((old, (0.5, 0.7)), (new, (0.02, 0.04))):
+        ours = [r for r in data["rows"] if r["backend"] == "triton-cpu"]
+        for row, t in zip(ours, seconds):
+            row["first_call_s"] = {"cold": 1.0, "reload": 0.003, "process": t}
+    assert compare.first_launches(old, new) == "first launch of a new process, median of 2: 600.00 ms before, 30.00 ms now"
+    paths = [tmp_path / "old.json", tmp_path / "new.json"]
+    for path, data in zip(paths, (new, old)):  # backwards: slower by far
+        path.write_text(json.dumps(data))
+    assert main(["bench", "--compare", *map(str, paths)]) == 0
+    assert "30.00 ms before, 600.00 ms now" in capsys.readouterr().out
+    for row in old["rows"]:
+        row["first_call_s"] = {"cold": 1.0, "disk": 0.003}
+    assert compare.first_launches(old, new) is None
+
+
 def test_a_board_against_a_laptop():
     """triton-cpu there is what spine is here; a slower board is no regression, a wrong result is one."""
     def rows(backend, *times, status="ok"):

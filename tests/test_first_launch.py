@@ -1,5 +1,6 @@
-"""The first launch of a process: what a warm one does not load, gluon, debuggers."""
+"""The first launch of a process: what a warm one does not load, gluon, debuggers, and the command that measures it."""
 
+import functools
 import hashlib
 import json
 import os
@@ -9,7 +10,9 @@ import sys
 import textwrap
 
 import pytest
+from triport.backends import base
 from triport.backends.cpu import gluon
+from triport.bench import first
 
 x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="what is tested is made for x86-64 alone")
 
@@ -205,3 +208,37 @@ def test_gdb_stops_on_a_python_line_of_a_kernel(tmp_path):
         pytest.skip("this system does not let gdb run a process")
     assert f"first_kernel () at {path}:{line}" in done.stdout or f"first_kernel () at stops.py:{line}" in done.stdout, done.stdout + done.stderr
     assert "in work ()" in done.stdout and "exited normally" in done.stdout, done.stdout + done.stderr
+
+
+# --- what a new process takes ------------------------------------------------------------------------------------------------
+
+def test_first_prints_where_the_time_goes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    assert first.main(["--runs", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "medians of 1 new processes"
+    times = {line[:42].strip(): float(line[42:].split()[0]) for line in lines[1:]}
+    assert list(times) == ["first launch", *first.PARTS, "second launch"]
+    assert abs(times["first launch"] - sum(times[p] for p in first.PARTS)) < 0.1 * len(times), "the parts add up"
+    assert times["linking"] > 0 and times["launcher"] > 0
+
+
+def test_a_new_process_says_whether_it_compiled(tmp_path, monkeypatch):
+    from triport.ops import registry
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    op = registry.get("square")
+    ask = functools.partial(first.of_op, op, op.cases[0].name, "fp32", "triton-cpu", "cpu", 0, 1)
+    assert ask()["compiled"] and not ask()["compiled"]
+
+
+def test_a_new_process_that_fails_says_why(monkeypatch):
+    with pytest.raises(base.Error, match="exit code 1: .*no_such_backend"):
+        first.new_process(op={"op": "square", "case": "128x128", "dtype": "fp32", "backend": "no_such_backend", "device": "cpu", "seed": 0})
+    monkeypatch.setattr(first, "LIMIT", 0.01)
+    with pytest.raises(base.Error, match="within 0.01 s"):
+        first.new_process()
+
+
+def test_ops_that_only_this_process_knows_have_no_new_one():
+    from triport.ops import Case, Op
+    assert first.of_op(Op("mine", lambda x: x, lambda x: x, (Case(((4,),)),)), "4", "fp32", "triton-cpu", "cpu", 0) is None

@@ -24,7 +24,7 @@ def add(parser):
     parser.add_argument("--bundle", type=Path, metavar="DIR", help="with --on: run the cases of an exported bundle there, and nothing else")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
-    parser.add_argument("--no-cold", action="store_true", help="do not measure cold and disk-cache first calls")
+    parser.add_argument("--no-cold", action="store_true", help="do not measure first calls (cold, reloaded, in a new process)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row")
     parser.add_argument("--format", choices=("table", "markdown", "spine"), default="table",
                         help="table, Markdown, or spine-triton's two lines")
@@ -127,7 +127,11 @@ def _compare(old: Path, new: Path) -> int:
 
     before, after = results.load(old), results.load(new)
     changes = compare.compare(before, after)
-    compare.show(changes, compare.differences(before, after), Console(width=None if sys.stdout.isatty() else 160))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    compare.show(changes, compare.differences(before, after), console)
+    launches = compare.first_launches(before, after)
+    if launches:
+        console.print(launches, highlight=False)
     return 1 if any(c.is_regression for c in changes) else 0
 
 
