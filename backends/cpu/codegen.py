@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field
 
 from ..base import CompileError
-from . import analysis, ir, lower, ranges, rows, ttir
+from . import analysis, ir, lower, ranges, rows, ttir, unrolled
 from .analysis import KEEP_ABOVE, Facts, partners, root_pointer, same_expression, same_offsets, walk
 from .ir import Builder, Val, const, i64
 from .nest import Buffer, Induction, Nest, memory_type, row_major
@@ -52,6 +52,7 @@ class Kernel:
                  assume: bool = True):
         self.func: Func = module.kernel
         ttir.expand_calls(module)
+        unrolled.mend(self.func)
         self.partners = partners(self.func.body)
         self.target, self.name = target, name
         self.assume = assume

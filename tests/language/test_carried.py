@@ -293,6 +293,24 @@ def test_ranges_whose_next_number_passes_their_type(kernel, lo, hi, step):
 
 
 @triton.jit
+def unrolled_kernel(out_ptr, lo, hi, STEP: tl.constexpr, TIMES: tl.constexpr):
+    for i in tl.range(lo, hi, STEP, loop_unroll_factor=TIMES):
+        tl.atomic_add(out_ptr, 1)
+        tl.store(out_ptr + 1, i)
+
+
+@pytest.mark.parametrize("times", [2, 4])
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_unrolled_loops_run_as_often_as_they_should(step, times):
+    """Triton's unroller counts trips without a sign."""
+    for lo, hi in ((3, 0), (3, 3), (3, 2), (3, 1), (5, 0), (0, 1), (0, 4), (0, 5), (0, 6), (-3, 4), (0, 23), (LAST32 - 9, LAST32), (-LAST32 - 1, -LAST32 + 6)):
+        out = torch.full((2,), 0, dtype=torch.int64)
+        unrolled_kernel[(1,)](out, lo, hi, STEP=step, TIMES=times)
+        numbers = range(lo, hi, step)
+        assert out.tolist() == [len(numbers), numbers[-1] if numbers else 0], (lo, hi)
+
+
+@triton.jit
 def constant_pointer_kernel(x_ptr: tl.const, out_ptr, n, B: tl.constexpr):
     i = tl.arange(0, B)
     tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n), mask=i < n)
