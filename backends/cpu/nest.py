@@ -616,6 +616,8 @@ class Nest:
             others = [o for o in coef if o != d]
             if any(self.depth_of.get(o, 0) >= depth for o in others):
                 continue  # decided by a loop further in
+            if self.vdim in others and self.lanes > 1:
+                continue  # each lane has a limit of its own
             key = ("limit", poly_key(base), tuple(sorted((o, poly_key(coef[o])) for o in others)))
             t = self.hoisted(len(self.sections) - 1, key, lambda: self._limit(base, coef, others, n))
             sure = self.sure(checks)

@@ -1,6 +1,7 @@
 """Masked accesses reach what the mask lets through and nothing else: tensors lie against pages that nobody may touch."""
 
 import ctypes
+import functools
 import mmap
 import re
 import subprocess
@@ -159,6 +160,31 @@ def test_the_fence_is_felt():
             "t.copy_kernel[(1,)](x, x, 0, 17, B=32)")
     ran = subprocess.run([sys.executable, "-c", code], cwd=HERE.parent, capture_output=True, timeout=600)
     assert ran.returncode == -11
+
+
+@triton.jit
+def triangle_kernel(x_ptr, out_ptr, n, AXIS: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + i * 0 + j * 0, mask=i + j < n, other=1)
+    y = tl.load(x_ptr + i * N + j, mask=i - j < n, other=3)
+    z = tl.load(x_ptr + i + j * M, mask=j + 1 >= i + n, other=7)
+    tl.store(out_ptr + tl.arange(0, N if AXIS == 0 else M), tl.sum(x, AXIS) + tl.sum(y, AXIS) + tl.xor_sum(z, AXIS))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("m,n", [(8, 4), (4, 8), (16, 16), (64, 2), (2, 64)])
+def test_masks_of_two_indices_in_reductions(axis, m, n, seed):
+    """Along whichever dimension the vectors lie: each of their lanes has an end of its own."""
+    x = torch.randint(-50, 50, (m * n,), dtype=torch.int32, generator=torch.Generator().manual_seed(seed))
+    i, j = torch.arange(m)[:, None], torch.arange(n)[None, :]
+    for limit in (0, 1, 3, m, m + n):
+        out = torch.zeros(n if axis == 0 else m, dtype=torch.int32)
+        triangle_kernel[(1,)](x, out, limit, AXIS=axis, M=m, N=n)
+        a = torch.where(i + j < limit, x[0], 1).sum(axis)
+        b = torch.where(i - j < limit, x.view(m, n), 3).sum(axis)
+        c = torch.where(j + 1 >= i + limit, x.view(n, m).T, 7)
+        want = a + b + functools.reduce(torch.bitwise_xor, c.unbind(axis))
+        assert torch.equal(out, want.to(torch.int32)), limit
 
 
 # --- constant masks -----------------------------------------------------------------------------------------------------------
