@@ -26,7 +26,7 @@ class Blocks(Values):
             kinds["join"] = 3
         kinds["reshape"] = 2
         if self.dear > 0:
-            kinds |= {"sort": 0.5 if shape[-1] > 1 else 0, "topk": 0.3, "dot": 6 if len(shape) == 2 and dtype in ("int32", "float32", "float64")
+            kinds |= {"sort": 0.5 if shape[-1] > 1 else 0, "topk": 0.3, "dot": 12 if len(shape) == 2 and dtype in ("int32", "float32", "float64")
                       else 0, "histogram": 1.5 if len(shape) == 1 and dtype == "int32" else 0}
         kind = self.pick(kinds)
         if kind in ("sort", "topk", "dot", "histogram"):

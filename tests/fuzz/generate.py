@@ -165,7 +165,7 @@ class Generator(Places, Blocks):
         top = start + max(length, 1)
         if step < 0:  # from the end to the start
             return stop, first, step, "range", length, (start, top)
-        form = self.pick({"range": 8, "static": 1 if kind == "const" and self.trips == 1 else 0, "unroll": 0.5, "stages": 0.5})
+        form = self.pick({"range": 8, "static": 3 if kind == "const" and self.trips == 1 else 0, "unroll": 0.5, "stages": 0.5})
         return first, stop, step, form, -(-length // step), (start, top)
 
     def loop(self):

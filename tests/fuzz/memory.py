@@ -26,14 +26,15 @@ class Places(Values):
         self.role: dict[str, str] = {}  # "read", "own" (a region for each program) or "sum" (atomics alone)
         self.adds: dict[str, str] = {}  # what a "sum" buffer is for
         self.aliased = self.grid_form == "one" and r.random() < 0.35
-        self.written: set[str] = set()
+        #: whether there is a buffer that an index of 16 bits may address all of
+        self.wide = r.random() < 0.1
 
     # -- buffers
 
     def new_buffer(self, dtype, role) -> str:
         r = self.rng
         name = f"p{len(self.buffers)}"
-        shared = [s for s in self.storages if s.dtype in INTS] if self.aliased and dtype in INTS else []
+        shared = [s for s in self.storages if dtype in INTS and s.dtype in INTS or dtype in FLOATS and s.dtype == dtype] if self.aliased else []
         if shared and role != "sum" and r.random() < 0.6:
             s = r.choice(shared)
             width = STORED[dtype].itemsize
@@ -41,8 +42,8 @@ class Places(Values):
             self.buffers.append(Buffer(name, s.name, dtype, offset))
         else:
             elements = self.region * self.programs
-            if self.aliased and dtype in INTS:
-                elements = (self.region * 2 + 10) * 8 * 8 // BITS[dtype]
+            if self.aliased:  # room for what lies in it from later elements on, or of wider ones
+                elements = (self.region * 2 + 10) * (64 // BITS[dtype] if dtype in INTS else 1)
             span = (-CAP[dtype], CAP[dtype]) if dtype in FLOATS else None
             offset = STORED[dtype].itemsize * (r.randint(1, 5) if r.random() < 0.3 else 0)
             s = Storage(f"s{len(self.storages)}", dtype, elements + 8, r.randrange(1 << 30), span)
@@ -53,7 +54,7 @@ class Places(Values):
 
     def buffer(self, dtype, roles) -> str:
         """A buffer of a type that serves one of some uses."""
-        if self.aliased and dtype in INTS and roles != ("sum",):
+        if self.aliased and roles != ("sum",):
             roles = ("read", "own")
         known = [b.name for b in self.buffers if b.dtype == dtype and self.role[b.name] in roles]
         if known and self.chance(0.75 if len(self.buffers) < 9 else 1):
@@ -142,6 +143,31 @@ class Places(Values):
         k = (1 << min(bits, BITS[dtype] - 1)) - 1
         return arith("and", self.value(dtype, shape, 1), const(k, dtype, (), True))
 
+    def load_wide(self, shape) -> Expr:
+        """A load from anywhere in a buffer of 2^16 elements, by an index of 16 bits that may wrap."""
+        known = [b.name for b in self.buffers if self.role[b.name] == "wide"]
+        if not known:
+            dtype = self.rng.choice(["int8", "uint8", "int16", "int32"])
+            s = Storage(f"s{len(self.storages)}", dtype, 1 << 16, self.rng.randrange(1 << 30))
+            self.storages.append(s)
+            known = [f"p{len(self.buffers)}"]
+            self.buffers.append(Buffer(known[0], s.name, dtype, 0))
+            self.role[known[0]] = "wide"
+        name = known[0]
+        held = next(b.dtype for b in self.buffers if b.name == name)
+        narrow = self.rng.choice(["int16", "uint16"])
+        index = self.value(narrow, shape, 2)
+        if shape and self.chance(0.5):
+            index = arith("mul", self.cast(self.affine(shape, self.row_major(shape)), narrow), const(self.rng.randint(2, 900), narrow, (), True))
+            index = arith("add", index, self.leaf(narrow, ()))
+            index = Expr(index.op, index.args, narrow, shape)
+        if narrow == "int16":
+            inner = Expr("pointer", (const(1 << 15, "int32", (), True),), "pointer", (), name)
+            pointer = Expr("advance", (inner, index), "pointer", shape)
+        else:
+            pointer = Expr("pointer", (index,), "pointer", shape, name)
+        return Expr("load", (pointer,), held, shape)
+
     def pointer(self, name: str, shape, apart: bool, irregular=0.0) -> Expr:
         """Addresses in a buffer; of a program's own region if it is stored to."""
         base = self.base() if self.role[name] == "own" else None
@@ -162,6 +188,8 @@ class Places(Values):
     def load(self, dtype, shape, depth=0) -> Expr:
         if numel(shape) > self.region:
             return self.constant(dtype, shape)
+        if self.wide and depth > 0 and self.chance(0.3):
+            return self.cast(self.load_wide(shape), dtype)
         walking = [v for v in self.scope if v.dtype == "pointer" and v.shape == shape]
         if walking and self.chance(0.5):
             v = self.rng.choice(walking)

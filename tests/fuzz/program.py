@@ -220,6 +220,50 @@ class Program:
             yield from e.walk()
 
 
+def features(program: Program) -> set[str]:
+    """What occurs in a program: operations, statements, element types, and how they are used."""
+    out = {e.op for e in program.nodes()} | {e.dtype for e in program.nodes()} | {type(s).__name__ for s in program.statements()}
+    ranks = {len(e.shape) for e in program.nodes()}
+    out |= {f"rank {n}" for n in ranks} | {f"size {n}" for e in program.nodes() for n in e.shape}
+    for e in program.nodes():
+        if e.op == "load":
+            out.add(f"load {e.attr or 'of all'}")
+        elif e.op in ("fold", "scan"):
+            out.add(f"{e.op} {e.attr['fn']}")
+        elif e.op == "dot":
+            out.add(f"dot of {e.args[0].dtype}")
+        elif e.op == "cast":
+            out.add(f"{e.args[0].dtype} to {e.dtype}")
+    for s in program.statements():
+        if isinstance(s, If):
+            out.add("empty branch" if any(isinstance(t, Nothing) for t in s.then[:1]) else "branch")
+            out.add("elif" if s.other and isinstance(s.other[0], If) else "else" if s.other else "if alone")
+        elif isinstance(s, (For, While)):
+            out |= {f"{t} in a loop" for t in (type(t).__name__ for t in s.body)}
+            out.add(f"loop by {s.form}" if isinstance(s, For) else "loop by while")
+            if isinstance(s, For) and s.step < 0:
+                out.add("loop that goes down")
+        elif isinstance(s, Assign):
+            if len(s.names) > 1:
+                out.add("values exchanged")
+            out |= {"a pointer moves" for v in s.values if v.op == "advance" and v.args[0].op == "var"}
+            out |= {"a value copied" for v in s.values if v.op == "var"}
+        elif isinstance(s, Atomic):
+            out.add(f"atomic {s.op}" + (" with result" if s.result else ""))
+        elif isinstance(s, Store):
+            out.add("store masked" if s.mask is not None else "store of all")
+            out.add(f"store of {s.value.dtype}")
+    out |= {"function inlined" if f.inline else "function called" for f in program.functions}
+    out |= {"function with two returns" for f in program.functions if f.early}
+    out |= {f"grid of {sum(n > 1 for n in launch.grid)}" for launch in program.launches}
+    placed = {}
+    for b in program.buffers:
+        for offset, dtype in placed.setdefault(b.storage, []):
+            out.add("alias of another type" if dtype != b.dtype else "alias" if offset == b.offset else "alias that overlaps in part")
+        placed[b.storage].append((b.offset, b.dtype))
+    return out
+
+
 def fill(dtype: str, size: int, seed: int, span) -> np.ndarray:
     """The values that memory holds before a launch: small ones and, where no span is given, the type's extremes."""
     rng = np.random.default_rng(seed)

@@ -375,7 +375,8 @@ class Values:
         if form == "shifted":
             x = arith(self.pick({"add": 1, "sub": 1}), x, const(self.rng.randint(1, 9), "int32", (), True))
         elif form == "moved":
-            x = arith("add", x, self.limit())
+            any_size = [v for v in self.scope if v.raw and v.name == "s"]
+            x = arith("add", x, self.var(any_size[0]) if any_size and self.chance(0.5) else self.limit())
         elif form == "scaled":
             x = arith("mul", x, const(self.rng.choice([2, 3, -1]), "int32", (), True))
         elif form == "typed":

@@ -45,7 +45,7 @@ def serve(pipe):
                 shutil.rmtree(folder / "cache", ignore_errors=True)
                 for path in folder.glob("*.py"):
                     path.unlink()
-    except (EOFError, KeyboardInterrupt):
+    except (EOFError, OSError, KeyboardInterrupt):  # whoever asked has gone
         pass
     finally:
         shutil.rmtree(folder, ignore_errors=True)
