@@ -155,17 +155,19 @@ class Generator(Places, Blocks):
         first = const(start, "int32", (), True)
         if kind == "const":
             count = self.rng.randint(0, most)
-            stop, length = const(start + count, "int32", (), True), count
+            stop, length, least = const(start + count, "int32", (), True), count, start
         elif kind == "raw":
             v = self.rng.choice(raw)
             stop, length = Expr("argument", (), "int32", (), v.name, v.span), max(0, v.span[1] - start)
+            least = v.span[0]
         else:
             stop = arith("and", self.value("int32", (), 1), const(3, "int32", (), True))
-            length = max(0, 3 - start)
+            length, least = max(0, 3 - start), 0
         top = start + max(length, 1)
         if step < 0:  # from the end to the start
             return stop, first, step, "range", length, (start, top)
-        form = self.pick({"range": 8, "static": 3 if kind == "const" and self.trips == 1 else 0, "unroll": 0.5, "stages": 0.5})
+        # Triton's unroller (3.9) takes stop - start as unsigned: a loop that ends before it begins has trips.
+        form = self.pick({"range": 8, "static": 3 if kind == "const" and self.trips == 1 else 0, "unroll": 0.5 if least >= start else 0, "stages": 0.5})
         return first, stop, step, form, -(-length // step), (start, top)
 
     def loop(self):

@@ -10,6 +10,9 @@ from . import evaluate, program as tree, source
 from .check import Failure
 from .program import GUARD, STORED, Program
 
+#: how a script fills memory, as it was when this process began
+FILL = [inspect.getsource(tree.encode), "", inspect.getsource(tree.fill), ""]
+
 
 def script(p: Program, failure: Failure) -> str:
     """The script: it runs the kernel, prints what differs and ends with 1 if anything does."""
@@ -17,8 +20,7 @@ def script(p: Program, failure: Failure) -> str:
            source.module(p), ""]
     out += [f"INTS, FLOATS = {tree.INTS!r}, {tree.FLOATS!r}", "NUMPY = {t: np.dtype({'int1': 'bool', 'bfloat16': 'float32'}.get(t, t)) "
             "for t in ('int1', *INTS, *FLOATS)}", "", ""]
-    out += [inspect.getsource(tree.encode), "", inspect.getsource(tree.fill), ""]
-    out.append("bad = 0")
+    out += [*FILL, "bad = 0"]
     for launch in p.launches:
         out += _launch(p, launch)
     out += ["print('wrong' if bad else 'as wanted')", "sys.exit(1 if bad else 0)"]
