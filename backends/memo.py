@@ -85,7 +85,7 @@ def remembered(name: str, place: str, state: Callable[[], State], find: Callable
         before = state()
     except OSError:
         return find()
-    file = f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
+    file = f"{name}-{hashlib.sha256(place.encode()).hexdigest()[:16]}.memo"
     kept = read(file)
     if kept is not None:
         try:

@@ -94,7 +94,7 @@ def test_the_key_is_tritons_own(tmp_path):
     """)
     said = {process(tmp_path, code) for _ in range(3)}
     assert len(said) == 1 and said.pop().startswith("True ")
-    path, = (tmp_path / "cache" / "triport").glob("triton-key-*.json")
+    path, = (tmp_path / "cache" / "triport").glob("triton-key-*.memo")
     digest, value = json.loads(path.read_bytes()[:-64])
     with_others = json.dumps([digest[::-1], "wrong"]).encode()
     path.write_bytes(with_others + hashlib.sha256(with_others).hexdigest().encode())

@@ -25,7 +25,7 @@ def test_the_threads_object_is_compiled_once(tmp_cache, monkeypatch):
     kept.emitted("pool", "some IR", targets.get("x86-64-v4"), far=True)
     kept.emitted("pool", "some IR", row)
     assert len(compiled) == 4
-    for path in memo.folder().glob("pool-*.obj"):
+    for path in memo.folder().glob("pool-*.kept"):
         path.write_bytes(path.read_bytes().replace(b" IR", b" XX"))
     assert kept.emitted("pool", "some IR", row, far=True) == b"some IR" and len(compiled) == 5
     assert kept.emitted("pool", "some IR", row, far=True) == b"some IR" and len(compiled) == 5

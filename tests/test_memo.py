@@ -86,14 +86,14 @@ def test_added_and_removed_files_are_seen(counted):
                                     lambda b: b.replace(b", 1]", b", 7]"), lambda b: bytes([b[0] ^ 1]) + b[1:], lambda b: b[:20] + bytes([b[20] ^ 4]) + b[21:]])
 def test_a_damaged_memo_is_as_good_as_none(counted, damage):
     _, remember = counted
-    path, = memo.folder().glob("test-*.json")
+    path, = memo.folder().glob("test-*.memo")
     path.write_bytes(damage(path.read_bytes()))
     assert remember() == 2 and remember() == 2, "found out again, and kept again"
 
 
 def test_a_whole_memo_of_something_else_is_as_good_as_none(counted):
     _, remember = counted
-    path, = memo.folder().glob("test-*.json")
+    path, = memo.folder().glob("test-*.memo")
     for n, body in enumerate((b"[]", b"7", b'{"a": 1}', b"[1, 2, 3]", b"not JSON", b"\xff\xfe", b'["0", 5]')):
         memo.write(path.name, body)
         assert remember() == n + 2

@@ -16,7 +16,7 @@ def emitted(name: str, text: str, target: Target, far: bool = False) -> bytes:
     from pathlib import Path
 
     key = repr((text, target, far, host.versions(), version(), sources_digest(Path(__file__).parent)))
-    file = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.obj"
+    file = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.kept"
     obj = memo.read(file)
     if obj is None:
         from . import machine
