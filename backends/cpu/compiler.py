@@ -145,7 +145,9 @@ class CPUBackend(BaseBackend):
         return {"triton.language.extra.libdevice": libdevice}
 
     def load_dialects(self, ctx):
-        """TTIR only: Triton's own dialects are loaded already."""
+        """TTIR only: Triton's own dialects are loaded already. The first thing that Triton asks for when it compiles."""
+        from . import mends
+        mends.install_for_compiling()
 
     def add_stages(self, stages, options, language=None):
         from . import cache

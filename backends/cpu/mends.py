@@ -3,6 +3,8 @@
 - ast: CPython up to 3.12 keeps the depth of the tree that it builds in one place for all threads; where the garbage collector
   lets another thread parse meanwhile, `ast.parse` raises SystemError (python/cpython#106905).
 - grid: Triton drops a fourth dimension.
+- carries: Triton's front end takes a variable for unchanged in a loop that ends with the value it began with, also where that is
+  another variable's, which the loop does change (`y = x` before it, `x, y = f(x), x` in it: y stays what it was).
 - dtypes: a tensor of a dtype that Triton has no name for ends in `KeyError: 'complex64'`.
 """
 
@@ -39,6 +41,14 @@ def install():
     utils.canonicalize_dtype = named(utils.canonicalize_dtype)
 
 
+@functools.lru_cache(maxsize=1)
+def install_for_compiling():
+    """Mend what is imported where a kernel is compiled; once."""
+    from triton.compiler import code_generator
+    if hasattr(code_generator.CodeGenerator, "_find_carries"):
+        code_generator.CodeGenerator._find_carries = with_shared_values(code_generator.CodeGenerator._find_carries, code_generator)
+
+
 def one_at_a_time(parse):
     """`parse`, by one thread at a time, and once more where code that is not Triton's got in between."""
     @functools.wraps(parse)
@@ -53,6 +63,27 @@ def one_at_a_time(parse):
         return parse(self)
 
     return parse_alone
+
+
+def with_shared_values(find_carries, generator):
+    """`find_carries`, which says what a loop carries as (names, handles, types), with each variable that begins as one of those does: one more
+    that is carried does no harm."""
+    def handles(value):
+        return {h.id() for h in generator.flatten_values_to_ir([value])}
+
+    @functools.wraps(find_carries)
+    def found(self, node, liveins, ignore=frozenset()):
+        names, inits, types = find_carries(self, node, liveins, ignore)
+        if names and getattr(self.builder.options, "backend_name", "") == "cpu":
+            changed = set().union(*(handles(liveins[n]) for n in names))
+            for n, value in liveins.items():
+                if n not in names and n not in ignore and generator._is_triton_value(value) and handles(value) & changed:
+                    names.append(n)
+                    types.append(value.type)
+                    inits.extend(generator.flatten_values_to_ir([value]))
+        return names, inits, types
+
+    return found
 
 
 def three_dimensions(launch_metadata):

@@ -49,6 +49,33 @@ def test_two_slots_of_one_value(kernel, n, seed):
 
 
 @triton.jit
+def one_start_kernel(x_ptr, out_ptr, n, HOW: tl.constexpr, B: tl.constexpr):
+    r = tl.arange(0, B)
+    y = tl.load(x_ptr + r)
+    x = y
+    z = x
+    if HOW == "for":
+        for _ in range(n):
+            x, y = x * 3, x
+    else:
+        i = 0
+        while i < n:
+            x, y = x * 3, x
+            i += 1
+    tl.store(out_ptr + r, x)
+    tl.store(out_ptr + B + r, y)
+    tl.store(out_ptr + 2 * B + r, z)
+
+
+@pytest.mark.parametrize("how", ["for", "while"])
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_variables_that_begin_alike_are_carried_apart(how, n, seed):
+    x, out = ints(seed, 16), torch.zeros(48, dtype=torch.int32)
+    one_start_kernel[(1,)](x, out, n, HOW=how, B=16)
+    assert torch.equal(out, torch.cat([x * 3**n, x * 3**max(n - 1, 0), x]))
+
+
+@triton.jit
 def branch_kernel(x_ptr, y_ptr, n, B: tl.constexpr):
     r = tl.arange(0, B)
     x = tl.load(x_ptr + r)
