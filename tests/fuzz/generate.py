@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import handles
 from .blocks import Blocks
 from .memory import Places
 from .program import (FLOATS, INTS, Assign, Barrier, Call, Expr, For, Function, If, Launch, Nothing, Program, Return, Scalar, While)
@@ -240,7 +241,9 @@ class Generator(Places, Blocks):
             body += self.statement(top=True)
         body += self.outcome()
         body = [*(Assign((name,), (e,)) for name, e in self.prologue.values()), *body]
-        return Program(self.seed, self.storages, self.buffers, self.scalars, self.launches, body, self.functions)
+        p = Program(self.seed, self.storages, self.buffers, self.scalars, self.launches, body, self.functions)
+        handles.repair(p)
+        return p
 
 
 def generate(seed: int) -> Program:

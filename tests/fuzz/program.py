@@ -17,8 +17,8 @@ BITS = {"int1": 8, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64, 
 NUMPY = {"int1": np.dtype(bool), "bfloat16": np.dtype("float32"), **{t: np.dtype(t) for t in INTS + ("float16", "float32", "float64")}}
 #: what memory holds
 STORED = {**NUMPY, "bfloat16": np.dtype("uint16")}
-#: integers up to this size are exact
-EXACT = {"float16": 2048, "bfloat16": 256, "float32": 1 << 24, "float64": 1 << 53}
+#: integers up to this size are exact, and no other number is rounded to them
+EXACT = {"float16": 2047, "bfloat16": 255, "float32": (1 << 24) - 1, "float64": (1 << 53) - 1}
 #: elements before and behind a buffer that nothing may touch
 GUARD = 296
 
