@@ -31,7 +31,8 @@ class Session:
         """The next seed, or None at the end."""
         with self.lock:
             given = self.next - self.options.seed
-            if self.options.kernels and given >= self.options.kernels or self.end and time.monotonic() > self.end:
+            over = self.options.kernels and given >= self.options.kernels or self.end and time.monotonic() > self.end
+            if over or self.options.failures and len(self.failures) >= self.options.failures:
                 return None
             self.next += 1
             return self.next - 1
@@ -78,6 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, help="run so long")
     parser.add_argument("--kernels", type=int, help="run so many")
+    parser.add_argument("--failures", type=int, help="stop after so many")
     parser.add_argument("--seed", type=int, default=None, help="the first seed; the next kernels have the next ones")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--out", type=Path, default=Path("fuzz-out"), help="folder for failing kernels")
@@ -87,7 +89,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is None:
         options.seed = random.SystemRandom().randrange(1 << 31)
-    if not options.minutes and not options.kernels:
+    if not (options.minutes or options.kernels or options.failures):
         options.minutes = 1
     print(f"seed {options.seed}", flush=True)
     session = Session(options)

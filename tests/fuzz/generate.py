@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from . import handles
 from .blocks import Blocks
 from .memory import Places
 from .program import (FLOATS, INTS, Assign, Barrier, Call, Expr, For, Function, If, Launch, Nothing, Program, Return, Scalar, While)
@@ -156,19 +155,17 @@ class Generator(Places, Blocks):
         first = const(start, "int32", (), True)
         if kind == "const":
             count = self.rng.randint(0, most)
-            stop, length, least = const(start + count, "int32", (), True), count, start
+            stop, length, least = const(start + count, "int32", (), True), count
         elif kind == "raw":
             v = self.rng.choice(raw)
             stop, length = Expr("argument", (), "int32", (), v.name, v.span), max(0, v.span[1] - start)
-            least = v.span[0]
         else:
             stop = arith("and", self.value("int32", (), 1), const(3, "int32", (), True))
-            length, least = max(0, 3 - start), 0
+            length = max(0, 3 - start)
         top = start + max(length, 1)
         if step < 0:  # from the end to the start
             return stop, first, step, "range", length, (start, top)
-        # Triton's unroller (3.9) takes stop - start as unsigned: a loop that ends before it begins has trips.
-        form = self.pick({"range": 8, "static": 3 if kind == "const" and self.trips == 1 else 0, "unroll": 0.5 if least >= start else 0, "stages": 0.5})
+        form = self.pick({"range": 8, "static": 3 if kind == "const" and self.trips == 1 else 0, "unroll": 0.7, "stages": 0.5})
         return first, stop, step, form, -(-length // step), (start, top)
 
     def loop(self):
@@ -241,9 +238,7 @@ class Generator(Places, Blocks):
             body += self.statement(top=True)
         body += self.outcome()
         body = [*(Assign((name,), (e,)) for name, e in self.prologue.values()), *body]
-        p = Program(self.seed, self.storages, self.buffers, self.scalars, self.launches, body, self.functions)
-        handles.repair(p)
-        return p
+        return Program(self.seed, self.storages, self.buffers, self.scalars, self.launches, body, self.functions)
 
 
 def generate(seed: int) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from . import evaluate, handles, source
+from . import evaluate, source
 from .operations import Invalid
 from .program import FLOATS, Assign, Atomic, Call, Expr, For, Function, If, Launch, Nothing, Program, Return, Statement, While
 
@@ -89,7 +89,7 @@ class Reducer:
 
     def attempt(self, candidate: Program) -> bool:
         """Keep a candidate that fails as the program did."""
-        if self.left <= 0 or not well_formed(candidate) or not handles.kept(candidate):
+        if self.left <= 0 or not well_formed(candidate):
             return False
         try:
             for launch in candidate.launches:
