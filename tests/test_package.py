@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -9,8 +10,7 @@ import venv
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from conftest import ROOT, TOOLS
 
 
 def config():
@@ -73,7 +73,26 @@ def test_wheel_outside_the_checkout(tmp_path):
     assert "triton-cpu: ok" in devices.stdout
 
 
-@pytest.mark.parametrize("name", ["README.md", "LICENSE", "constraints.txt", "Makefile", ".ci/run", "docs/design.md",
-                                  "docs/performance.md"])
-def test_house_files(name):
-    assert (ROOT / name).stat().st_size > 100
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(ROOT)) for p in PAGES])
+def test_pages_name_what_is_there(page):
+    """Links lead to files, and the `make` targets and paths of the repository that a page names exist."""
+    text = page.read_text()
+    prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.S)
+    links = [x for x in re.findall(r"\]\(([^)#\s]+)\)", prose) if "://" not in x]
+    assert all((page.parent / x).exists() for x in links), links
+    rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"(?:`|^)make ([a-z]+(?:-[a-z]+)*)", text, re.M))
+    assert named <= rules, named - rules
+    paths = re.findall(r"`((?:backends|ops|bench|tools|tests|docs|\.ci)/[\w./-]+)`", text)
+    gone = [x for x in paths if not (ROOT / x).exists() and not (ROOT / x).with_suffix(".py").exists()]  # `module.name`, too
+    assert not gone, gone
+
+
+def test_a_demand_is_made_for_what_ci_installs():
+    """Names that .ci/run demands are ones that conftest.py knows."""
+    script = (ROOT / ".ci/run").read_text()
+    named = {n for words in re.findall(r"demand(?:=|\+=)\(([^)]*)\)", script) for n in words.split()}
+    assert {"qemu", "browser", "g++", "disassembler"} <= named <= set(TOOLS)

@@ -15,7 +15,8 @@ import triton.language as tl
 from conftest import HANGS
 from triport import ops
 from triport.backends import drivers
-from triport.backends.cpu import elf, pool, runtime
+from triport.backends.base import Error
+from triport.backends.cpu import elf, runtime
 
 KERNEL = """
 import sys, torch, triton, triton.language as tl
@@ -250,9 +251,18 @@ assert int(line[0], 16) > 4096 and int(line[1], 16) > 100 and line[2] == "triton
     finish(start(path, tmp_path / "cache", TRITON_CPU_PERF_MAP="1"))
 
 
-def test_scratch_that_cannot_be_had():
-    with pytest.raises(Exception, match="no memory for 5 bytes of scratch"):
-        runtime.failed("k", pool.NO_MEMORY, 5, [], 1, 1)
+@pytest.mark.parametrize("programs", [1, 40])
+def test_scratch_that_cannot_be_had(programs, monkeypatch):
+    """A launch says so, on one thread and on several, and the next one that needs less runs."""
+    x, out = torch.randn(40, 300), torch.empty(40)
+    k = sum_rows[(40,)](x, out, 300, BLOCK=512)
+    with monkeypatch.context() as m:
+        m.setitem(k.run.__globals__, "scratch", 1 << 60)
+        with pytest.raises(Error, match=f"kernel sum_rows: no memory for {1 << 60} bytes of scratch per thread; use smaller blocks"):
+            sum_rows[(programs,)](x, out, 300, BLOCK=512)
+    out.zero_()
+    sum_rows[(40,)](x, out, 300, BLOCK=512)
+    assert torch.allclose(out, torch.ones(40))
 
 
 def test_interpreter_runs_the_ops(tmp_path):

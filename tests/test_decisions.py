@@ -1,0 +1,81 @@
+"""What the compiler decides, seen in what it makes: each of these fails when the decision is switched off, which results do not show.
+
+Counts are taken of LLVM IR and scratch for rows of targets.py, so they are the same on every machine."""
+
+import re
+
+import pytest
+import triton
+import triton.language as tl
+from triport.backends.cpu import compiler
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+#: 32 registers of 512 bits, 16 of 256, 32 of 128, and RISC-V's
+ROWS = ("x86-64-v4", "x86-64-v3", "neoverse-v2", "spacemit-x60")
+
+
+def compiled(kernel, target: str, **given):
+    """The kernel for a target, its pointers to fp32, its integers of 32 bits, and what is `given` constant."""
+    names = list(kernel.arg_names)
+    signature = {n: "constexpr" if n in given else "*fp32" if n.endswith("_ptr") else "i32" for n in names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs={(names.index(n),): v for n, v in given.items()})
+    return triton.compile(source, target=GPUTarget("cpu", target, 0))
+
+
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, n, BM: tl.constexpr, BN: tl.constexpr):
+    r, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
+    x = tl.load(x_ptr + r[:, None] * n + c[None, :], mask=c[None, :] < n, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, 1)[:, None])
+    tl.store(out_ptr + r[:, None] * n + c[None, :], e / tl.sum(e, 1)[:, None], mask=c[None, :] < n)
+
+
+@pytest.mark.parametrize("target", ROWS)
+def test_rows_are_carried_out_one_by_one(target):
+    """A softmax keeps the exponentials of one row, not of the tile (cpu/rows.py)."""
+    row = 256 * 4
+    for rows in (16, 64):
+        scratch = compiled(softmax_kernel, target, BM=rows, BN=256).metadata.scratch_bytes
+        assert row <= scratch <= 4 * row, (rows, scratch)
+
+
+@triton.jit
+def pieces_kernel(a_ptr, b_ptr, out_ptr, k, sa, sb, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, READ: tl.constexpr):
+    m, n, ks = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a_ptrs, b_ptrs = a_ptr + m[:, None] * sa + ks[None, :], b_ptr + ks[:, None] * sb + n[None, :]
+    acc = tl.zeros((M, N), dtype=tl.float32)
+    for _ in range(0, k, K):
+        acc = tl.dot(tl.load(a_ptrs), tl.load(b_ptrs), acc, input_precision="ieee")
+        if READ:  # somebody else reads the accumulators in each trip
+            acc += tl.max(acc) * 0
+        a_ptrs += K
+        b_ptrs += K * sb
+    tl.store(out_ptr + m[:, None] * N + n[None, :], acc)
+
+
+@pytest.mark.parametrize("target", ROWS)
+def test_short_pieces_of_k_are_multiplied_at_once(target):
+    """A loop over short pieces goes through four at a time, in one micro-kernel, and through what is left in another."""
+    several, single = (compiled(pieces_kernel, target, M=64, N=64, K=32, READ=read) for read in (False, True))
+
+    def products(k) -> int:
+        return len(re.findall(r"call .*@llvm\.(?:fma|fmuladd)\.", k.asm["llir"]))
+
+    assert several.asm["ttir"].count("= tt.dot") == compiler.PIECES + 1 and single.asm["ttir"].count("= tt.dot") == 1
+    assert products(single) > 0 and products(several) == 2 * products(single)
+
+
+@triton.jit
+def kept_kernel(x_ptr, out_ptr, n, BM: tl.constexpr, BN: tl.constexpr):
+    r, c = tl.arange(0, BM), tl.arange(0, BN)
+    e = tl.exp(tl.load(x_ptr + r[:, None] * BN + c[None, :]))
+    total = tl.sum(tl.sum(e, 0), 0)
+    tl.store(out_ptr + r[:, None] * BN + c[None, :], e / total)
+
+
+@pytest.mark.parametrize("target", ROWS)
+def test_what_is_dear_and_used_twice_is_kept(target):
+    """An exponential that a sum and a store need is computed once and kept in scratch, all of it."""
+    k = compiled(kept_kernel, target, BM=16, BN=64)
+    assert k.metadata.scratch_bytes >= 16 * 64 * 4
