@@ -6,7 +6,9 @@ shared (Triton's disk cache) is made to be. None depends on the kind of CPU, how
 """
 
 import contextlib
+import ctypes
 import functools
+import gc
 import importlib.util
 import inspect
 import os
@@ -85,6 +87,21 @@ def seed(request):
     return (SEED + sum(map(ord, request.node.nodeid))) % (1 << 31)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_code_goes(request):
+    """What a module's kernels were compiled to, a megabyte of texts and code for some, goes with the module: Triton keeps it as long as the kernel."""
+    yield
+    if "triton" in sys.modules:
+        from triport.backends import quick
+        from triton.runtime.jit import JITFunction
+        for kernel in vars(request.module).values():
+            if isinstance(kernel, JITFunction):
+                kernel.device_caches.clear()
+                quick.forget(kernel)
+        gc.collect()
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)(0)  # glibc keeps what is free otherwise
+
+
 @pytest.fixture
 def tmp_cache(tmp_path, monkeypatch):
     """A Triton cache of this test's own: what it launches is compiled."""
@@ -101,6 +118,21 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.gpu)
             if (reason := unavailable(where)):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def own_tiles(monkeypatch):
+    """Each target has the tiles of the product's own table, for two threads, whoever runs the tests: by them machine code is judged."""
+    import torch
+    from triport.ops import tuning
+    monkeypatch.delenv("TRIPORT_TUNED", raising=False)
+    tuning.tuned.cache_clear()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+    monkeypatch.undo()
+    tuning.tuned.cache_clear()
 
 
 #: who serves the ops in a test of parameter `where`

@@ -248,6 +248,18 @@ def test_code_is_unmapped_when_more_is_loaded():
     assert gone == [1] and 5 not in loaded.mapped()
 
 
+def test_llvms_pass_managers_are_freed(monkeypatch):
+    """llvmlite makes one for each compilation, and would keep it."""
+    from llvmlite.binding import ffi
+    freed, real = [], ffi.lib.LLVMPY_DisposeNewModulePassManger
+    monkeypatch.setitem(ffi.lib._fntab, "LLVMPY_DisposeNewModulePassManger", lambda passes: freed.append(1) or real(passes))
+    row = targets.native()
+    for n in (1, 2):
+        machine.optimise(f'target triple = "{row.triple}"\ndefine i64 @f() {{\n  ret i64 {n}\n}}\n', row)
+        gc.collect()
+        assert len(freed) == n
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_keeps_what_its_parent_loaded():
     gone, own = [], []

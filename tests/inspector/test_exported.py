@@ -7,6 +7,7 @@ from triport.backends.spine.trace import trace
 from triport.ops import registry
 from triport.tools.inspector import code, report, targets, verdict
 
+pytestmark = pytest.mark.usefixtures("own_tiles")
 REQUIRED = verdict.requirements("vector>=0.95, spills=0, calls=0, f64=0")
 
 

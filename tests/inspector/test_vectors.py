@@ -1,19 +1,12 @@
 """Every op on every CPU target: its fp32 cases compile to hot loops of vector code without spills, calls or fp64. The target need not be here."""
 
 import pytest
-import torch
 from triport.backends.cpu import targets as rows
 from triport.ops import registry
 from triport.tools.inspector import code, launches, report, targets, verdict
 
 REQUIRED = "vector>=0.95, spills=0, calls=0, f64=0"
-@pytest.fixture(autouse=True)
-def two_threads():
-    """matmul_softmax chooses its tiles by the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("own_tiles")
 
 
 def reports(op, target):
