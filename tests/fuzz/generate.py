@@ -155,7 +155,7 @@ class Generator(Places, Blocks):
         first = const(start, "int32", (), True)
         if kind == "const":
             count = self.rng.randint(0, most)
-            stop, length, least = const(start + count, "int32", (), True), count
+            stop, length = const(start + count, "int32", (), True), count
         elif kind == "raw":
             v = self.rng.choice(raw)
             stop, length = Expr("argument", (), "int32", (), v.name, v.span), max(0, v.span[1] - start)
