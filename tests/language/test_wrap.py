@@ -179,6 +179,20 @@ def test_bounds_of_a_grid_are_known_to_the_launch():
     assert [list(m) for m in made.metadata.most] == [["grid", 0, (2**31 - 1 - 63 * 16384) // 1048576 + 1]]
 
 
+def test_a_launch_beyond_its_bounds_is_not_replayed():
+    """What is replayed is the version with bounds."""
+    from triport.backends import quick, replay
+    out = torch.zeros(64, dtype=torch.int32)
+    for programs, odd in ((5, False), (3000, True)):
+        for _ in range(2):  # the first launch of a kernel is odd in any case
+            replay.recording.launches = seen = []
+            try:
+                quick.launch(program_compare_kernel, (programs,), (out, 9), {"ORDER": "plain", "N": 64})
+            finally:
+                del replay.recording.launches
+        assert (None in seen) == odd and len(seen) == 1 + odd
+
+
 # --- what is proved ---------------------------------------------------------------------------------------------------------
 
 
