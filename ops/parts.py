@@ -26,7 +26,7 @@ def keep_part(stats_ptr, top, total, part, parts, lane, count):
 @triton.jit
 def join_parts(stats_ptr, lane, count, parts, AT_ONCE: tl.constexpr):
     """(maximum, sum of exp(x - maximum)) of all parts of each line; AT_ONCE of them are read together, so that their latencies overlap."""
-    sums_ptr = stats_ptr + parts.to(tl.int64) * count
+    sums_ptr = stats_ptr + tl.cast(parts, tl.int64) * count  # Inductor makes a constexpr of a 1, whatever do_not_specialize says
     if AT_ONCE == 1:
         top = tl.load(stats_ptr + lane, mask=lane < count, other=0.0)
         total = tl.load(sums_ptr + lane, mask=lane < count, other=1.0)

@@ -314,6 +314,18 @@ def test_torch_compile_fullgraph(name, seed):
 
 
 @everywhere
+def test_torch_compile_of_a_softmax_in_one_part(seed):
+    """fp64 has no kernel for whole dimensions: statistics of one part are joined, and Inductor takes a 1 for a constexpr."""
+    if (reason := unavailable("torch-compile")):
+        pytest.skip(reason)
+    a, b = make("ab", seed, (7, 5), (5, 9), dtype=torch.float64)
+    torch._dynamo.reset()
+    for dim in (0, -1):
+        got = torch.compile(lambda a, b: ops.matmul_softmax(a, b, dim), fullgraph=True)(a, b)
+        assert_right(RECORDS["matmul_softmax"], got, [a, b], {"dim": dim})
+
+
+@everywhere
 def test_vmap_and_export(seed):
     x, = make("x", seed, (3, 4, 5))
     assert torch.allclose(torch.vmap(ops.square)(x), x * x)
