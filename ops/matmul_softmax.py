@@ -209,7 +209,7 @@ def matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int = 0) -> torch.Tens
     or -1 (each row does). Returns M x N, contiguous, of that dtype.
 
     Raises `ArgumentError` for shapes that do not fit, other dtypes, dims and mixed devices."""
-    if dim not in (0, 1, -1, -2) or isinstance(dim, bool):
+    if not isinstance(dim, (int, torch.SymInt)) or isinstance(dim, bool) or dim not in (0, 1, -1, -2):
         raise ArgumentError(f"triport.matmul_softmax: argument 'dim' is {dim!r}; it takes 0 (columns) or -1 (rows)")
     if watched(a, b):
         check_tensors("matmul_softmax", a=a, b=b)
