@@ -15,10 +15,11 @@ import triton.language as tl
 
 from ..backends import cuda
 from ..backends.base import ArgumentError, suggest
-from .add_relu import row_tile
+from .add_relu import of_rows, row_tile
+from .autograd import added, wide
 from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, direct, launch,
                      register, replayed, roomy, served, traffic, watched, wrap_triton)
-from .gelu import gelu_slope, gelu_value
+from .gelu import curvature as gelu_curvature, gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
 ACTS = {"relu": (0, torch.relu), "sigmoid": (1, torch.sigmoid),
@@ -67,10 +68,8 @@ def activate(z, ACT: tl.constexpr):
 
 @triton.jit
 def slope(z, ACT: tl.constexpr):
-    """The activation's derivative."""
-    if ACT == 0:
-        return tl.where(z > 0, 1.0, 0.0)
-    elif ACT == 1:
+    """The activation's derivative; not for relu."""
+    if ACT == 1:
         s = sigmoid(z)
         return s * (1.0 - s)
     elif ACT == 2:
@@ -115,7 +114,11 @@ def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale
     mask = (rows[:, None] < m) & (cols[None, :] < n)
     z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
     g = tl.load(grad_ptr + offs, mask=mask).to(z.dtype)
-    tl.store(out_ptr + offs, (g * slope(z, ACT)).to(out_ptr.dtype.element_ty), mask=mask)
+    if ACT == 0:
+        dz = tl.where(z <= 0, 0.0, g)  # not a factor: an infinite gradient times 0 is NaN; NaN counts as passed, as in torch
+    else:
+        dz = g * slope(z, ACT)
+    tl.store(out_ptr + offs, dz.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 def _case(m, n, device="", **kwargs):
@@ -209,18 +212,67 @@ def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Ten
 _add_mul_act_backward = register("add_mul_act_backward", _add_mul_act_backward_body, add_mul_act_backward_kernel)
 
 
-def _setup(ctx, inputs, output):
-    x, y, bias, ctx.m, ctx.act = inputs
-    ctx.save_for_backward(x, y, bias)
+def _of_arguments(dz: torch.Tensor, m: float, needed):
+    """The gradients of x, y and bias, from that of x + m * y + bias."""
+    return dz if needed[0] else None, dz * m if needed[1] else None, of_rows(dz) if needed[2] else None
 
 
-def _backward(ctx, grad):
-    x, y, bias = ctx.saved_tensors
-    dz = torch.ops.triport.add_mul_act_backward(grad, x, y, bias, ctx.m, ctx.act)
-    return dz, dz * ctx.m, dz.sum(dim=tuple(range(x.dim() - 1))) if x.dim() > 1 else dz, None, None
+def _tangent(x: torch.Tensor, m: float, tangents) -> torch.Tensor | None:
+    """The tangent of x + m * y + bias, from those of x, y and bias."""
+    dx, dy, dbias = tangents
+    dz = added(dx, None if dy is None else dy * m, dbias)
+    return None if dz is None else dz.expand_as(x)
 
 
-_add_mul_act.register_autograd(_backward, setup_context=_setup)
+def _jvp(inputs, out, tangents):
+    x, y, bias, m, act, *_ = inputs
+    return torch.ops.triport.add_mul_act_backward(_tangent(x, m, tangents), x, y, bias, m, act)
+
+
+_add_mul_act.derive(keep=lambda inputs, out: inputs[:3], jvp=_jvp, backward=lambda kept, params, grad, needed: _of_arguments(
+    torch.ops.triport.add_mul_act_backward(grad, *kept, *params[:2]), params[0], needed))
+
+
+def curvature(z: torch.Tensor, act: str) -> torch.Tensor:
+    """The activation's second derivative, by torch's ops, so it has derivatives of its own."""
+    if act == "relu":
+        return torch.zeros_like(z)
+    if act == "gelu":
+        return gelu_curvature(z)
+    if act == "tanh":
+        t = torch.tanh(z)
+        return -2 * t * (1 - t * t)
+    if act == "silu":
+        z = z.clamp(-800, 800)  # it is 0 from there on in any dtype, and 0 times infinity is not
+    s = torch.sigmoid(z)
+    return s * (1 - s) * (1 - 2 * s if act == "sigmoid" else 2 + z * (1 - 2 * s))
+
+
+def _bent(x, y, bias, m, act, *factors) -> torch.Tensor:
+    """The activation's second derivative times factors, in at least fp32."""
+    out = curvature(wide(x) + m * wide(y) + wide(bias), act)
+    for f in factors:
+        out = out * wide(f)
+    return out
+
+
+def _backward_twice(kept, params, outer, needed):
+    grad, *arguments = kept
+    dz = torch.ops.triport.add_mul_act_backward(outer, *arguments, *params) if needed[0] else None
+    if not any(needed[1:]):
+        return dz, None, None, None
+    ways = _of_arguments(_bent(*arguments, *params, outer, grad), params[0], needed[1:])
+    return dz, *(None if w is None else w.to(grad.dtype) for w in ways)
+
+
+def _backward_jvp(inputs, out, tangents):
+    (grad, *arguments), (dgrad, *others) = inputs, tangents
+    dz = _tangent(grad, arguments[3], others)
+    return added(None if dgrad is None else torch.ops.triport.add_mul_act_backward(dgrad, *arguments),
+                 None if dz is None else _bent(*arguments, grad, dz).to(grad.dtype))
+
+
+_add_mul_act_backward.derive(keep=lambda inputs, out: inputs[:4], backward=_backward_twice, jvp=_backward_jvp)
 
 
 def _check_plain(op: str, m, act):

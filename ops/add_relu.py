@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from .autograd import added
 from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2, planned,
                      register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
@@ -80,17 +81,26 @@ def _add_relu_cuda(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 _add_relu = register("add_relu", _add_relu_body, add_relu_kernel, cuda=_add_relu_cuda)
 
 
-def _setup(ctx, inputs, output):
-    ctx.save_for_backward(output)
-    ctx.rank = inputs[0].dim()
+def of_rows(grad: torch.Tensor) -> torch.Tensor:
+    """The gradient of a bias row, from that of what it was added to."""
+    return grad.sum(dim=tuple(range(grad.dim() - 1))) if grad.dim() > 1 else grad
 
 
-def _backward(ctx, grad):
-    dx = grad * (ctx.saved_tensors[0] > 0)
-    return dx, dx.sum(dim=tuple(range(ctx.rank - 1))) if ctx.rank > 1 else dx
+def _through(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """0 where relu's result is 0, whatever `grad` is there (infinity times 0 is NaN); NaN counts as passed, as in torch."""
+    return torch.ops.aten.threshold_backward(grad, out, 0)
 
 
-_add_relu.register_autograd(_backward, setup_context=_setup)
+def _backward(kept, params, grad, needed):
+    dz = _through(grad, *kept)
+    return dz, of_rows(dz) if needed[1] else None
+
+
+def _jvp(inputs, out, tangents):
+    return _through(added(*tangents).expand_as(out), out)
+
+
+_add_relu.derive(keep=lambda inputs, out: (out,), backward=_backward, jvp=_jvp)
 
 
 @replayed(2)

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import inspect
 import threading
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable
@@ -29,6 +30,7 @@ from triton.runtime.jit import JITFunction
 from ..backends import choice, drivers, quick, replay
 from ..backends import get as get_backend
 from ..backends.base import ArgumentError, Unsupported, sources_digest
+from . import autograd
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int32, torch.int64)
@@ -227,14 +229,26 @@ class Registered:
     op: Callable
     by: Callable | None
 
-    def register_autograd(self, backward, setup_context):
-        self.op.register_autograd(backward, setup_context=setup_context)
-        if self.by is not None:
-            def backward_by(ctx, *grads):
-                out = backward(ctx, *grads)
-                return (*(out if isinstance(out, tuple) else (out,)), None)
+    def _each(self):
+        """(name, OpOverload, number of leading tensor arguments) of both."""
+        for op in (self.op, self.by):
+            if op is not None:
+                schema = op._opoverload._schema
+                yield schema.name, op._opoverload, sum(isinstance(a.type, torch.TensorType) for a in schema.arguments)
 
-            self.by.register_autograd(backward_by, setup_context=lambda ctx, inputs, output: setup_context(ctx, inputs[:-1], output))
+    def derive(self, **rule):
+        """Register the derivatives (see `autograd.Derivatives`)."""
+        self.at("Autograd", lambda op, count: autograd.kernel(op, count, autograd.Derivatives(**rule)))
+
+    def at(self, key: str, kernel: Callable):
+        """`kernel(op, number of its leading tensor arguments)` is what the dispatcher calls for an op at a key."""
+        for name, op, count in self._each():
+            with warnings.catch_warnings():  # that it replaces the kernel for Autograd which a custom op comes with
+                warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)
+                _library.impl(name, kernel(op, count), key, with_keyset=True, allow_override=True)
+
+
+_library = torch.library.Library("triport", "FRAGMENT")  # holds the kernels of keys that a custom op has no call for, or none that will do
 
 
 def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callable | None = None) -> Registered:

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from .autograd import added, wide
 from .common import (FLOATS, WITH_CUDA, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, gpu_blocks, launch,
                      register, replayed, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
@@ -122,8 +123,37 @@ def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 _gelu_backward = register("gelu_backward", _gelu_backward_body, gelu_backward_kernel)
-_gelu.register_autograd(lambda ctx, grad: torch.ops.triport.gelu_backward(grad, ctx.saved_tensors[0]),
-                        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
+_gelu.derive(keep=lambda inputs, out: inputs[:1],
+             backward=lambda kept, params, grad, needed: (torch.ops.triport.gelu_backward(grad, *kept),),
+             jvp=lambda inputs, out, tangents: torch.ops.triport.gelu_backward(tangents[0], inputs[0]))
+
+
+def curvature(x: torch.Tensor) -> torch.Tensor:
+    """The second derivative, 2 s1 v1 + x (s2 v1^2 + s1 v2), with s = sigmoid(v), v = 2 u; by torch's ops, so it has derivatives of its own."""
+    x = x.clamp(-30, 30)  # it is 0 from there on in any dtype, and no factor is infinite before
+    c = 1.5957691216057308
+    v, v1, v2 = c * x * (1 + 0.044715 * x * x), c * (1 + 0.134145 * x * x), c * 0.26829 * x
+    s = torch.sigmoid(v)
+    s1 = s * (1 - s)
+    return s1 * (2 * v1 + x * ((1 - 2 * s) * v1 * v1 + v2))
+
+
+def _bent(factor: torch.Tensor, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """factor * grad * curvature(x), in x's dtype."""
+    return (wide(factor) * wide(grad) * curvature(wide(x))).to(x.dtype)
+
+
+def _backward_twice(kept, params, outer, needed):
+    grad, x = kept
+    return (torch.ops.triport.gelu_backward(outer, x) if needed[0] else None, _bent(outer, grad, x) if needed[1] else None)
+
+
+def _backward_jvp(inputs, out, tangents):
+    (grad, x), (dgrad, dx) = inputs, tangents
+    return added(None if dgrad is None else torch.ops.triport.gelu_backward(dgrad, x), None if dx is None else _bent(dx, grad, x))
+
+
+_gelu_backward.derive(keep=lambda inputs, out: inputs, backward=_backward_twice, jvp=_backward_jvp)
 
 
 @replayed(1)

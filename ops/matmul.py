@@ -19,6 +19,7 @@ from ..backends import cuda
 from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, planned,
                      register, replayed, roomy, served, traffic, watched, wrap_triton)
 from . import product_tma
+from .autograd import added
 from .product import product_tile, tile_of_program
 from .tuning import Tiles
 
@@ -202,18 +203,19 @@ def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 _matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tma_kernel, cuda=_matmul_cuda)
 
 
-def _setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
+def product_backward(a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, needed):
+    """Of a @ b: (gradient of a, gradient of b), None where it is not needed."""
+    return (torch.ops.triport.matmul(grad, b.T) if needed[0] else None, torch.ops.triport.matmul(a.T, grad) if needed[1] else None)
 
 
-def _backward(ctx, grad):
-    a, b = ctx.saved_tensors
-    da = torch.ops.triport.matmul(grad, b.T) if ctx.needs_input_grad[0] else None
-    db = torch.ops.triport.matmul(a.T, grad) if ctx.needs_input_grad[1] else None
-    return da, db
+def product_jvp(inputs, out, tangents) -> torch.Tensor:
+    """The tangent of a @ b; inputs: a, b and maybe more."""
+    (a, b, *_), (da, db) = inputs, tangents
+    return added(None if da is None else torch.ops.triport.matmul(da, b), None if db is None else torch.ops.triport.matmul(a, db))
 
 
-_matmul.register_autograd(_backward, setup_context=_setup)
+_matmul.derive(keep=lambda inputs, out: inputs[:2], backward=lambda kept, params, grad, needed: product_backward(*kept, grad, needed),
+               jvp=product_jvp)
 
 
 @replayed(2)

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from .common import (WITH_CUDA, Case, Op, cdiv, check_tensors, direct, known, launch, next_power_of_2,
                      register, replayed, served, traffic, watched, wrap_triton)
-from .matmul import SMALLEST, begun, cuda_product, multiprocessors, tile_for
+from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, tile_for
 from . import product_tma
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
@@ -187,20 +187,16 @@ _matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_k
                            cuda=_matmul_softmax_cuda)
 
 
-def _setup(ctx, inputs, output):
-    ctx.dim = inputs[2]
-    ctx.save_for_backward(inputs[0], inputs[1], output)
+def _backward(kept, params, grad, needed):
+    a, b, y = kept
+    return product_backward(a, b, torch.ops.triport.softmax_backward(grad, y, params[0]), needed)
 
 
-def _backward(ctx, grad):
-    a, b, y = ctx.saved_tensors
-    dz = torch.ops.triport.softmax_backward(grad, y, ctx.dim)
-    da = torch.ops.triport.matmul(dz, b.T) if ctx.needs_input_grad[0] else None
-    db = torch.ops.triport.matmul(a.T, dz) if ctx.needs_input_grad[1] else None
-    return da, db, None
+def _jvp(inputs, out, tangents):
+    return torch.ops.triport.softmax_backward(product_jvp(inputs, out, tangents), out, inputs[2])
 
 
-_matmul_softmax.register_autograd(_backward, setup_context=_setup)
+_matmul_softmax.derive(keep=lambda inputs, out: (*inputs[:2], out), backward=_backward, jvp=_jvp)
 
 
 @replayed(2)

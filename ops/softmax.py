@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from .autograd import added, wide
 from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
                      next_power_of_2, planned, register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .parts import exp_of, join_parts, keep_part
@@ -298,14 +299,31 @@ def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> tor
 _softmax_backward = register("softmax_backward", _softmax_backward_body, softmax_backward_kernel)
 
 
-def _setup(ctx, inputs, output):
-    ctx.dim = inputs[1]
-    ctx.save_for_backward(output)
+_softmax.derive(keep=lambda inputs, out: (out,),
+                backward=lambda kept, params, grad, needed: (torch.ops.triport.softmax_backward(grad, kept[0], params[0]),),
+                jvp=lambda inputs, out, tangents: torch.ops.triport.softmax_backward(tangents[0], out, inputs[1]))
 
 
-_softmax.register_autograd(
-    lambda ctx, grad: (torch.ops.triport.softmax_backward(grad, ctx.saved_tensors[0], ctx.dim), None),
-    setup_context=_setup)
+def _backward_twice(kept, params, outer, needed):
+    """Of y (g - sum of g y): towards g it is the same again, with `outer` for g."""
+    (grad, y), (dim, *_) = kept, params
+    dy = None
+    if needed[1]:
+        g, w, p = wide(grad), wide(outer), wide(y)
+        dy = (w * (g - (g * p).sum(dim, keepdim=True)) - g * (w * p).sum(dim, keepdim=True)).to(y.dtype)
+    return torch.ops.triport.softmax_backward(outer, y, dim) if needed[0] else None, dy
+
+
+def _backward_jvp(inputs, out, tangents):
+    (grad, y, dim, *_), (dgrad, dy) = inputs, tangents
+    along_y = None
+    if dy is not None:
+        g, p, t = wide(grad), wide(y), wide(dy)
+        along_y = (t * (g - (g * p).sum(dim, keepdim=True)) - p * (g * t).sum(dim, keepdim=True)).to(y.dtype)
+    return added(None if dgrad is None else torch.ops.triport.softmax_backward(dgrad, y, dim), along_y)
+
+
+_softmax_backward.derive(keep=lambda inputs, out: inputs[:2], backward=_backward_twice, jvp=_backward_jvp)
 
 
 @replayed(1)

@@ -75,8 +75,8 @@ def _square_cuda(x: torch.Tensor) -> torch.Tensor:
 
 
 _square = register("square", _square_body, square_kernel, cuda=_square_cuda)
-_square.register_autograd(lambda ctx, grad: grad * (2 * ctx.saved_tensors[0]),
-                          setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
+_square.derive(keep=lambda inputs, out: inputs[:1], backward=lambda kept, params, grad, needed: (grad * (2 * kept[0]),),
+               jvp=lambda inputs, out, tangents: tangents[0] * (2 * inputs[0]))
 
 
 @replayed(1)

@@ -1,0 +1,105 @@
+"""Derivatives of registered ops: backward, forward mode, derivatives of either, and all of torch.func's transforms.
+
+`register_autograd` of torch.library knows backward only: forward-mode tangents are dropped in silence, and torch.func's
+transforms raise. So each op has a kernel of ours for the dispatcher's key Autograd. It is a `torch.autograd.Function` of one level: where
+transforms are nested the dispatcher calls it once for each of them, with that level's tensors, and what it calls in turn goes to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """An op's derivatives, in terms of ops that have derivatives themselves.
+
+    keep(inputs, out): the tensors among them that `backward` takes. backward(kept, params, grad, needed): a gradient for each tensor
+    argument, None where it is not needed[k]; params: the arguments behind the tensors. jvp(inputs, out, tangents): the result's tangent; inputs:
+    all arguments, tangents: of each tensor argument, None where it has none (one at least has). Behind an op's own arguments there may be
+    the backend's name."""
+
+    keep: Callable
+    backward: Callable
+    jvp: Callable
+
+
+def value_and_tangent(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(value, tangent) at the dispatcher's present level of forward mode. (That of `forward_ad` is not set where a graph of Dynamo's runs.)"""
+    return torch._VF._unpack_dual(t, level=0)
+
+
+def followed(*args) -> bool:
+    """Does autograd, of either mode, follow a call with these arguments?"""
+    return ((torch.is_grad_enabled() and torch._C._any_requires_grad(*args))
+            or any(value_and_tangent(t)[1] is not None for t in args if isinstance(t, torch.Tensor)))
+
+
+def below(op, keyset, args):
+    """`op` for the dispatcher's keys under Autograd."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+
+def _outer(op, keyset, args):
+    """As `below`, from within a Function's forward, which has switched both modes off: the transforms further out follow the op, too."""
+    if not torch._C._are_functorch_transforms_active():
+        return below(op, keyset, args)
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        return below(op, keyset, args)
+
+
+def kernel(op, count: int, rule: Derivatives) -> Callable:
+    """What the dispatcher is to call for `op` (an OpOverload, whose first `count` arguments are tensors) at its key Autograd."""
+
+    def forward(ctx, keyset, *args):
+        out = _outer(op, keyset, args)
+        ctx.params = args[count:]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*rule.keep(args, out))
+        ctx.save_for_forward(*args[:count], out)
+        return out
+
+    def backward(ctx, grad):
+        none = (None,) * len(ctx.params)
+        if grad is None:
+            return (None,) * (1 + count) + none
+        return (None, *rule.backward(ctx.saved_tensors, ctx.params, grad, ctx.needs_input_grad[1:1 + count]), *none)
+
+    def jvp(ctx, _, *tangents):
+        # Values without this level's tangents, with forward mode on: it is the levels further out that follow what is computed here.
+        *tensors, out = (value_and_tangent(t)[0] for t in ctx.saved_tensors)
+        with forward_ad._set_fwd_grad_enabled(True):
+            return rule.jvp((*tensors, *ctx.params), out, tangents[:count])
+
+    # In autograd's graph its nodes are called so, with Backward behind it.
+    Followed = type(f"triport_{op._opname}_", (_SingleLevelFunction,),
+                    {"forward": staticmethod(forward), "backward": staticmethod(backward), "jvp": staticmethod(jvp)})
+
+    def autograd(keyset, *args):  # without a look whether anything follows: for tangents that takes as long
+        if not torch._C._are_functorch_transforms_active():
+            return Followed.apply(keyset, *args)
+        with enable_single_level_autograd_function():
+            return Followed.apply(keyset, *args)
+
+    return autograd
+
+
+def added(*terms):
+    """The sum of those that are not None."""
+    total = None
+    for t in terms:
+        if t is not None:
+            total = t if total is None else total + t
+    return total
+
+
+def wide(t: torch.Tensor) -> torch.Tensor:
+    """`t` in the type that kernels compute in: at least fp32."""
+    return t if t.dtype in (torch.float32, torch.float64) else t.float()
