@@ -15,10 +15,12 @@ import triton.language as tl
 
 from ..backends import cuda
 from ..backends.base import ArgumentError, suggest
+from . import autograd
 from .add_relu import of_rows, row_tile
+from .aliasing import elements_share, overlaps
 from .autograd import added, wide
-from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, direct, launch,
-                     register, replayed, roomy, served, traffic, watched, wrap_triton)
+from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, compiling,
+                     direct, launch, register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .gelu import curvature as gelu_curvature, gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
@@ -171,26 +173,37 @@ def _add_mul_act_cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
 _add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel, cuda=_add_mul_act_cuda)
 
 
+def _check_writable(x: torch.Tensor):
+    """No two elements of `x` lie at one place."""
+    if elements_share(x):
+        raise ArgumentError("triport.add_mul_act_: argument 'x' is expanded or overlaps itself: several elements share memory, so it "
+                            "cannot be written in place; use x.clone()")
+
+
 def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
     number = _checked("add_mul_act_", x, y, bias, act)
+    _check_writable(x)
     if not x.numel():
         return
     rows, n = x.numel() // x.shape[-1], x.shape[-1]
     r, c = row_tile(x, n)
-    flat = as_rows(x)
-    out = flat if x.is_contiguous() else torch.empty_like(flat)
+    flat, other, row = as_rows(x), as_rows(y), bias.contiguous()
+    over = x.is_contiguous() and not overlaps(flat, other) and not overlaps(flat, row)
+    out = flat if over else torch.empty_like(flat)
     launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, r), cdiv(n, c)),
-           flat, as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
-    if not x.is_contiguous():
+           flat, other, row, out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+    if not over:
         x.copy_(out.view(x.shape))
 
 
 def _add_mul_act__cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float, act: str) -> None:
     number = _checked("add_mul_act_", x, y, bias, act)
-    flat = x.contiguous()
-    _launch_cuda(flat, y, bias, flat, m, number)  # an element is read before it is written, by who writes it
-    if flat is not x:
-        x.copy_(flat)
+    _check_writable(x)
+    flat, y, bias = x.contiguous(), y.contiguous(), bias.contiguous()
+    out = torch.empty_like(flat) if overlaps(flat, y) or overlaps(flat, bias) else flat
+    _launch_cuda(flat, y, bias, out, m, number)  # an element is read before it is written, by who writes it
+    if out is not x:
+        x.copy_(out)
 
 
 _add_mul_act_ = register("add_mul_act_", _add_mul_act__body, add_mul_act_kernel, mutates_args={"x"}, cuda=_add_mul_act__cuda)
@@ -275,6 +288,21 @@ def _backward_jvp(inputs, out, tangents):
 _add_mul_act_backward.derive(keep=lambda inputs, out: inputs[:4], backward=_backward_twice, jvp=_backward_jvp)
 
 
+def _by_copy(keyset, x, *others):
+    """In place in two steps, which autograd can follow and vmap can take apart."""
+    _check_writable(x)
+    ops = torch.ops.triport
+    x.copy_((ops.add_mul_act if len(others) == 4 else ops.add_mul_act_by)(x.clone(), *others))  # what it saves of x must last
+
+
+def _followed(op, count):
+    return lambda keyset, *args: _by_copy(keyset, *args) if autograd.followed(*args) else autograd.below(op, keyset, args)
+
+
+_add_mul_act_.at("Autograd", _followed)
+_add_mul_act_.at("FuncTorchBatched", lambda op, count: _by_copy)
+
+
 def _check_plain(op: str, m, act):
     """`m` is a number and `act` a known name, before either reaches a schema or a key."""
     if isinstance(m, bool) or not isinstance(m, (int, float, torch.SymInt, torch.SymFloat)):
@@ -299,19 +327,21 @@ def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float =
 
 
 def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
-    """As `add_mul_act`, written over x, which it returns. x may not require grad. Raises also where elements of x share
-    memory (an expanded tensor)."""
+    """As `add_mul_act`, written over x, which it returns; autograd follows, and finds x changed where it had saved it. y and bias may share
+    memory with x: they are read as they were before. Raises also for a leaf x that requires grad, and where elements of x share memory."""
     _check_plain("add_mul_act_", m, act)
     check_tensors("add_mul_act_", x=x, y=y, bias=bias)
-    if x.requires_grad and torch.is_grad_enabled():
-        raise ArgumentError("triport.add_mul_act_: argument 'x' requires grad; use add_mul_act, or torch.no_grad()")
-    if any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape)):
-        raise ArgumentError("triport.add_mul_act_: argument 'x' is expanded: several elements share memory, so it "
-                            "cannot be written in place; use x.clone()")
+    if x.requires_grad and x.is_leaf and torch.is_grad_enabled():
+        raise ArgumentError("triport.add_mul_act_: argument 'x' is a leaf that requires grad; use add_mul_act, or torch.no_grad()")
+    if not compiling():  # Dynamo cannot sort strides that are symbols; the op's body sees to it when the graph is made
+        _check_writable(x)
     if watched(x, y, bias):
         served("add_mul_act_", x, y, bias, m, act)
-    else:
+        return x
+    try:
         direct(_add_mul_act__body, (x, y, bias), float(m), act)
+    finally:  # under no dispatcher nobody else tells autograd; a body that fails may have written some of x
+        torch.autograd.graph.increment_version(x)
     return x
 
 

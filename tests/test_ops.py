@@ -496,7 +496,7 @@ BAD = [
     (lambda: ops.add_mul_act(X, X, B, m=10**400), "argument 'm' is an int of 1329 bits"),
     (lambda: ops.add_mul_act_(X.clone(), X, B, m=-10**400), "argument 'm' is an int of 1329 bits"),
     (lambda: ops.add_mul_act_([1.0], X, B), "argument 'x' is list"),
-    (lambda: ops.add_mul_act_(X.clone().requires_grad_(), X, B), "requires grad"),
+    (lambda: ops.add_mul_act_(X.clone().requires_grad_(), X, B), "is a leaf that requires grad"),
     (lambda: ops.add_mul_act_(torch.ones(1, 4).expand(3, 4), X, B), "expanded"),
 ]
 
