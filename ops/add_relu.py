@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from . import autocast
 from .autograd import added
 from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2, planned,
                      register, replayed, roomy, served, traffic, watched, wrap_triton)
@@ -101,6 +102,7 @@ def _jvp(inputs, out, tangents):
 
 
 _add_relu.derive(keep=lambda inputs, out: (out,), backward=_backward, jvp=_jvp)
+_add_relu.autocast(autocast.widest)
 
 
 @replayed(2)

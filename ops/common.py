@@ -30,7 +30,7 @@ from triton.runtime.jit import JITFunction
 from ..backends import choice, drivers, quick, replay
 from ..backends import get as get_backend
 from ..backends.base import ArgumentError, Unsupported, sources_digest
-from . import autograd
+from . import autocast, autograd
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int32, torch.int64)
@@ -240,6 +240,11 @@ class Registered:
         """Register the derivatives (see `autograd.Derivatives`)."""
         self.at("Autograd", lambda op, count: autograd.kernel(op, count, autograd.Derivatives(**rule)))
 
+    def autocast(self, dtype_of: Callable, result: Callable | None = None):
+        """Register what torch.autocast casts (see `autocast.kernel`)."""
+        for device, key in autocast.KEYS.items():
+            self.at(key, lambda op, count, device=device: autocast.kernel(op, count, dtype_of, device, result))
+
     def at(self, key: str, kernel: Callable):
         """`kernel(op, number of its leading tensor arguments)` is what the dispatcher calls for an op at a key."""
         for name, op, count in self._each():
@@ -418,13 +423,13 @@ _direct = threading.local()  # .on: this thread runs an op's body itself, under 
 
 
 def watched(*tensors: torch.Tensor) -> bool:
-    """Must a call go through torch's dispatcher? Yes where something follows it: a tracer, autograd, a mode, the profiler,
-    a tensor subclass or a device other than the CPU. Otherwise the op's body may be run as it is, which saves some 50
+    """Must a call go through torch's dispatcher? Yes where something follows it: a tracer, autograd, autocast, a mode, the
+    profiler, a tensor subclass or a device other than the CPU. Otherwise the op's body may be run as it is, which saves some 50
     microseconds a call."""
     if torch.compiler.is_compiling():
         return True
     if (_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None
-            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _INTERPRETED or choice.in_use):
+            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _autocast() or _INTERPRETED or choice.in_use):
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
@@ -441,6 +446,7 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _functorch_level = torch._C._functorch.maybe_current_level
 _jit_tracing = torch._C._get_tracing_state
+_autocast = torch._C._is_any_autocast_enabled
 
 
 def direct(body: Callable, tensors: tuple, *params):

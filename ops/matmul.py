@@ -18,7 +18,7 @@ import triton.language as tl
 from ..backends import cuda
 from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, planned,
                      register, replayed, roomy, served, traffic, watched, wrap_triton)
-from . import product_tma
+from . import autocast, product_tma
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .tuning import Tiles
@@ -216,6 +216,7 @@ def product_jvp(inputs, out, tangents) -> torch.Tensor:
 
 _matmul.derive(keep=lambda inputs, out: inputs[:2], backward=lambda kept, params, grad, needed: product_backward(*kept, grad, needed),
                jvp=product_jvp)
+_matmul.autocast(autocast.lower)
 
 
 @replayed(2)

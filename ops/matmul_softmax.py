@@ -18,7 +18,7 @@ import triton.language as tl
 from .common import (WITH_CUDA, Case, Op, cdiv, check_tensors, direct, known, launch, next_power_of_2,
                      register, replayed, served, traffic, watched, wrap_triton)
 from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, tile_for
-from . import product_tma
+from . import autocast, product_tma
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
 from .tuning import Tiles
@@ -197,6 +197,7 @@ def _jvp(inputs, out, tangents):
 
 
 _matmul_softmax.derive(keep=lambda inputs, out: (*inputs[:2], out), backward=_backward, jvp=_jvp)
+_matmul_softmax.autocast(autocast.lower, result=autocast.fp32_on_cuda)  # as a product, then a softmax
 
 
 @replayed(2)

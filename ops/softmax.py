@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from . import autocast
 from .autograd import added, wide
 from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
                      next_power_of_2, planned, register, replayed, roomy, served, traffic, watched, wrap_triton)
@@ -302,6 +303,7 @@ _softmax_backward = register("softmax_backward", _softmax_backward_body, softmax
 _softmax.derive(keep=lambda inputs, out: (out,),
                 backward=lambda kept, params, grad, needed: (torch.ops.triport.softmax_backward(grad, kept[0], params[0]),),
                 jvp=lambda inputs, out, tangents: torch.ops.triport.softmax_backward(tangents[0], out, inputs[1]))
+_softmax.autocast(autocast.fp32_on_cuda)
 
 
 def _backward_twice(kept, params, outer, needed):

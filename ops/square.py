@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from . import autocast
 from .common import (FLOATS, INTS, WITH_CUDA, Case, Op, blocks, cdiv, check, check_tensors, dense, direct, gpu_blocks, launch, register,
                      replayed, served, traffic, watched, wrap_triton)
 from .tuning import Tiles
@@ -77,6 +78,7 @@ def _square_cuda(x: torch.Tensor) -> torch.Tensor:
 _square = register("square", _square_body, square_kernel, cuda=_square_cuda)
 _square.derive(keep=lambda inputs, out: inputs[:1], backward=lambda kept, params, grad, needed: (grad * (2 * kept[0]),),
                jvp=lambda inputs, out, tangents: tangents[0] * (2 * inputs[0]))
+_square.autocast(autocast.fp32_on_cuda)  # as powers
 
 
 @replayed(1)
