@@ -53,10 +53,9 @@ class Session:
         folder = self.options.out
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{seed}.py").write_text(repro.script(program, failure))
-        key = failure.kind if failure.kind in ("values", "crash", "hang") else failure.detail[-80:]
         with self.lock:
-            self.kinds[key] = self.kinds.get(key, 0) + 1
-            if self.options.tries == 0 or self.kinds[key] > self.options.reduce_each:
+            self.kinds[failure.cause] = self.kinds.get(failure.cause, 0) + 1
+            if self.options.tries == 0 or self.kinds[failure.cause] > self.options.reduce_each:
                 return
         small, how = reduce(program, failure, worker.test, self.options.tries)
         (folder / f"{seed}_small.py").write_text(repro.script(small, how))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,13 @@ class Failure:
     detail: str
     launch: int = 0
 
+    @property
+    def cause(self) -> str:
+        """What two failures of one cause have in common: of an error its text without files, names and numbers."""
+        return self.kind if self.kind == "values" else f"{self.kind}: {re.sub(r'/[^ ]*|[a-z]*[0-9][a-z0-9]*|<.*?>', '', self.detail)[:300]}"
+
     def same(self, other) -> bool:
-        return other is not None and self.kind == other.kind and (self.kind == "values" or self.detail[:60] == other.detail[:60])
+        return other is not None and self.cause == other.cause
 
 
 def load_module(text: str, folder: Path):

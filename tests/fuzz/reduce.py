@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from . import evaluate, source
 from .operations import Invalid
@@ -88,8 +89,8 @@ class Reducer:
         self.best, self.failure, self.test, self.left = program, failure, test, tries
 
     def attempt(self, candidate: Program) -> bool:
-        """Keep a candidate that fails as the program did."""
-        if self.left <= 0 or not well_formed(candidate):
+        """Keep a candidate that is smaller and fails as the program did."""
+        if self.left <= 0 or not cost(candidate) < cost(self.best) or not well_formed(candidate):
             return False
         try:
             for launch in candidate.launches:
@@ -166,17 +167,16 @@ class Reducer:
             if isinstance(s, If):
                 yield s.then
                 yield s.other
-                yield [If(s.condition, [], s.other)]
-                yield [If(s.condition, s.then, [])]
+                if s.other:
+                    yield [If(s.condition, [Nothing()], s.other)]
+                    yield [If(s.condition, s.then, [])]
             elif isinstance(s, For):
                 first = Assign((s.name,), (dataclasses.replace(s.start, attr={"value": 0, "literal": False})
                                            if s.start.op == "const" else constant(s.start),))
                 yield [first, *s.body]
                 zero, one, two = (Expr("const", (), "int32", (), {"value": n, "literal": True}) for n in (0, 1, 2))
                 for stop in (one, two):
-                    if not (s.start.op == "const" and s.start.attr["value"] == 0 and s.stop.op == "const" and s.step == 1
-                            and s.stop.attr["value"] <= stop.attr["value"]):
-                        yield [For(s.name, zero, stop, 1, s.body)]
+                    yield [For(s.name, zero, stop, 1, s.body)]
                 if s.form != "range":
                     yield [dataclasses.replace(s, form="range")]
             elif isinstance(s, While):
@@ -242,6 +242,8 @@ class Reducer:
                 given += 1
             if given > 6:
                 break
+        if e.op == "advance" and e.args[0].op == "pointer":
+            yield Expr("pointer", e.args[1:], "pointer", e.shape, e.args[0].attr)
         if e.op == "load" and len(e.args) == 3:
             yield dataclasses.replace(e, args=e.args[:1], attr=None)
         if e.op in ("and", "or") and e.dtype == "int1":
@@ -298,7 +300,13 @@ keep: list = []
 
 
 def cost(program: Program) -> tuple:
-    return len(source.kernel(program)), sum(1 for _ in program.nodes()), len(program.buffers) + len(program.scalars)
+    """Lines, parts of expressions, arguments, then what makes it no shorter but plainer: launches, blocks, buffers, numbers."""
+    nodes = list(program.nodes())
+    consts = [min(abs(float(e.attr["value"])), 1e6) for e in nodes if e.op == "const"]
+    texts = len(source.module(program).splitlines())
+    return (texts, len(nodes), len(program.buffers) + len(program.scalars), sum(math.prod(x.grid) for x in program.launches),
+            sum(sum(e.shape) for e in nodes), sum(s.size for s in program.storages) + sum(b.offset for b in program.buffers),
+            sum(not s.specialize for s in program.scalars), sum(s.form != "range" for s in program.statements() if isinstance(s, For)), sum(consts))
 
 
 def reduce(program: Program, failure, test, tries: int = 600):
