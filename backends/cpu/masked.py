@@ -41,7 +41,7 @@ def as_plain_stores(text: str) -> str:
             else:
                 lines.append(f"  %{name} = shufflevector {m['vector']} {m['value']}, {m['vector']} poison, <{length} x i32> <{picked}>{dbg}")
             lines.append(f"  %{name}.p = getelementptr {m['elem']}, ptr {m['ptr']}, i64 {start}{dbg}")
-            known = math.gcd(align, start * ir.bits_of(m["elem"]) // 8)  # gcd(x, 0) is x
+            known = math.gcd(align, start * (16 if m["elem"] == "bfloat" else ir.bits_of(m["elem"])) // 8)  # gcd(x, 0) is x
             lines.append(f"  store {ty} %{name}, ptr %{name}.p, align {known}{dbg}")
         return "\n".join(lines)
 

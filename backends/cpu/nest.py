@@ -300,10 +300,9 @@ class Nest:
             return a.plus(b, 1 if name == "arith.addi" else -1)
         if name == "arith.muli":
             a, b = (self.affine(o, dims) for o in op.operands)
-            if b.uniform:
-                return a.times(b.base)
-            if a.uniform:
-                return b.times(a.base)
+            if b.uniform or a.uniform:
+                product = a.times(b.base) if b.uniform else b.times(a.base)
+                return replace(product, exact=a.exact + b.exact)
         if name == "arith.shli":
             a, b = (self.affine(o, dims) for o in op.operands)
             c = poly_const(b.base) if b.uniform else None

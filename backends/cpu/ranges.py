@@ -16,15 +16,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .analysis import Poly, expanded, poly_const
+from .analysis import Poly, poly_const
 from .ir import Val, const, i64
 
-#: the trips of a loop are taken to be below this: twelve days of a nanosecond each
-_TRIPS = 1 << 50
-#: how large a 64-bit scalar may be where a form of it is used for loop bounds, which is checked
-_WIDE = 1 << 56
-#: sums are made in 64 bits, so their parts must stay below this
+#: how many trips a loop may have made, and how large a 64-bit scalar may be, where forms of them are used for loop bounds: both are checked
+_TRIPS, _WIDE = 1 << 30, 1 << 56
+#: differences of two sides are made in 64 bits, so each must stay below this
 _LIMIT = 1 << 62
+
+
+def _limit(bits: int) -> int:
+    """What numbers of so many bits stay below: of 64 a difference has to fit, too."""
+    return min(1 << (bits - 1), _LIMIT)
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,12 @@ def decided(check: Check, shape) -> bool | None:
     if None not in constants:
         ends = [0 if n == 0 else c * spread for n, (c, (_, spread)) in enumerate(zip(constants, parts))]
         low, high = (constants[0] + sum(f(0, e) for e in ends) for f in (min, max))
-        return -(1 << (check.bits - 1)) <= low and high < 1 << (check.bits - 1)
+        return -_limit(check.bits) <= low and high < _limit(check.bits)
+    if None not in constants[1:] and sum(abs(c) * spread for c, (_, spread) in zip(constants[1:], parts[1:])) >= 1 << check.bits:
+        return False
     if not check.coef and len(check.base) == 1:
         (m, c), = check.base
-        if len(m) == 1 and c == 1 and not isinstance(m[0], Val) and _bits(m[0]) <= check.bits:
+        if len(m) == 1 and c == 1 and not isinstance(m[0], Val) and _bits(m[0]) <= min(check.bits, 57):
             return True
     if sum(_size(p, max(spread, 1)) for p, spread in parts) >= _LIMIT:
         return False
@@ -88,36 +93,71 @@ def decided(check: Check, shape) -> bool | None:
 
 
 def _wide(scalar) -> bool:
-    return not isinstance(scalar, Val) and _bits(scalar) > 57
+    """Is it for the kernel to look how large a scalar is?"""
+    return isinstance(scalar, Val) or _bits(scalar) > 57
 
 
 def at_launch(check: Check, shape, arguments) -> dict[tuple[str, int], int] | None:
     """What a launch has to keep to for the check to hold: ("grid", axis) or ("argument", its place in `arguments`) -> the most that it may
-    be. None where that does not follow from these alone."""
-    base = expanded(dict(check.base))
-    const_part = base.pop((), 0)
-    ends = [(poly_const(dict(p)) or 0) * (shape[d] - 1) for d, p in check.coef]
-    if None in [poly_const(dict(p)) for _, p in check.coef]:
+    be. None where that does not follow from these alone. Sizes are added up and nothing cancels, so no step on the way wraps either."""
+    ends = [poly_const(dict(p)) for _, p in check.coef]
+    if None in ends:
         return None
-    low, high = (const_part + sum(f(0, e) for e in ends) for f in (min, max))
-    open_ones = []
-    for m, c in base.items():
-        found = _counter(m[0], arguments) if len(m) == 1 else None
-        if found is None:
+    fixed = sum(abs(c) * (shape[d] - 1) for c, (d, _) in zip(ends, check.coef))
+    weights: dict[tuple[str, int], int] = {}
+    bits = check.bits
+    for m, c in check.base:
+        size = _Sizes(1, {}, check.bits) if not m else _sizes(m[0], arguments) if len(m) == 1 else None
+        if size is None:
             return None
-        if isinstance(found, int):
-            low, high = low - abs(c) * found, high + abs(c) * found
-        else:
-            open_ones.append((found, c))
-    most = (1 << (check.bits - 1)) - 1
-    room = min(most - high, low + most + 1)
+        fixed, bits = fixed + abs(c) * size.fixed, min(bits, size.bits)
+        for key, weight in size.weights.items():
+            weights[key] = weights.get(key, 0) + abs(c) * weight
+    room = _limit(bits) - 1 - fixed
     if room < 0:
         return None
-    out: dict[tuple[str, int], int] = {}
-    for key, c in open_ones:  # what is left of the range is shared out equally; a counter below n is n - 1 at most
-        n = room // len(open_ones) // abs(c) + 1
-        out[key] = min(n, out.get(key, n))
-    return out
+    # What is left of the range is shared out equally. A counter below n is n - 1 at most.
+    return {key: room // len(weights) // weight + 1 for key, weight in weights.items()}
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A bound of a scalar's absolute value, and of everything that it is computed from: `fixed` + sum of weight x what a key of `at_launch`
+    stays below. bits: the fewest that any of it is computed in."""
+
+    fixed: int
+    weights: dict
+    bits: int
+
+
+def _sizes(v, arguments) -> _Sizes | None:
+    if isinstance(v, Val):
+        return None
+    op, bits = v.op, min(_width(v), 64)
+    number = _constant(v)
+    if number is not None:
+        return _Sizes(abs(number), {}, bits)
+    if op is not None and op.name in ("arith.addi", "arith.subi", "arith.muli"):
+        x, y = (_sizes(o, arguments) for o in op.operands)
+        if x is None or y is None:
+            return None
+        bits = min(bits, x.bits, y.bits)
+        if op.name == "arith.muli":
+            if x.weights:
+                x, y = y, x
+            return None if x.weights else _Sizes(x.fixed * y.fixed, {k: w * x.fixed for k, w in y.weights.items() if x.fixed}, bits)
+        return _Sizes(x.fixed + y.fixed, {k: x.weights.get(k, 0) + y.weights.get(k, 0) for k in x.weights.keys() | y.weights.keys()}, bits)
+    if op is not None and op.name in ("arith.extsi", "arith.index_cast"):
+        return _sizes(op.operands[0], arguments)
+    found = _counter(v, arguments)
+    if found is None:
+        return None
+    return _Sizes(found, {}, bits) if isinstance(found, int) else _Sizes(0, {found: 1}, bits)
+
+
+def _width(v) -> int:
+    elem = v.type.elem
+    return int(elem[1:]) if elem[1:].isdigit() else 64
 
 
 def _counter(v, arguments):
@@ -126,8 +166,6 @@ def _counter(v, arguments):
     if isinstance(v, Val):
         return None
     op = v.op
-    if op is not None and op.name in ("arith.extsi", "arith.extui", "arith.index_cast"):
-        return _counter(op.operands[0], arguments)
     if op is not None and op.name in ("arith.divsi", "arith.remsi"):
         return _counter(op.operands[0], arguments)  # whatever the divisor: division by 0 gives the dividend
     if op is not None and op.name == "tt.get_program_id":
@@ -154,7 +192,8 @@ def emitted(nest, check: Check) -> Val:
     b = nest.b
     out = const("i1", True)
     for s in dict.fromkeys(s for s in _scalars(check) if _wide(s)):
-        out = b.and_(out, b.icmp("ult", b.add(nest.k.scalar(s), i64(_WIDE)), i64(2 * _WIDE)))
+        small = b.icmp("ult", s, i64(_TRIPS)) if isinstance(s, Val) else b.icmp("ult", b.add(nest.k.scalar(s), i64(_WIDE)), i64(2 * _WIDE))
+        out = b.and_(out, small)
     if check.bits == 64:
         return out
     least, most = -(1 << (check.bits - 1)), (1 << (check.bits - 1)) - 1

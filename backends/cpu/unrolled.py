@@ -16,8 +16,8 @@ def mend(func: Func):
     """Guard the number of trips of each unrolled loop in `func`."""
     for rest in [op for op in walk(func.body) if op.name == "scf.for"]:
         groups = next((u for u in rest.operands[0].uses if u.name == "scf.for" and u is not rest and u.operands[1] is rest.operands[0]), None)
-        trips = _trips(rest.operands[0], rest.operands[2])
-        if groups is not None and trips is not None:
+        trips = groups and _trips(rest.operands[0], groups.operands[0], rest.operands[1], rest.operands[2])
+        if trips:
             _guard(trips, groups.operands[0], rest.operands[1], rest.operands[2])
 
 
@@ -25,14 +25,16 @@ def _made_by(v: Value, name: str) -> Op | None:
     return v.op if v.op is not None and v.op.name == name else None
 
 
-def _trips(end: Value, step: Value) -> Op | None:
-    """The division that counts the trips, of `end` = lo + (n - n % f) * step."""
+def _trips(end: Value, lo: Value, hi: Value, step: Value) -> Op | None:
+    """The division n = (hi - lo + (step - 1)) / step that counts the trips, of `end` = lo + (n - n % f) * step."""
     sum_ = _made_by(end, "arith.addi")
-    product = sum_ and _made_by(sum_.operands[1], "arith.muli")
+    product = sum_ and sum_.operands[0] is lo and _made_by(sum_.operands[1], "arith.muli")
     whole = product and product.operands[1] is step and _made_by(product.operands[0], "arith.subi")
     rest = whole and _made_by(whole.operands[1], "arith.remsi")
     count = rest and rest.operands[0] is whole.operands[0] and _made_by(whole.operands[0], "arith.divui")
-    return count or None
+    over = count and count.operands[1] is step and _made_by(count.operands[0], "arith.addi")
+    length, less = (_made_by(v, "arith.subi") for v in over.operands) if over else (None, None)
+    return count if length and length.operands == [hi, lo] and less and less.operands[0] is step else None
 
 
 def _guard(trips: Op, lo: Value, hi: Value, step: Value):

@@ -338,6 +338,23 @@ def test_unrolled_loops_run_as_often_as_they_should(step, times):
 
 
 @triton.jit
+def two_ranges_kernel(out_ptr, lo, hi, step, u, w, F: tl.constexpr):
+    n = (u.to(tl.uint32) // w.to(tl.uint32)).to(tl.int32)
+    middle = lo + (n - n % F) * step
+    for i in range(lo, middle, step * F):
+        tl.atomic_add(out_ptr, 1)
+    for i in range(middle, hi, step):
+        tl.atomic_add(out_ptr + 1, 1)
+    tl.store(out_ptr + 2, n)
+
+
+def test_a_loop_that_looks_unrolled_is_left_alone():
+    out = torch.zeros(3, dtype=torch.int64)
+    two_ranges_kernel[(1,)](out, 2, 100, 3, 40, 5, F=4)
+    assert out.tolist() == [len(range(2, 26, 12)), len(range(26, 100, 3)), 8]
+
+
+@triton.jit
 def constant_pointer_kernel(x_ptr: tl.const, out_ptr, n, B: tl.constexpr):
     i = tl.arange(0, B)
     tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n), mask=i < n)

@@ -193,6 +193,65 @@ def test_a_launch_beyond_its_bounds_is_not_replayed():
         assert (None in seen) == odd and len(seen) == 1 + odd
 
 
+@triton.jit
+def wide_span_kernel(out_ptr, x, n, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    tl.store(out_ptr + i * N + j, 1, mask=x + i * 33554432 + j < n)
+
+
+@triton.jit
+def cancelled_kernel(out_ptr, n, N: tl.constexpr):
+    pid = tl.program_id(0)
+    i = tl.arange(0, N)
+    tl.store(out_ptr + pid * N + i, 1, mask=(pid * 1048576 + i) - pid * 1048575 < n)
+    tl.store(out_ptr + pid * N + i, 2, mask=(pid * 2147483637 + 1000 + i) - 1000 < 0)
+
+
+@triton.jit
+def limit_kernel(out_ptr, limit_ptr, N: tl.constexpr):
+    i = tl.arange(0, N).to(tl.int64)
+    limit = tl.load(limit_ptr)
+    tl.store(out_ptr + i, 1, mask=i <= limit)
+    tl.store(out_ptr + N + i, 1, mask=i - 10 < limit)
+    tl.store(out_ptr + 2 * N + i, 1, mask=i + 3 <= limit)
+    tl.store(out_ptr + 3 * N + i, 1, mask=tl.program_id(0).to(tl.int64) * 16 + i <= 9223372036854775807)
+
+
+@triton.jit
+def factor_kernel(out_ptr, q_ptr, x, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    w = (i + x).to(tl.int64) - i.to(tl.int64)
+    tl.store(out_ptr + i, 1, mask=tl.load(q_ptr).to(tl.int64) * w + i < n)
+
+
+def test_sums_that_leave_the_type_on_the_way():
+    """Spans wider than the type, terms that cancel after they wrapped, limits at the end of 64 bits, a factor that wraps."""
+    with np.errstate(over="ignore"):
+        out = torch.zeros(256 * 16, dtype=torch.int32)
+        wide_span_kernel[(1,)](out, 7, 10**6, M=256, N=16)
+        h = np.int32(7) + np.arange(256, dtype=np.int32)[:, None] * np.int32(33554432) + np.arange(16, dtype=np.int32)
+        np.testing.assert_array_equal(out.numpy().reshape(256, 16), (h < 10**6).astype(np.int32))
+
+        out = torch.zeros(4096 * 16, dtype=torch.int32)
+        cancelled_kernel[(4096,)](out, 1000, N=16)
+        pid, i = np.arange(4096, dtype=np.int32)[:, None], np.arange(16, dtype=np.int32)
+        want = ((pid * np.int32(1048576) + i) - pid * np.int32(1048575) < 1000).astype(np.int32)
+        want[(pid * np.int32(2147483637) + np.int32(1000) + i) - np.int32(1000) < 0] = 2
+        np.testing.assert_array_equal(out.numpy().reshape(4096, 16), want)
+
+        for limit in (2**63 - 1, -2**63, 2**62, 5, -5):
+            out = torch.zeros(64, dtype=torch.int32)
+            limit_kernel[(1,)](out, torch.tensor([limit]), N=16)
+            want = [[i <= limit, i - 10 < limit, i + 3 <= limit, True] for i in range(16)]
+            assert out.view(4, 16).bool().T.tolist() == want, limit
+
+        out = torch.zeros(16, dtype=torch.int32)
+        factor_kernel[(1,)](out, torch.tensor([2**14], dtype=torch.int16), 2**31 - 8, 2**40, N=16)
+        i = np.arange(16, dtype=np.int32)
+        w = (i + np.int32(2**31 - 8)).astype(np.int64) - i
+        np.testing.assert_array_equal(out.numpy(), (2**14 * w + i < 2**40).astype(np.int32))
+
+
 # --- what is proved ---------------------------------------------------------------------------------------------------------
 
 

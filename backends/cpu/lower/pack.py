@@ -152,6 +152,8 @@ def _bounds(nest, mask, dims, found) -> bool:
             return False
         (d, p), = atom.coef.items()
         if poly_const(p) == 1:  # a larger step might wrap in 32 bits, on purpose
+            if any(c.bits == 64 for c in atom.checks):
+                return False  # numbers so large that a difference might wrap are no error: they are compared one by one
             _must_not_wrap(nest, atom, op)
             found.setdefault(d, []).append(atom.base)
             return True
