@@ -62,8 +62,9 @@ def made():
 def test_a_failed_assertion_is_a_status(board, target, made):
     here = made if board == "local" else bundled(op_of(small_kernel), target)
     f = here.manifest["functions"][0]
-    assert f["kernels"][0]["assertions"] == [{"at": f"test_bundle_assertions.py:{LINE}", "message": "100% too large"},
-                                             {"at": f"test_bundle_assertions.py:{LINE + 1}", "message": ""}]
+    own = [a for a in f["kernels"][0]["assertions"] if "overflow detected" not in a["message"]]  # `debug` asserts that integers fit, too
+    assert own == [{"at": f"test_bundle_assertions.py:{LINE}", "message": "100% too large"},
+                   {"at": f"test_bundle_assertions.py:{LINE + 1}", "message": ""}]
     assert f["kernels"][1]["assertions"] == []
     (out,), _ = runner.get(board).call(here, f["name"], [GOOD])
     assert torch.equal(out, GOOD + 2)

@@ -13,8 +13,8 @@ import pytest
 from conftest import SEED
 from fuzz import check, evaluate, generate, program, reduce, repro, source
 from fuzz.operations import Invalid
-from fuzz.program import Assign, Atomic, Buffer, Expr, For, Function, If, Launch, Program, Return, Scalar, Storage, Store, While
-from fuzz.values import arith, const
+from fuzz.program import Assign, Atomic, Buffer, Call, Expr, For, Function, If, Launch, Program, Return, Scalar, Storage, Store, While
+from fuzz.nodes import arith, const
 from fuzz.worker import Worker
 from triport.backends.cpu import lower
 from triport.backends.cpu.lower import control, memory
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_a_minute_of_random_kernels(tmp_path):
     """Every kernel has numpy's results. What fails is printed, made small."""
-    run = subprocess.run([sys.executable, "-m", "tests.fuzz", "--minutes", "1", "--seed", str(SEED), "--out", str(tmp_path)], cwd=ROOT,
+    run = subprocess.run([sys.executable, "-m", "tests.fuzz", "--minutes", "1", "--limit", "600", "--seed", str(SEED), "--out", str(tmp_path)], cwd=ROOT,
                          capture_output=True, text=True)
     print(run.stdout)
     assert run.returncode == 0, f"{run.stdout}\n{run.stderr}"
@@ -150,7 +150,6 @@ def test_atomics_and_grids(monkeypatch):
 def test_calls(monkeypatch):
     f = Function("f", [("a", "int8", (4,))], [Assign(("b",), (arith("add", var("a", "int8", (4,)), number(1, "int8")),))],
                  (var("b", "int8", (4,)), var("a", "int8", (4,))))
-    from fuzz.program import Call
     body = [Call(("u", "v"), "f", (load(),)), Store(pointer("o", R4), arith("sub", var("u", "int8", (4,)), var("v", "int8", (4,))))]
     assert outcome(monkeypatch, body, functions=[f]) == [1, 1, 1, 1]
 
@@ -185,7 +184,7 @@ WANTED = {
     *(f"store of {t}" for t in (*program.INTS, *program.FLOATS, "int1")), "grid of 0", "grid of 1", "grid of 2",
     "alias", "alias of another type", "alias that overlaps in part", *(f"atomic {op}" for op in ("add", "max", "min", "and", "or", "xor", "xchg")),
     "atomic add with result", "add", "sub", "mul", "div", "rem", "halve", "and", "or", "xor", "shl", "shr", "min", "max", "clamp", "neg", "invert", "abs",
-    "lt", "le", "gt", "ge", "eq", "ne", "both", "either", "not", "where", "cast", "bitcast", "expand", "broadcast", "reshape", "trans", "join",
+    "lt", "le", "gt", "ge", "eq", "ne", "both", "either", "not", "where", "choose", "cast", "bitcast", "expand", "broadcast", "reshape", "trans", "join",
     "interleave", "half", "flip", "sort", "topk", "take", "sum", "greatest", "least", "xorsum", "argmax", "argmin", "fold", "cumsum", "cumprod", "scan",
     "recurrence", "dot", "dot of int8", "dot of float32", "histogram",
 }

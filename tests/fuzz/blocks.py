@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from .nodes import arith, const, numel
 from .program import EXACT, FLOATS, Expr
-from .values import Values, arith, const, numel
+from .truth import Truths
 
 
-class Blocks(Values):
+class Blocks(Truths):
     """`largest`: elements of a block at most."""
 
     def sizes(self, most: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .operations import OPERATIONS, Invalid, exact, require
 from .program import (EXACT, FLOATS, GUARD, NUMPY, STORED, Assign, Atomic, Barrier, Call, For, If, Launch, Nothing, Program, Return,
-                      Store, While, decode, encode, fill)
+                      Store, While, counter, decode, encode, fill)
 
 RMW = {"add": np.add, "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 #: statements that a launch may execute
@@ -216,7 +216,7 @@ class Run:
         start, stop = (int(self.value(e)) for e in (s.start, s.stop))
         require(s.name not in self.env, "a loop's variable is used twice")
         for i in range(start, stop, s.step):
-            self.env[s.name] = np.asarray(i, np.int32)
+            self.env[s.name] = np.asarray(i, counter(s.start, s.stop))
             self.scope(s.body)
             require(int(self.env[s.name]) == i, "a loop's variable is assigned")
         self.env.pop(s.name, None)

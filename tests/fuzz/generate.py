@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from .blocks import Blocks
-from .memory import Places
-from .program import (FLOATS, INTS, Assign, Barrier, Call, Expr, For, Function, If, Launch, Nothing, Program, Return, Scalar, While)
-from .values import CAP, Var, arith, const, numel
+from .memory import Accesses
+from .nodes import arith, const, numel
+from .program import (FLOATS, INTS, Assign, Barrier, Call, Expr, For, Function, If, Launch, Nothing, Program, Return, Scalar, While, counter)
+from .values import CAP, Var
 
 #: statements of a program, within others too
 STATEMENTS = 10, 55
 
 
-class Generator(Places, Blocks):
+class Generator(Accesses, Blocks):
 
     def __init__(self, seed: int):
         super().__init__(seed)
@@ -32,7 +33,7 @@ class Generator(Places, Blocks):
     def some_shapes(self):
         r = self.rng
         size = lambda most: 1 << r.randint(0, most)  # noqa: E731
-        b = self.pick({1: 1, 2: 2, 4: 3, 8: 3, 16: 3, 32: 2, 64: 2, 128: 1.5, 256: 0.7})
+        b = self.pick({1: 1, 2: 2, 4: 3, 8: 3, 16: 3, 32: 2, 64: 2, 128: 1.5, 256: 0.7, 512: 0.3, 1024: 0.2})
         shapes = {(): 2, (b,): 5}
         if r.random() < 0.3:
             shapes[(size(6),)] = 3
@@ -81,7 +82,9 @@ class Generator(Places, Blocks):
         self.budget -= 1
         kinds = {"define": 9, "reassign": 8, "branch": 5, "loop": 4 if self.trips < 12 else 0.5, "repeat": 1 if self.trips < 12 else 0,
                  "exchange": 3}
-        if not self.pure:
+        if self.pure:
+            kinds["call"] = 1 if self.functions else 0
+        else:
             kinds |= {"store": 8, "atomic": 3, "barrier": 0.4, "walk": 3 if self.trips < 12 else 0, "call": 1.2, "leave": 0.25 if top else 0}
         return getattr(self, self.pick(kinds))()
 
@@ -163,6 +166,8 @@ class Generator(Places, Blocks):
             stop = arith("and", self.value("int32", (), 1), const(3, "int32", (), True))
             length = max(0, 3 - start)
         top = start + max(length, 1)
+        if kind != "const" and self.chance(0.15):
+            stop = self.cast(Expr("typed", (stop,), "int32", (), None, stop.span) if kind == "raw" else stop, "int64")
         if step < 0:  # from the end to the start
             return stop, first, step, "range", length, (start, top)
         form = self.pick({"range": 8, "static": 3 if kind == "const" and self.trips == 1 else 0, "unroll": 0.7, "stages": 0.5})
@@ -174,7 +179,7 @@ class Generator(Places, Blocks):
         self.trips *= max(1, trips)
         name = self.name("i")
         if form != "static":
-            self.scope.append(Var(name, "int32", (), span, True))
+            self.scope.append(Var(name, counter(start, stop), (), span, True))
         body = self.block(4)
         self.scope, self.trips = held, outer
         return [For(name, start, stop, step, body, form)]
@@ -205,6 +210,8 @@ class Generator(Places, Blocks):
             typed = [v for v in typed if v.shape == ()]
         given = self.rng.sample(typed, min(len(typed), self.rng.randint(1, 3)))
         same = [f for f in self.functions if self.chance(0.5)]
+        if self.pure:
+            same = self.functions
         f = self.rng.choice(same) if same else self.function([(v.dtype, v.shape) for v in given])
         values = tuple(self.fitting(d, s, 1) for _, d, s in f.parameters)
         names = tuple(self.name() for _ in f.results)

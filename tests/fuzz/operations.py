@@ -198,6 +198,7 @@ OPERATIONS = {
     "typed": (lambda e, x: f"tl.cast({x}, {tl(e.dtype)})", cast),  # of an argument, which may be a constant
     "bitcast": (lambda e, x: f"({x} + 0).to({tl(e.dtype)}, bitcast=True)", bitcast),
     "where": (function("tl.where"), lambda e, c, x, y: np.where(c, x, y)),
+    "choose": (lambda e, c, x, y: f"({x} if {c} else {y})", lambda e, c, x, y: np.where(c, x, y)),
     "expand": (index_text, lambda e, x: np.expand_dims(x, e.attr["axes"])),
     "broadcast": (lambda e, x: f"tl.broadcast_to({x}, {shape_text(e.shape)})", lambda e, x: np.broadcast_to(x, e.shape)),
     "reshape": (lambda e, x: f"tl.reshape({x}, {shape_text(e.shape)})", lambda e, x: x.reshape(e.shape)),

@@ -106,6 +106,11 @@ class For(Statement):
         return [self.body]
 
 
+def counter(start: Expr, stop: Expr) -> str:
+    """The type that a loop counts in."""
+    return "int64" if "int64" in (start.dtype, stop.dtype) else "int32"
+
+
 @dataclass(eq=False)
 class While(Statement):
     """while name < stop [and condition]: body; name += 1, name beginning at 0."""

@@ -16,8 +16,8 @@ FILL = [inspect.getsource(tree.encode), "", inspect.getsource(tree.fill), ""]
 
 def script(p: Program, failure: Failure) -> str:
     """The script: it runs the kernel, prints what differs and ends with 1 if anything does."""
-    out = [f"# {failure.kind}: {' '.join(failure.detail.split())[:200]}", f"# from seed {p.seed}", "import sys", "", "import numpy as np", "import torch",
-           source.module(p), ""]
+    out = [f"# {failure.kind}: {' '.join(failure.detail.split())[:200]}", f"# from seed {p.seed}", "import os", "import sys", "",
+           "os.environ.setdefault('TRITON_DEFAULT_BACKEND', 'cpu')", "import numpy as np", "import torch", source.module(p), ""]
     out += [f"INTS, FLOATS = {tree.INTS!r}, {tree.FLOATS!r}", "NUMPY = {t: np.dtype({'int1': 'bool', 'bfloat16': 'float32'}.get(t, t)) "
             "for t in ('int1', *INTS, *FLOATS)}", "", ""]
     out += [*FILL, "bad = 0"]

@@ -131,6 +131,8 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None, stat
     m = mnemonic
     ops = split(operands)
     bare = m.removeprefix("c.")
+    if not ops and (bare in ("j", "jal") or _BRANCH.match(m)):
+        return Class("branch", flow="branch")  # text that no disassembler prints: it goes nowhere that is known
     if bare in ("j", "tail"):
         return Class("branch", flow="jump" if bare == "j" else "return", target=_target(ops[0]) if bare == "j" else "")
     if _BRANCH.match(m):
