@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import triton
 from conftest import SEED
 from fuzz import check, evaluate, generate, program, reduce, repro, source
 from fuzz.operations import Invalid
@@ -20,6 +21,7 @@ from triport.backends.cpu import lower
 from triport.backends.cpu.lower import control, memory
 
 ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9), reason="its kernels are in the language of Triton 3.9")
 
 
 def test_a_minute_of_random_kernels(tmp_path):
