@@ -110,6 +110,14 @@ def trunc_div(a, b):
 
 
 # rule -> [(body, input types, output type, reference, prepare)]
+
+def rounded_once(x, to: str):
+    """x in another type. torch goes from fp64 to fp16 by way of fp32, and rounds twice."""
+    if x.dtype is torch.float64 and to == "f16":
+        return torch.from_numpy(x.numpy().astype("float16"))
+    return x.to(TORCH[to])
+
+
 RULES = {
     **{f"arith.{n}": [(f"%r = arith.{n} %v0, %v1 {same(t)}", [t, t], t, wrap(fn, t), None) for t in I] for n, fn in (
         ("addi", lambda a, b: a + b), ("subi", lambda a, b: a - b), ("muli", lambda a, b: a * b),
@@ -153,7 +161,7 @@ RULES = {
     "arith.trunci": [(f"%r = arith.trunci %v0 {cast('i64', 'i16')}", ["i64"], "i16", lambda x: x.to(torch.int16), None)],
     "arith.extf": [(f"%r = arith.extf %v0 {cast(a, b)}", [a], b, lambda x, b=b: x.to(TORCH[b]), None)
                    for a, b in (("f16", "f32"), ("bf16", "f32"), ("f32", "f64"), ("f16", "f64"), ("bf16", "f64"))],
-    "arith.truncf": [(f"%r = arith.truncf %v0 {cast(a, b)}", [a], b, lambda x, b=b: x.to(TORCH[b]), None)
+    "arith.truncf": [(f"%r = arith.truncf %v0 {cast(a, b)}", [a], b, lambda x, b=b: rounded_once(x, b), None)
                      for a, b in (("f32", "f16"), ("f32", "bf16"), ("f64", "f32"), ("f64", "f16"))],
     "tt.fp_to_fp": [(f"%r = tt.fp_to_fp %v0 {cast('bf16', 'f16').replace(' to ', ' -> ')}", ["bf16"], "f16",
                      lambda x: x.half(), None)],
