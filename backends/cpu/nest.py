@@ -142,7 +142,7 @@ class Nest:
             if pred[2] == "e":  # a <= b is a - b - 1 < 0
                 diff.base = poly_add(diff.base, poly(-1))
             if diff.coef:
-                checks = [*lhs.exact, *rhs.exact] + [ranges.Check.of(x.base, x.coef, _width(op.operands[0].type.elem)) for x in (lhs, rhs)]
+                checks = [*lhs.exact, *rhs.exact] + [ranges.Check.of(x.base, x.coef, ranges.width(op.operands[0].type.elem)) for x in (lhs, rhs)]
                 open_ones = {c: self.k.proved(c, self.shape) for c in checks}
                 if False not in open_ones.values():
                     self.atoms.append(Atom(v, dims, diff.coef, diff.base, tuple(c for c, proved in open_ones.items() if not proved)))
@@ -322,7 +322,7 @@ class Nest:
 
     def _extended(self, v: Value, dims) -> Affine:
         """The affine form of an integer that is extended to 64 bits."""
-        form, bits = self.affine(v, dims), _width(v.type.elem)
+        form, bits = self.affine(v, dims), ranges.width(v.type.elem)
         if not v.type.is_tensor or bits == 64:
             return form
         check = ranges.Check.of(form.base, form.coef, bits)
@@ -660,11 +660,6 @@ class Nest:
         yield lo, i64(whole), step * unroll, facts, unroll
         if whole < n:
             yield i64(whole), end, step, facts, 1
-
-
-def _width(elem: str) -> int:
-    """The bits of an integer element type."""
-    return int(elem[1:]) if elem[1:].isdigit() else 64
 
 
 def poly_key(p: Poly):

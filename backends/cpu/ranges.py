@@ -133,7 +133,7 @@ class _Sizes:
 def _sizes(v, arguments) -> _Sizes | None:
     if isinstance(v, Val):
         return None
-    op, bits = v.op, min(_width(v), 64)
+    op, bits = v.op, width(v.type.elem)
     number = _constant(v)
     if number is not None:
         return _Sizes(abs(number), {}, bits)
@@ -155,8 +155,8 @@ def _sizes(v, arguments) -> _Sizes | None:
     return _Sizes(found, {}, bits) if isinstance(found, int) else _Sizes(0, {found: 1}, bits)
 
 
-def _width(v) -> int:
-    elem = v.type.elem
+def width(elem: str) -> int:
+    """The bits of an integer element type."""
     return int(elem[1:]) if elem[1:].isdigit() else 64
 
 
