@@ -81,7 +81,7 @@ class Generator(Accesses, Blocks):
     def statement(self, top=False) -> list:
         self.budget -= 1
         kinds = {"define": 9, "reassign": 8, "branch": 5, "loop": 4 if self.trips < 12 else 0.5, "repeat": 1 if self.trips < 12 else 0,
-                 "exchange": 3}
+                 "exchange": 3 if self.trips == 1 else 6}
         if self.pure:
             kinds["call"] = 1 if self.functions else 0
         else:
