@@ -147,8 +147,8 @@ class Accesses(Places):
         else:
             p = self.name("o")
             kind = self.pick({"int32": 3, "int64": 2, **({"int8": 1} if high < 128 else {}), **({"uint8": 1} if high < 256 else {})})
-            before.append(Assign((p,), (self.cast(index if shape else Expr("const", (), "int32", (), {"value": index.span[0], "literal": False},
-                                                                        (index.span[0],) * 2) if index.op == "const" else index, kind),)))
+            first = index if index.op != "const" else const(index.span[0], "int32", shape)
+            before.append(Assign((p,), (self.cast(first, kind),)))
             kept = Var(p, kind, shape, (0, high), True)
             self.scope.append(kept)
             moved = Assign((p,), (arith("add", Expr("var", (), kind, shape, p), const(move, kind, (), True)),))

@@ -136,9 +136,7 @@ class Places(Truths):
         if room >= 256 and self.chance(0.4):
             return self.value("uint8", shape, 2)
         if room >= 256 and self.chance(0.3):
-            e = self.cast(self.value("int8", shape, 2), "int32") if self.chance(0.3) else self.value("int8", shape, 2)
-            return arith("add", Expr("cast", (e,), "int32", shape) if e.dtype == "int8" and self.chance(0.4) else self.cast(e, "int32"),
-                         const(128, "int32", (), True))
+            return arith("add", self.cast(self.value("int8", shape, 2), "int32"), const(128, "int32", (), True))
         dtype = self.rng.choice(["int32", "int32", "int64", "uint32", self.some_type(but=("int1", *FLOATS))])
         k = (1 << min(bits, BITS[dtype] - 1)) - 1
         return arith("and", self.value(dtype, shape, 1), const(k, dtype, (), True))
