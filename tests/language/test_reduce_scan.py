@@ -5,6 +5,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 from values import FLOATS, INTS, random, torch_type
 
 SHAPES = [(1, 64), (4, 64), (64, 4), (32, 32), (2, 128), (128, 1)]
@@ -65,6 +67,29 @@ def scan_kernel(x_ptr, out_ptr, OP: tl.constexpr, M: tl.constexpr, N: tl.constex
     else:
         y = tl.cumprod(x, AXIS, reverse=REVERSE)
     tl.store(out_ptr + i, y)
+
+
+@triton.jit
+def bits_kernel(x_ptr, table_ptr, out_ptr, W: tl.constexpr):
+    bits = tl.load(x_ptr + tl.arange(0, 2)[:, None] * 0 + tl.arange(0, 8)[None, :]) & 1
+    tl.store(out_ptr, tl.load(table_ptr + tl.sum(bits.to(W), None).to(tl.int8)))
+
+
+@pytest.mark.parametrize("wide", ["int32", "int64"])
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_a_sum_of_bits_that_is_an_index(wide, target):
+    """LLVM ended the process on it, for AVX-512: of a pyramid that adds 4 or 8 small numbers it makes a sum of bytes in a type that is not legal."""
+    source = ASTSource(fn=bits_kernel, signature={"x_ptr": "*i8", "table_ptr": "*i32", "out_ptr": "*i32", "W": "constexpr"},
+                       constexprs={(3,): getattr(tl, wide)})
+    assert triton.compile(source, target=GPUTarget("cpu", target, 0)).asm["obj"]
+
+
+def test_sums_of_bits():
+    x = torch.arange(64, dtype=torch.int8)
+    out = torch.zeros(1, dtype=torch.int32)
+    for wide in (tl.int32, tl.int64):
+        bits_kernel[(1,)](x, torch.arange(100, dtype=torch.int32), out, wide)
+        assert out.item() == 8
 
 
 @pytest.mark.parametrize("name", ("int8", "int32", "int64", "uint16", "float16", "float32", "float64"))
