@@ -127,7 +127,7 @@ def test_as_many_are_mapped_as_can_be_called():
         kernel[(3,)](x, out, 300, FACTOR=factor, BLOCK=128)
     assert mapped("scaling_kernel") == 30
     del kernel
-    assert mapped("scaling_kernel") == 30, "Triton has the last of each name"
+    assert mapped("scaling_kernel") in (0, 30), "Triton 3.9 has the last of each name, 3.6 nothing"
     again = scaling()
     assert mapped("scaling_kernel") == 0
     again[(3,)](x, out, 300, FACTOR=3, BLOCK=128)
