@@ -10,7 +10,7 @@ import torch
 
 
 @contextlib.contextmanager
-def _quiet():
+def quiet():
     """Without what the profiler writes to stderr from C++ at every start (torch 2.13 "USDT" lines, at any log level)."""
     sys.stderr.flush()
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -32,7 +32,7 @@ def peak(fn, device: str = "cpu") -> int:
         fn()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    with _quiet(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
+    with quiet(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
         keep = fn()
     live = top = 0
     for e in prof.profiler.kineto_results.events():

@@ -101,7 +101,8 @@ def make_launcher(src, metadata):
         k = safe[0]
         k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
 
-    return runtime.make_launch(metadata.name, signature, metadata, overlapping)
+    values = {str(names[c] if isinstance(c, int) else c): v for c, v in ((c[0] if isinstance(c, tuple) else c, v) for c, v in constants.items())}
+    return runtime.make_launch(metadata.name, signature, metadata, overlapping, values)
 
 
 class CPUDriver(DriverBase):

@@ -202,11 +202,15 @@ def _flatten(name: str, signature, arguments: list[str]):
     return flat
 
 
-def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping) -> object:
+#: `trace.Trace.launch` while one is open
+tracer: Callable | None = None
+
+
+def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping, constants: dict | None = None) -> object:
     """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
 
-    signature: (argument name, Triton type) of every argument, constexprs included; a tuple's type is a tuple.
-    `overlapping(...)` takes the same launch where pointers that were taken to be disjoint are not, or sizes are beyond what was taken."""
+    signature: (argument name, Triton type) of every argument, constexprs included; a tuple's type is a tuple. constants: the constexprs' values
+    by name, for traces. `overlapping(...)` takes the same launch where pointers that were taken to be disjoint are not, or sizes are beyond what was taken."""
     import torch
     from torch.autograd import profiler
 
@@ -231,6 +235,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
            "scratch": known["scratch_bytes"], "work": known["work"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
+           "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
            "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
     pairs += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
@@ -250,7 +255,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
         "        raise\n" + alias +
         "    if enter is not None:\n        enter(lm)\n"
         "    if profiler._is_profiler_enabled:\n"
-        "        status = traced(name, gx, gy, gz, [x for x in a if type(x) in tensors], lambda: call(packed))\n"
+        "        status = traced(kernel, gx, gy, gz, [x for x in a if type(x) in tensors], call, packed)\n"
         "    else:\n"
         "        status = call(packed)\n"
         "    if status:\n        failed(name, status, scratch, asserts, gx, gy)\n"
@@ -301,13 +306,14 @@ def _end(t) -> int:
     return s.data_ptr() + s.nbytes()
 
 
-def traced(name, gx, gy, gz, tensors, call):
+def traced(kernel: dict, gx: int, gy: int, gz: int, tensors, call: Callable, packed: bytes) -> int:
     """A launch as an event of torch.profiler: "kernel[triton-cpu] grid(x, y, z)". The profiler drops an event's keys unless
     it records shapes, so the name says it all; the keys are those of Inductor's own kernels."""
     from torch._C._profiler import _RecordFunctionFast
     grid = f"grid({gx}, {gy}, {gz})"
-    with _RecordFunctionFast(f"{name}[triton-cpu] {grid}", tensors, {"kernel_backend": "triton-cpu", "grid": grid}):
-        return call()
+    with _RecordFunctionFast(f"{kernel['name']}[triton-cpu] {grid}", tensors, {"kernel_backend": "triton-cpu", "grid": grid}):
+        note = tracer
+        return call(packed) if note is None else note(kernel, (gx, gy, gz), tensors, packed)
 
 
 def failed(name: str, status: int, scratch: int, asserts, gx: int, gy: int):
