@@ -13,6 +13,7 @@ import sys
 COMMANDS = {
     "bench": ("bench", "check and time ops on every backend of this machine"),
     "asm": ("asm", "machine code of any kernel for any target: hot loops, a verdict on their vectors, and why"),
+    "profile": ("profile", "where time goes: tables, a trace with every thread, flame graph and page of an op, a function, a model or a script"),
     "export": ("export", "ops as C functions for a board: library, header, a program that checks and times them"),
     "language": ("language", "which operations of Triton's language the CPU compiler takes, on which types"),
     "tune": ("tune", "search the ops' tile sizes on this machine and write the table"),

@@ -1,0 +1,98 @@
+"""`triport profile`: where an op's, a function's, a model's or a script's time goes, as a folder of profiles and a page of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def add(parser):
+    parser.usage = "triport profile [options] TARGET\n       triport profile [options] -- SCRIPT.py [arguments]"
+    parser.add_argument("target", nargs="+", metavar="TARGET", help="an op (its name, or FILE.py:NAME), FILE.py:FUNCTION (of no arguments), a model, or a script "
+                        "with its arguments after --")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="the folder (default: profile-TARGET)")
+    parser.add_argument("--case", metavar="TEXT", help="of an op: the case, or part of its name (default: the largest)")
+    parser.add_argument("--dtype", metavar="NAME", help="of an op: fp32, fp16, bf16, fp64 (default: fp32)")
+    parser.add_argument("--backend", metavar="NAME", help="of an op: who runs it (default: triton-gpu beside a GPU, else triton-cpu)")
+    parser.add_argument("--against", metavar="NAME", help="beside it: another backend of an op, or another variant of a model")
+    parser.add_argument("--variant", metavar="NAME", help="of a model (default: its last)")
+    parser.add_argument("--size", choices=("small", "main"), help="of a model (default: small)")
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help="steps under torch.profiler (default: as many as fill 0.3 s, 3 to 50)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
+    parser.add_argument("--no-counters", action="store_true", help="do not count instructions")
+    parser.add_argument("--no-roof", action="store_true", help="do not measure this machine's bandwidth and arithmetic")
+
+
+def run(args) -> int:
+    from ..backends.base import Error
+
+    for value, low, name in ((args.threads, 1, "--threads"), (args.steps or None, 1, "--steps")):
+        if value is not None and value < low:
+            raise Error(f"{name} {value}: it takes a number from {low} up")
+    import torch
+
+    from .profiling import session, target
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    targets = target.find(args.target, args)
+    folder = args.output or Path("profile-" + "".join(c if c.isalnum() else "-" for c in Path(args.target[0]).stem + args.target[0].partition(":")[2]))
+    if folder.exists() and not folder.is_dir():
+        raise Error(f"-o {folder}: there is a file of that name; it takes a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise Error(f"-o {folder}: it cannot be made: {e.strerror}") from None
+    sides = []
+    try:
+        for n, t in enumerate(targets):
+            below = folder / "against" if n else folder
+            if t.argv:
+                profile = session.script(t, below, not args.no_roof)
+            else:
+                profile = _steps(session, t, below, args)
+            sides.append(("against" if n else "", profile))
+    finally:
+        if sides:
+            _page(sides, folder)
+    print(f"{folder / 'index.html'}: " + "; ".join(_said(p) for _, p in sides))
+    for _, p in sides:
+        for remark in p.remarks:
+            print(remark, file=sys.stderr)
+    return sides[0][1].code
+
+
+def _steps(session, target, folder: Path, args):
+    """`session.steps`; what a user's step raises is an `Error` that says where."""
+    import traceback
+
+    from ..backends.base import Error
+    try:
+        options = {name: getattr(args, name) for name in ("case", "dtype", "backend", "against", "variant", "size", "steps", "seed")}
+        return session.steps(target, folder, args.steps, args.seed, not args.no_counters, not args.no_roof, (args.target, options))
+    except Error:
+        raise
+    except Exception as e:
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        raise Error(f"{target.title} raised {type(e).__name__}: {e} ({last.filename}:{last.lineno})") from e
+
+
+def _page(sides, folder: Path):
+    from ..bench import results
+    from .profiling import page
+
+    page.write(sides, folder / "index.html", results.machine(), "triport " + " ".join(sys.argv[1:]))
+
+
+def _said(profile) -> str:
+    """A side in words."""
+    import statistics
+
+    from ..bench.report import time_text
+
+    t = profile.target
+    if t.argv:
+        return f"{t.title}: {time_text(profile.wall[0])} under the profilers, exit code {profile.code}, {len(profile.kernels)} kernels of the CPU backend"
+    kernels = "".join(f", {k.name} {time_text(k.wall_s)} with {100 * k.busy:.0f} % of {k.threads} threads busy" for k in profile.kernels[:1])
+    return f"{t.title} by {t.backend}: {time_text(statistics.median(profile.wall))} a step, first call {time_text(profile.first_s)}{kernels}"

@@ -1,0 +1,156 @@
+"""What `triport profile` takes: an op with a case, a function of a file, a model, or a script with its arguments."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable
+
+if TYPE_CHECKING:
+    from ...ops.common import Case, Op
+
+
+@dataclass
+class Target:
+    """title: for people. step: does it once, or None for a script. backend: what a column is called. synchronize: waits for a GPU. argv: a
+    script's path and arguments. op, case, dtype: of an op, its records and the dtype's name. nbytes, flops: of one step, where they are known."""
+
+    title: str
+    backend: str = ""
+    step: Callable[[], object] | None = None
+    synchronize: Callable[[], None] = lambda: None
+    argv: tuple[str, ...] = ()
+    op: Op | None = None
+    case: Case | None = None
+    dtype: str = ""
+    device: str = "cpu"
+    nbytes: int | None = None
+    flops: int | None = None
+
+
+def find(words: list[str], args) -> list[Target]:
+    """The targets of a command line: one, or two with --against. Raises `Error` for what is none."""
+    from ...backends.base import Error, suggest
+    from ...ops import registry
+
+    first, rest = words[0], words[1:]
+    if first.endswith(".py"):
+        if not Path(first).is_file():
+            raise Error(f"{first}: there is no such script; it takes an op ({', '.join(registry.NAMES)}), FILE.py:FUNCTION, a model, or a script "
+                        "with its arguments after --")
+        refuse(args, "a script", "against", "backend", "case", "dtype", "variant", "size", "steps")
+        return [Target(" ".join(words), argv=tuple(words))]
+    if rest:
+        raise Error(f"arguments {' '.join(rest)!r} after {first}: only a script takes some (triport profile -- script.py arguments)")
+    known = models()
+    if first in known and first not in registry.NAMES:
+        refuse(args, "a model", "backend", "case", "dtype")
+        return _model(first, known[first], args)
+    if ":" in first:
+        path, _, attribute = first.rpartition(":")
+        found = registry.load(Path(path), attribute)
+        if hasattr(found, "cases") and hasattr(found, "eager"):
+            return _op(registry.get(first), args)
+        refuse(args, "a function", "against", "backend", "case", "dtype", "variant", "size")
+        return [_function(first, found)]
+    if first not in registry.NAMES:
+        raise Error(suggest("target", first, [*registry.NAMES, *known]) + ", or FILE.py:FUNCTION, or a script with its arguments after --")
+    refuse(args, "an op", "variant", "size")
+    return _op(registry.get(first), args)
+
+
+def refuse(args, what: str, *names: str):
+    """`Error` for options that `what` does not take."""
+    from ...backends.base import Error
+
+    given = [n for n in names if getattr(args, n, None)]
+    if given:
+        raise Error(f"--{given[0]} does not go with {what}")
+
+
+def models() -> dict:
+    """The examples that can be profiled (bench/models), by name."""
+    if importlib.util.find_spec("triport.bench.models") is None:
+        return {}
+    from ...bench.models import MODELS
+    return MODELS
+
+
+def _function(name: str, found) -> Target:
+    from ...backends.base import Error
+
+    if not callable(found):
+        raise Error(f"{name} is {type(found).__name__}; it takes a function of no arguments, or a triport.ops.Op")
+    try:
+        needed = [p.name for p in inspect.signature(found).parameters.values()
+                  if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    except (TypeError, ValueError):
+        needed = []
+    if needed:
+        raise Error(f"{name} needs arguments ({', '.join(needed)}); it takes a function of none, as one that makes its own inputs and calls it")
+    return Target(name, name.rpartition(":")[2], found, _synchronize())
+
+
+def _synchronize() -> Callable[[], None]:
+    import torch
+    return torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+
+
+def _op(op, args) -> list[Target]:
+    from ...backends import available, get
+    from ...backends.base import Error, Unavailable, suggest
+    from ...ops.common import DTYPES
+
+    device = "cuda" if any(b.device == "cuda" for b in available()) else "cpu"
+    names = [args.backend or ("triton-gpu" if device == "cuda" else "triton-cpu"), *([args.against] if args.against else [])]
+    dtype = args.dtype or ("fp32" if "fp32" in op.dtypes else op.dtypes[0])
+    if dtype not in DTYPES:
+        raise Error(suggest("dtype", dtype, DTYPES))
+    if dtype not in op.dtypes:
+        raise Error(f"{op.name} takes {', '.join(op.dtypes)}, not {dtype}")
+    cases = [c for c in op.cases if args.case in (None, "", c.name)] or [c for c in op.cases if args.case in c.name]
+    if not cases:
+        raise Error(f"{op.name}: {suggest('case', args.case, [c.name for c in op.cases])}")
+    case = cases[0] if args.case else max(op.cases_on(device), key=lambda c: sum(math.prod(s) for s in c.shapes))
+    out = []
+    for name in names:
+        backend = get(name)
+        reason = backend.unavailable()
+        if reason:
+            raise Unavailable(f"backend {name} cannot run here: {reason}")
+        if backend.elsewhere:
+            raise Error(f"backend {name} runs on another machine, where nothing of this can be seen; `triport bench --on` times it there")
+        if not backend.takes(op):
+            raise Error(f"backend {name} does not run {op.name}")
+        place = backend.place(device)
+        inputs = case.make(DTYPES[dtype], place, args.seed)
+        out.append(Target(f"{op.name} {case.name} {dtype}", name, _bound(backend, op, inputs, case.kwargs), backend.synchronize, op=op, case=case,
+                          dtype=dtype, device=place, nbytes=op.nbytes(*inputs, **case.kwargs) if op.nbytes else None,
+                          flops=op.flops(*inputs, **case.kwargs) if op.flops else None))
+    return out
+
+
+def _bound(backend, op, inputs, kwargs) -> Callable[[], object]:
+    bound = backend.bind(op)
+    return lambda: bound(*inputs, **kwargs)
+
+
+def _model(name: str, entry, args) -> list[Target]:
+    from ...backends.base import Error, suggest
+
+    module = importlib.import_module(f"triport.bench.models.{entry[0]}")
+    steps = module.steps(args.size or "small", "cuda" if _cuda() else "cpu", args.seed)
+    wanted = [args.variant or next(reversed(steps)), *([args.against] if args.against else [])]
+    for variant in wanted:
+        if variant not in steps:
+            raise Error(f"{name}: {suggest('variant', variant, steps)}")
+    return [Target(f"{name} {args.size or 'small'}", variant, steps[variant], _synchronize()) for variant in wanted]
+
+
+def _cuda() -> bool:
+    import torch
+    return torch.cuda.is_available()
