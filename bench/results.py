@@ -68,9 +68,15 @@ def load(path: Path) -> dict:
     """A results file. Raises `Error` where it is not one."""
     from ..backends.base import Error
     try:
-        data = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as e:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
         raise Error(f"{path} is not a results file of `triport bench --json`: {e}") from None
-    if data.get("schema") != SCHEMA or "rows" not in data:
-        raise Error(f"{path} has schema {data.get('schema')}; this version reads {SCHEMA}")
+    if not isinstance(data, dict):
+        raise Error(f"{path} is not a results file of `triport bench --json`: its JSON is a {type(data).__name__}, not an object with rows")
+    if data.get("schema") != SCHEMA:
+        raise Error(f"{path} has schema {str(data.get('schema'))[:40]}; this version reads {SCHEMA}: run `triport bench --json` again")
+    for key, kind in (("machine", dict), ("rows", list)):
+        if not isinstance(data.get(key), kind):
+            wrong = "missing" if key not in data else "of another kind"
+            raise Error(f"{path} is not a results file of `triport bench --json`: its {key!r} is {wrong}")
     return data

@@ -3,9 +3,11 @@
 import copy
 import json
 import random
+import re
 
 import pytest
-from triport.bench import clock, compare
+from triport.backends.base import Error
+from triport.bench import clock, compare, results
 from triport.tools.__main__ import main
 
 MACHINE = {"cpu": "X", "threads": 2, "torch": "1", "triton": "1", "LLVM": "1", "python": "3"}
@@ -83,6 +85,17 @@ def test_command(tmp_path, capsys):
     code, text = run(paths["wrong"])
     assert code == 1 and "broken" in text and "threads: 2 before, 16 now" in text
     assert run(paths["other"])[0] == 2 and run(tmp_path / "none.json")[0] == 2
+
+
+@pytest.mark.parametrize("text,said", [
+    ("[1, 2]", "its JSON is a list"), ('"text"', "its JSON is a str"), ("null", "its JSON is a NoneType"), ("no JSON", "Expecting value"),
+    ("[" * 100000, "recursion"), ('{"rows": []}', "has schema None"), ('{"schema": 2, "machine": {}, "rows": []}', "has schema 2; this version reads 1"),
+    ('{"schema": 1, "machine": {}}', "its 'rows' is missing"), ('{"schema": 1, "machine": [], "rows": []}', "its 'machine' is of another kind")])
+def test_what_is_no_results_file(tmp_path, text, said):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(Error, match=re.escape(said)):
+        results.load(path)
 
 
 def test_first_launches_are_told_and_not_judged(tmp_path, capsys):
