@@ -26,6 +26,8 @@ def add(parser):
     parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure first calls (cold, reloaded, in a new process)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row")
+    parser.add_argument("--artefacts", type=Path, metavar="DIR", help="with --json: write the page of each right op's machine code there, and name it and "
+                        "its verdict in the rows")
     parser.add_argument("--format", choices=("table", "markdown", "spine"), default="table",
                         help="table, Markdown, or spine-triton's two lines")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
@@ -61,6 +63,8 @@ def run(args) -> int:
 
     if args.bundle:
         return _bundle(args)
+    if args.artefacts and not args.json:
+        raise Error("--artefacts goes with --json FILE: the rows there name what it writes")
     if args.target and not args.on:
         raise Error("--target goes with --on; this machine's backends compile for it as it is")
     if args.threads:
@@ -117,6 +121,8 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
     backends = backends or [b.name for b in usable if device == "cuda" or b.device != "cuda"]
     if args.json and not args.json.parent.is_dir():
         raise Error(f"--json {args.json}: there is no folder {args.json.parent}")
+    if args.artefacts and args.artefacts.exists() and not args.artefacts.is_dir():
+        raise Error(f"--artefacts {args.artefacts}: it is a file; name a folder")
     return _measure(args, ops, backends, device)
 
 
@@ -156,6 +162,10 @@ def _measure(args, ops, backends, device: str) -> int:
                 task, completed=n, total=total, description=text))
         except KeyboardInterrupt:
             stopped, wrong = True, sum(r["status"] != "ok" for r in results.rows)
+        if args.artefacts and not stopped:
+            from . import artefacts
+            progress.update(task, description="machine code")
+            artefacts.write(results, ops, args.artefacts, lambda text: print(text, file=sys.stderr))
     data = {"machine": results.meta, "rows": results.rows}
     if args.format != "table":
         print({"spine": report.spine, "markdown": report.markdown}[args.format](data))
