@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import os
 import random
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -108,6 +109,23 @@ def tmp_cache(tmp_path, monkeypatch):
     from triton import knobs
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium that resolves no host; its logs hold what pages say ("browser") and ask for ("performance")."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install -e .[test])")
+    chrome, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chrome or not driver:
+        pytest.skip("chromium and chromedriver were not found: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chrome
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1600,1000", "--host-resolver-rules=MAP * ~NOTFOUND"):
+        options.add_argument(flag)
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    yield made
+    made.quit()
 
 
 def pytest_collection_modifyitems(items):

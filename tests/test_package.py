@@ -32,6 +32,16 @@ def test_every_folder_with_code_is_a_package():
             assert (p.parent / "__init__.py").exists(), p
 
 
+def test_files_beside_the_code_are_in_the_wheel():
+    """What modules read at run time, by the patterns of their package."""
+    data, folders = config()["options.package_data"], dict(x.split(" = ") for x in config()["options"]["package_dir"].split("\n") if x)
+    for package in config()["options"]["packages"].split():
+        folder = ROOT / folders.get(package, package.removeprefix("triport.").replace(".", "/"))
+        patterns = [x.strip() for x in data.get(package, "").split(",")]
+        missing = [p.name for p in folder.iterdir() if p.is_file() and p.suffix not in (".py", ".pyc") and not any(p.match(x) for x in patterns if x)]
+        assert not missing, (package, missing)
+
+
 def test_constraints_pin_what_setup_asks_for():
     pinned = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().split() if "==" in line}
     options = config()

@@ -16,6 +16,7 @@ COMMANDS = {
     "profile": ("profile", "where time goes: tables, a trace with every thread, flame graph and page of an op, a function, a model or a script"),
     "export": ("export", "ops as C functions for a board: library, header, a program that checks and times them"),
     "language": ("language", "which operations of Triton's language the CPU compiler takes, on which types"),
+    "report": ("report", "results files of any machines as one page of tables and plots that opens offline"),
     "tune": ("tune", "search the ops' tile sizes on this machine and write the table"),
     "devices": ("devices", "list backends: what they would run on, and a proof or the reason why not"),
 }

@@ -1,26 +1,9 @@
 """The page in headless Chromium: offline, hovering and clicking link lines in all panes, loops folded by heat."""
 
-import shutil
-
 import pytest
 from triport.tools.__main__ import main
 from triport.tools.inspector import code, launches, page, report, targets
 from triport.ops import registry
-
-
-@pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install -e .[test])")
-    chrome, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chrome or not driver:
-        pytest.skip("chromium and chromedriver were not found: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chrome
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1600,1000", "--host-resolver-rules=MAP * ~NOTFOUND"):
-        options.add_argument(flag)
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield made
-    made.quit()
 
 
 @pytest.mark.parametrize("target", ["spacemit-x60", "native", "sm_90", "gfx942"])

@@ -1,0 +1,40 @@
+"""`triport report`: results files of any machines as one page that opens offline, and as PNGs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add(parser):
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = ("examples:\n  triport bench --op softmax --json laptop.json --artefacts laptop-code\n"
+                     "  triport report laptop.json board.json -o report.html\n"
+                     "  triport report laptop.json -o report.html --png plots")
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json", help="files of `triport bench --json`, one for each machine")
+    parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page (default: report.html)")
+    parser.add_argument("--png", type=Path, metavar="DIR", help="write each plot there as a PNG, too")
+
+
+def run(args) -> int:
+    from ..backends.base import Error
+    from .reporting import page, runs
+
+    if not args.output.resolve().parent.is_dir():
+        raise Error(f"-o {args.output}: there is no folder {args.output.resolve().parent}")
+    if args.output.is_dir() or any(args.output.resolve() == p.resolve() for p in args.results):
+        raise Error(f"-o {args.output}: it is {'a folder' if args.output.is_dir() else 'a results file'}; name the page to write")
+    if args.png and args.png.exists() and not args.png.is_dir():
+        raise Error(f"--png {args.png}: it is a file; name a folder")
+    found = runs.read(args.results, args.output)
+    for r in found:
+        for remark in r.remarks:
+            print(f"{r.name}: {remark}", file=sys.stderr)
+    args.output.write_text(page.render(found), encoding="utf-8")
+    print(f"wrote {args.output}", file=sys.stderr)
+    if args.png:
+        from .reporting import png
+        written = png.write(found, args.png)
+        print(f"wrote {len(written)} plots in {args.png}", file=sys.stderr)
+    return 0
