@@ -39,10 +39,11 @@ def test_right_rows_name_a_page_and_its_verdict(tmp_path, capsys):
     data = json.loads(path.read_text())
     assert data["complete"]
     named = {(r["op"], r["case"], r["backend"]): r["artefacts"] for r in data["rows"] if "artefacts" in r}
-    page = {"asm": "../code/new/asm-double-it-fp32.html", "verdict": "VECTOR 100%", "case": "1000"}
-    assert named == {("double/it", case, "triton-cpu"): page for case in ("1000", "3000")}
-    assert [p.name for p in (tmp_path / "code" / "new").iterdir()] == ["asm-double-it-fp32.html"]
-    assert "scale_kernel" in (path.parent / page["asm"]).read_text()
+    page = {"asm": "../code/new/asm-double-it-fp32.html", "verdict": "VECTOR 100%", "trace": "../code/new/profile-double-it-fp32/index.html", "case": "1000"}
+    plain = {"trace": "../code/new/profile-plain-fp32/index.html", "case": "1000"}
+    assert named == {(op, case, "triton-cpu"): of for op, of in (("double/it", page), ("plain", plain)) for case in ("1000", "3000")}
+    assert {p.name for p in (tmp_path / "code" / "new").iterdir()} == {"asm-double-it-fp32.html", "profile-double-it-fp32", "profile-plain-fp32"}
+    assert "scale_kernel" in (path.parent / page["asm"]).read_text() and "scale_kernel" in (path.parent / page["trace"]).read_text()
     assert "no page of plain fp32: Error: plain launches no Triton kernel" in capsys.readouterr().err
 
 

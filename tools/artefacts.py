@@ -1,7 +1,8 @@
-"""What a benchmark leaves beside its figures: for each op and dtype that the CPU compiler got right, the inspector's page of its machine code.
+"""What a benchmark leaves beside its figures: for each op and dtype that the CPU compiler got right, the inspector's page of its machine code, and
+a profile.
 
-The rows name it, as a path relative to the results file, so that a folder of both can be moved: `"artefacts": {"asm": path of the page, "verdict":
-"VECTOR 100%", "case": the case whose code it is}`. A profiler's `"trace"` would be the path of its index page. `triport report` links to both.
+The rows name them, as paths relative to the results file, so that a folder of all can be moved: `"artefacts": {"asm": path of the page, "verdict":
+"VECTOR 100%", "trace": path of the profile's page, "case": the case that both are of}`. `triport report` links to both.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ BACKEND = "triton-cpu"
 
 
 def write(results, ops: list, folder: Path, remark: Callable[[str], None]):
-    """Write a page for each (op, dtype) among the right rows of `results` (bench.results.Results), and name it and its verdict in each of these rows.
+    """Write a page and a profile for each (op, dtype) among the right rows of `results` (bench.results.Results), and name them in each of these rows.
     What cannot be inspected is said by `remark` and left out."""
     folder.mkdir(parents=True, exist_ok=True)
     known = {op.name: op for op in ops}
@@ -27,7 +28,8 @@ def write(results, ops: list, folder: Path, remark: Callable[[str], None]):
         if row["backend"] != BACKEND or row["status"] != "ok" or row["op"] not in known:
             continue
         if key not in made:
-            made[key] = _inspect(known[row["op"]], row["case"], row["dtype"], folder, results.path.parent, remark)
+            of = known[row["op"]], row["case"], row["dtype"], folder, results.path.parent, remark
+            made[key] = (_inspect(*of) or {}) | (_profile(*of) or {})
         if made[key]:
             row["artefacts"] = {**row.get("artefacts", {}), **made[key]}
     results.save()
@@ -47,6 +49,22 @@ def _inspect(op, case: str, dtype: str, folder: Path, base: Path, remark) -> dic
         return None
     path = Path(os.path.relpath((folder / name).resolve(), base.resolve()))
     return {"asm": path.as_posix(), "verdict": verdict(reports), "case": case}
+
+
+def _profile(op, case: str, dtype: str, folder: Path, base: Path, remark) -> dict | None:
+    """The profile of one op, written. Returns what its rows say of it."""
+    from ..backends import get
+    from ..bench import results
+    from .profiling import page, session, target
+    below = folder / re.sub(r"[^\w.-]+", "-", f"profile-{op.name}-{dtype}")
+    try:
+        chosen = next(c for c in op.cases if c.name == case)
+        profile = session.steps(target.of_op(op, chosen, dtype, get(BACKEND)), below, count_hardware=False, measure=False)
+        page.write([("", profile)], below / "index.html", results.machine(), f"a profile of {op.name} {case} {dtype} beside its figures")
+    except Exception as e:
+        remark(f"no profile of {op.name} {dtype}: {type(e).__name__}: {str(e).partition(chr(10))[0]}")
+        return None
+    return {"trace": Path(os.path.relpath((below / "index.html").resolve(), base.resolve())).as_posix(), "case": case}
 
 
 def verdict(reports: list) -> str:

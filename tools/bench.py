@@ -26,8 +26,8 @@ def add(parser):
     parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure first calls (cold, reloaded, in a new process)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row")
-    parser.add_argument("--artefacts", type=Path, metavar="DIR", help="with --json: write the page of each right op's machine code there, and name it and "
-                        "its verdict in the rows")
+    parser.add_argument("--artefacts", type=Path, metavar="DIR", help="with --json: write the page of each right op's machine code and its profile "
+                        "there, and name them in the rows")
     parser.add_argument("--format", choices=("table", "markdown", "spine"), default="table",
                         help="table, Markdown, or spine-triton's two lines")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")

@@ -126,12 +126,19 @@ def _op(op, args) -> list[Target]:
             raise Error(f"backend {name} runs on another machine, where nothing of this can be seen; `triport bench --on` times it there")
         if not backend.takes(op):
             raise Error(f"backend {name} does not run {op.name}")
-        place = backend.place(device)
-        inputs = case.make(DTYPES[dtype], place, args.seed)
-        out.append(Target(f"{op.name} {case.name} {dtype}", name, _bound(backend, op, inputs, case.kwargs), backend.synchronize, op=op, case=case,
-                          dtype=dtype, device=place, nbytes=op.nbytes(*inputs, **case.kwargs) if op.nbytes else None,
-                          flops=op.flops(*inputs, **case.kwargs) if op.flops else None))
+        out.append(of_op(op, case, dtype, backend, device, args.seed))
     return out
+
+
+def of_op(op, case, dtype: str, backend, device: str = "cpu", seed: int = 0) -> Target:
+    """One call of an op, with a case's inputs in dtype `dtype` (its short name), by a backend (`backends.get`)."""
+    from ...ops.common import DTYPES
+
+    place = backend.place(device)
+    inputs = case.make(DTYPES[dtype], place, seed)
+    return Target(f"{op.name} {case.name} {dtype}", backend.name, _bound(backend, op, inputs, case.kwargs), backend.synchronize, op=op, case=case,
+                  dtype=dtype, device=place, nbytes=op.nbytes(*inputs, **case.kwargs) if op.nbytes else None,
+                  flops=op.flops(*inputs, **case.kwargs) if op.flops else None)
 
 
 def _bound(backend, op, inputs, kwargs) -> Callable[[], object]:
