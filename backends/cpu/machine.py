@@ -1,18 +1,21 @@
 """llvmlite: LLVM IR text -> optimised IR, assembly, object code.
 
-LLVM aborts the process on a CPU name or feature that it does not know, so only the rows of targets.py get here.
+LLVM aborts the process on a CPU name or feature that it does not know, so only the rows of targets.py get here; and on IR that its own passes or
+its code generator trip over, so these are called behind a guard, and called again at a lower level where they did.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 import threading
+import warnings
 
 import llvmlite.binding as llvm
 
 from ..base import CompileError
-from . import masked
+from . import guard, masked
 from .host import versions  # noqa: F401  (machine.versions: what decides what LLVM makes)
 from .targets import Target
 
@@ -26,13 +29,62 @@ def _initialised() -> bool:
     return True
 
 
+#: levels of LLVM's passes and of its code generator: the next is for what LLVM broke over at the one before
+LEVELS = (3, 1, 0)
+
+
 @functools.lru_cache(maxsize=None)
-def target_machine(target: Target):
+def target_machine(target: Target, level: int = LEVELS[0]):
     """LLVM's code generator for a row."""
     _initialised()
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=3, reloc="pic",
+        cpu=target.cpu, features=target.features, opt=level, reloc="pic",
         codemodel="medium" if target.abi else "default", abiname=target.abi)
+
+
+def _by_levels(what: str, target: Target, attempt):
+    """`attempt(level)` at the first level that LLVM survives. Raises `CompileError` where it survives none."""
+    for level in LEVELS:
+        try:
+            return attempt(level)
+        except guard.Crashed as e:
+            crash = e
+            warnings.warn(f"triton-cpu: LLVM {versions()['LLVM']} crashed ({e}) while it {what} at level {level} for target {target.name}; it tries again at a "
+                          "lower one, and this kernel will be slower", RuntimeWarning, stacklevel=2)
+    raise CompileError(f"triton-cpu: LLVM {versions()['LLVM']} crashed ({crash}) while it {what} for target {target.name}, at every level. This is a bug of "
+                       "LLVM's that the kernel brings out; write what it computes in another way, or compile it for another target")
+
+
+def _guarded(function, *given) -> int:
+    """What one of llvmlite's C functions returns, called with pointers and numbers. Raises `guard.Crashed`."""
+    words = [x if isinstance(x, int) else ctypes.cast(getattr(x, "_ptr", x), ctypes.c_void_p).value or 0 for x in given]
+    with function._lock:
+        return guard.call(ctypes.cast(function._cfn, ctypes.c_void_p).value, *words)
+
+
+def _emit(text: str, target: Target, machine, use_object: bool) -> bytes:
+    """What `machine(level)` makes of IR text: assembly, or an object."""
+    from llvmlite.binding import ffi
+
+    def attempt(level: int) -> bytes:
+        module, generator = llvm.parse_assembly(text), machine(level)
+        with ffi.OutputString() as error:
+            try:
+                block = _guarded(ffi.lib.LLVMPY_TargetMachineEmitToMemory, generator, module, int(use_object), ctypes.pointer(error._ptr))
+            except guard.Crashed:
+                module.detach()  # nobody may touch what LLVM left as it was
+                generator.detach()
+                target_machine.cache_clear()
+                raise
+            if not block:
+                raise RuntimeError(str(error))
+        memory = ctypes.cast(block, ffi.LLVMMemoryBufferRef)
+        try:
+            return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(memory), ffi.lib.LLVMPY_GetBufferSize(memory))
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(memory)
+
+    return _by_levels("generated code", target, attempt)
 
 
 def verify(text: str, target: Target):
@@ -65,20 +117,30 @@ def _parsed(text: str, target: Target):
 
 
 def _optimised(text: str, target: Target):
-    tm = target_machine(target)
-    module = _parsed(text, target)
-    module.data_layout = str(tm.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    # The code is vectorised already; what is left for LLVM is cleaning, hoisting and unrolling.
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_interleaving = False
-    options.loop_unrolling = False
-    builder = llvm.create_pass_builder(tm, options)
-    passes = builder.getModulePassManager()
-    passes.run(module, builder)
-    _close(passes)
-    return module
+    from llvmlite.binding import ffi
+
+    def attempt(level: int):
+        tm = target_machine(target)
+        module = _parsed(text, target)
+        module.data_layout = str(tm.target_data)
+        options = llvm.create_pipeline_tuning_options(speed_level=level)
+        # The code is vectorised already; what is left for LLVM is cleaning, hoisting and unrolling.
+        options.loop_vectorization = False
+        options.slp_vectorization = False
+        options.loop_interleaving = False
+        options.loop_unrolling = False
+        builder = llvm.create_pass_builder(tm, options)
+        passes = builder.getModulePassManager()
+        try:
+            _guarded(ffi.lib.LLVMPY_RunNewModulePassManager, passes, module, builder)
+        except guard.Crashed:
+            for lost in (module, passes, builder):
+                lost.detach()
+            raise
+        _close(passes)
+        return module
+
+    return _by_levels("optimised", target, attempt)
 
 
 def _close(passes):
@@ -91,15 +153,13 @@ def _close(passes):
 
 def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
     """(optimised IR, assembly, object) of LLVM IR text."""
-    with _lock:
-        llir, tm = optimise(text, target), target_machine(target)
-        module = llvm.parse_assembly(llir)
-        return llir, tm.emit_assembly(module), tm.emit_object(module)
+    llir = optimise(text, target)
+    return llir, emit_assembly(llir, target), emit_object(llir, target)
 
 
 def emit_assembly(text: str, target: Target) -> str:
     with _lock:
-        return target_machine(target).emit_assembly(llvm.parse_assembly(text))
+        return _emit(text, target, functools.partial(target_machine, target), False).decode()
 
 
 def assemble(text: str, target: Target) -> bytes | None:
@@ -116,10 +176,12 @@ def assemble(text: str, target: Target) -> bytes | None:
 
 
 def emit_object(text: str, target: Target, far: bool = False) -> bytes:
-    """The object of LLVM IR text, not optimised as IR. far: it reaches its data wherever they come to lie (RISC-V's reaches 2 GiB)."""
+    """The object of LLVM IR text, not optimised as IR. far: it reaches its data wherever they come to lie (RISC-V's reaches 2 GiB). Our own runtime is
+    far, the guard among it, and is compiled without one."""
     with _lock:
-        tm = target_machine(target)
-        if far and not target.abi:
-            tm = llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.cpu, features=target.features, opt=3, reloc="static",
-                                                                              codemodel="large")
+        if not far:
+            return _emit(text, target, functools.partial(target_machine, target), True)
+        _initialised()
+        tm = target_machine(target) if target.abi else llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=target.features, opt=3, reloc="static", codemodel="large")
         return tm.emit_object(llvm.parse_assembly(text))
