@@ -1,8 +1,9 @@
-"""`triton.language.extra.cpu`: what kernels written for other CPU builds of Triton import, from a wheel that lacks it.
+"""What an import of Triton's modules finds on the CPU beyond what its wheel has. Nothing is written into Triton's package, and nothing is
+loaded until it is asked for: finders see to it.
 
-Such builds have a `libdevice` there; here it has the names of CUDA's, all of which lower/libdevice.py computes. Nothing is
-written into Triton's package: a finder behind all others makes the modules when they are asked for, so a build that brings
-its own is not hidden.
+- `triton.language.extra.cpu`: what kernels written for other CPU builds of Triton import. Such builds have a `libdevice` there; here it
+  has the names of CUDA's, all of which lower/libdevice.py computes. The finder is behind all others, so a build that brings its own is not hidden.
+- `triton.profiler`: Triton's own, which proton.py makes take launches on the CPU once it is imported.
 """
 
 from __future__ import annotations
@@ -39,7 +40,28 @@ class _Finder:
             module.__dict__.update((n, getattr(libdevice, n)) for n in module.__all__)
 
 
+class _Profiler:
+    """Finds those of Proton's modules that proton.py mends when they have run."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name not in ("triton.profiler.metric", "triton.profiler.profile"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                from . import proton
+                proton.mend(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
 def install():
     """Make the modules importable."""
     if _Finder not in sys.meta_path:
         sys.meta_path.append(_Finder)
+        sys.meta_path.insert(0, _Profiler)

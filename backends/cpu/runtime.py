@@ -258,8 +258,8 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
         "        status = traced(kernel, gx, gy, gz, [x for x in a if type(x) in tensors], call, packed)\n"
         "    else:\n"
         "        status = call(packed)\n"
-        "    if status:\n        failed(name, status, scratch, asserts, gx, gy)\n"
-        "    if leave is not None:\n        leave(lm)\n")
+        "    if leave is not None:\n        leave(lm)\n"  # also of a launch that fails: what a hook opened, it can close
+        "    if status:\n        failed(name, status, scratch, asserts, gx, gy)\n")
     exec(compile(source, f"<launch {name}>", "exec"), env)  # as Triton's own binder: decided once, run often
     launch = env["launch"]
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
