@@ -239,16 +239,17 @@ def test_autotune_works():
     assert torch.equal(out, x * 2)
 
 
-def test_perf_map_names_the_code(tmp_path):
-    """TRITON_CPU_PERF_MAP=1: `perf` finds the kernel's name under its address."""
+@pytest.mark.parametrize("switches", [{"TRIPORT_PERF_MAP": "1"}, {"TRITON_CPU_PERF_MAP": "1"}, {"TRIPORT_PERF_MAP": "1", "TRITON_CPU_PERF_MAP": "1"}])
+def test_perf_map_names_the_code(tmp_path, switches):
+    """`perf` finds the kernel's name under its address, once, whichever name the switch has; both together are one."""
     path = tmp_path / "perf.py"
     path.write_text(KERNEL + """
 import os
 line, = [x.split() for x in open(f"/tmp/perf-{os.getpid()}.map") if "add_one" in x]
 os.unlink(f"/tmp/perf-{os.getpid()}.map")
-assert int(line[0], 16) > 4096 and int(line[1], 16) > 100 and line[2] == "triton_cpu::add_one", line
+assert int(line[0], 16) > 4096 and int(line[1], 16) > 100 and line[2] == "triton-cpu::add_one", line
 """)
-    finish(start(path, tmp_path / "cache", TRITON_CPU_PERF_MAP="1"))
+    finish(start(path, tmp_path / "cache", **switches))
 
 
 @pytest.mark.parametrize("programs", [1, 40])

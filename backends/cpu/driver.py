@@ -38,7 +38,6 @@ class CPUUtils:
 
         obj = cache.checked(kernel, name)
         fn = runtime.load_function(obj, name)
-        runtime.perf_map(fn.address, len(obj), f"triton_cpu::{name}")
         return fn, fn, targets.native().registers, 0, 1 << 30
 
     def unload_module(self, module):

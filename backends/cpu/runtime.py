@@ -39,7 +39,8 @@ def load_function(obj: bytes, name: str) -> Function:
 
 
 def _listed() -> bool:
-    return os.environ.get("TRIPORT_PERF_MAP", "0") not in ("", "0") or os.environ.get("TRITON_CPU_PERF_MAP") == "1"
+    """Does TRIPORT_PERF_MAP, or its former name, ask for perf's map?"""
+    return any(os.environ.get(name, "0") not in ("", "0") for name in ("TRIPORT_PERF_MAP", "TRITON_CPU_PERF_MAP"))
 
 
 def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[], None]]:
@@ -60,7 +61,7 @@ def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[],
         missing = [s for s, a in out.items() if not a]
         if missing:
             raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
-        if os.environ.get("TRIPORT_PERF_MAP", "0") not in ("", "0"):
+        if _listed():
             _write_perf_map(obj, out)
         _linked.add(unload)
         return out, functools.partial(_take_out, unload)
@@ -129,13 +130,6 @@ def pool() -> Pool:
         if not _pool:
             _pool.append(Pool())
         return _pool[0]
-
-
-def perf_map(address: int, size: int, name: str):
-    """Name code for `perf` (its map file for jitted code), where TRITON_CPU_PERF_MAP=1 asks for it."""
-    if os.environ.get("TRITON_CPU_PERF_MAP") == "1":
-        with open(f"/tmp/perf-{os.getpid()}.map", "a") as f:
-            f.write(f"{address:x} {size:x} {name}\n")
 
 
 def _type_error(kernel: str, name: str, given) -> ArgumentError:
