@@ -2,9 +2,11 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -248,6 +250,20 @@ def test_proton_is_not_loaded_before_it_is_imported():
                "print([m for m in sys.modules if m.endswith(('cpu.proton', 'triton.profiler'))])")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip() == "[]", done.stderr
+
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "profiling.md"
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_examples_of_the_page_run(number, tmp_path):
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    assert len(examples) == 3
+    done = subprocess.run([sys.executable, "-c", examples[number]], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    if number == 2:
+        found = frames(json.loads((tmp_path / "softmax.hatchet").read_text())[0])
+        assert counts(found) == {("attention", "softmax_rows_kernel"): 10}
 
 
 SCRIPT = """

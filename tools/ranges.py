@@ -100,13 +100,13 @@ def _pushed(stack: list, depth: int = 0) -> list[str]:
 
 
 def _unpopped(left: list[str]) -> Error:
-    return Error(f"torch.cuda.nvtx: pushed and not popped in this thread: {', '.join(map(repr, left))}; call range_pop once for each range_push, also "
-                 "where an exception leaves, or write `with torch.cuda.nvtx.range(name):`")
+    return Error(f"torch.cuda.nvtx: pushed and not popped in this thread: {', '.join(map(repr, left))}; call range_pop once for each range_push, "
+                 "also where an exception leaves, or write `with torch.cuda.nvtx.range(name):`")
 
 
 class _Range(record_function):
-    """`with` makes it a range, as often as one likes and in any thread; as a decorator it makes one of each call. To Dynamo it is its base class, whose
-    `__init__` is left out: it costs more than all the rest."""
+    """`with` makes it a range, as often as one likes and in any thread; as a decorator it makes one of each call. To Dynamo it is its base class,
+    whose `__init__` is left out: it costs more than all the rest."""
 
     def __init__(self, name: str):
         self.name, self.args = name, None
@@ -144,12 +144,13 @@ def _decorated(function, name: str):
 def annotate(name):
     """A named range: `with annotate("load"): ...`, `@annotate("load")`, or bare `@annotate` for the function's own name.
 
-    It shows in torch.profiler's tables and traces as a user annotation, in Nsight Systems as an NVTX range where torch sees a GPU, and in VTune as an ITT
-    task elsewhere. Ranges nest, and each thread has its own. Where nothing records, one costs 1.5 µs; `record_function` costs 5 and more.
+    It shows in torch.profiler's tables and traces as a user annotation, in Nsight Systems as an NVTX range where torch sees a GPU, and in VTune as an
+    ITT task elsewhere. Ranges nest, and each thread has its own. Where nothing records, one costs 1.5 µs; `record_function` costs 5 and more.
 
-    Under torch.compile it is what `torch.profiler.record_function` is: inside a compiled function it breaks no graph, also with `fullgraph=True`, and is left
-    out of the compiled code, of which torch warns once. `torch._dynamo.config.capture_profiler_record_function = True` keeps it where the backend runs
-    the graph as it is ("eager"); Inductor (torch 2.13) leaves it out all the same. A range around the call of a compiled function is like any other.
+    Under torch.compile it is what `torch.profiler.record_function` is: inside a compiled function it breaks no graph, also with `fullgraph=True`, and
+    is left out of the compiled code, of which torch warns once. `torch._dynamo.config.capture_profiler_record_function = True` keeps it where the
+    backend runs the graph as it is ("eager"); Inductor (torch 2.13) leaves it out all the same. A range around the call of a compiled function is
+    like any other.
 
     `annotate.as_nvtx` has code that uses `torch.cuda.nvtx` make these ranges.
     """
@@ -177,8 +178,8 @@ class _Nvtx:
         stack = _stack()
         if not stack or not stack[-1][3]:
             open_ = f"the innermost open range of this thread, {stack[-1][0]!r}, is of `annotate`" if stack else "no range is open in this thread"
-            raise Error(f"torch.cuda.nvtx.range_pop: {open_}; each range_push is closed by one range_pop, in the same thread (range_start and range_end "
-                        "may be in different ones)")
+            raise Error(f"torch.cuda.nvtx.range_pop: {open_}; each range_push is closed by one range_pop, in the same thread (range_start and "
+                        "range_end may be in different ones)")
         return _close()
 
     def rangeStartA(self, name: str) -> int:
@@ -219,8 +220,8 @@ _before = None  # what torch.cuda.nvtx called before the first
 
 class as_nvtx(contextlib.ContextDecorator):
     """`with annotate.as_nvtx(): ...` or `@annotate.as_nvtx()`: within it `torch.cuda.nvtx`'s `range`, `range_push`, `range_pop`, `range_start`,
-    `range_end` and `mark` work on every build of torch and are ranges of `annotate`, however they were imported. For the whole process, until the last
-    such context ends; `annotate.as_nvtx().install()` is for good.
+    `range_end` and `mark` work on every build of torch and are ranges of `annotate`, however they were imported. For the whole process, until the
+    last such context ends; `annotate.as_nvtx().install()` is for good.
 
     Raises `Error` for a `range_pop` without a range, and at its end for ranges that this thread pushed within it and did not pop (they are closed).
     """

@@ -1,9 +1,9 @@
 """Proton, Triton's profiler, for launches on the CPU: `proton.start()` with our driver active.
 
-libproton profiles GPUs through their vendors' libraries and takes no profiler from a plugin. What it keeps needs no device, though: scopes, contexts,
-states, metrics, and the files that proton-viewer reads. So a session on the CPU is one of libproton's, begun with the profiler that does nothing until a
-kernel is instrumented, and a launch hook adds to it what CUPTI would: each launch as an op with its time and count. What Proton does for such a session
-beyond that is its own code, unchanged. Sessions for a GPU never come here but to be told apart.
+libproton profiles GPUs through their vendors' libraries and takes no profiler from a plugin. What it keeps needs no device, though: scopes,
+contexts, states, metrics, and the files that proton-viewer reads. So a session on the CPU is one of libproton's, begun with the profiler that does
+nothing until a kernel is instrumented, and a launch hook adds to it what CUPTI would: each launch as an op with its time and count. What Proton does
+for such a session beyond that is its own code, unchanged. Sessions for a GPU never come here but to be told apart.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class _Sessions:
         self._sum_up(list(self._paths), output_format)
 
     def _sum_up(self, sessions, output_format):
-        """Have viewers add time and count up the tree: hatchet does so with what the root has, and libproton gives it what a GPU's profiler measured."""
+        """Have viewers add time and count up the tree: hatchet does so with what the root has, and libproton gives it what a GPU's profiler
+        measured."""
         for path in [self._paths.pop(s) for s in sessions if s in self._paths]:
             if output_format in ("", None, "hatchet"):
                 with open(f"{path}.hatchet", "r+") as f:
