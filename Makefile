@@ -1,6 +1,7 @@
 # make bench   set up, then check and time every op on every backend of this machine
 # make test    set up, then run the tests, in as many processes as there are cores, eight at most (WORKERS=1: one after the other)
 # make test-conditions   the tests with the tiles of every kind of CPU, with 1, 2 and 16 threads and beside a load (tests/conditions.py)
+# make demo    set up, then two ops from end to end: checked and timed, their machine code judged, profiled, and one report of it, in ./demo
 # make clean   remove what these made
 #
 # PYTHON=python3.12 picks the interpreter; PIP_ARGS="..." goes to pip, for example
@@ -14,10 +15,18 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 ||
 # A worker that is done takes tests from the others.
 SPREAD := -n $(WORKERS) --dist worksteal
 
-.PHONY: bench test test-conditions clean
+.PHONY: bench demo test test-conditions clean
 
 bench: $(VENV)/ready
 	$(BIN)/triport bench $(ARGS)
+
+demo: $(VENV)/ready
+	mkdir -p demo
+	$(BIN)/triport bench --op softmax --op gelu --case 128x128 --case 512x512 --case 1823x781 --reps 5 --json demo/results.json --artefacts demo/code
+	$(BIN)/triport asm softmax --case 1823x781 --require "vector>=0.9, spills=0"
+	$(BIN)/triport profile softmax --case 1823x781 --against torch -o demo/profile
+	$(BIN)/triport report demo/results.json -o demo/report.html
+	@echo "look at demo/report.html (figures; a point leads to its machine code and profile) and demo/profile/index.html"
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
@@ -34,4 +43,4 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build demo *.egg-info
