@@ -14,11 +14,13 @@ def time_text(s: float) -> str:
 
 
 def table(rows: list[dict]) -> Table:
-    """One line for each op x case x dtype x backend."""
+    """One line for each op x case x dtype x backend; columns that no line fills are left out."""
+    bases = {r.get("baseline", "torch") for r in rows}
     t = Table(show_edge=False, pad_edge=False, header_style="bold")
     device = any("device_s" in r for r in rows)
     for name, right in (("op", 0), ("case", 0), ("dtype", 0), ("backend", 0), *([("GPU p50", 1)] if device else []), ("wall p50", 1),
-                        ("p20..p80", 1), ("cpu p50", 1), ("GB/s", 1), ("TFLOP/s", 1), ("roof", 1), ("vs torch", 1), ("cold", 1),
+                        ("p20..p80", 1), ("cpu p50", 1), ("GB/s", 1), ("TFLOP/s", 1), ("roof", 1),
+                        (f"vs {bases.pop() if len(bases) == 1 else 'baseline'}", 1), ("cold", 1),
                         ("reload", 1), ("new process", 1), ("memory", 1), ("error", 1)):
         t.add_column(name, justify="right" if right else "left", no_wrap=True)
     last = None
@@ -47,6 +49,7 @@ def table(rows: list[dict]) -> Table:
                   time_text(first["cold"]) if "cold" in first else time_text(first["here"]),
                   time_text(first["reload"]) if "reload" in first else "", time_text(first["process"]) if "process" in first else "",
                   f"{r['peak_bytes'] / 1e6:.1f} MB" if "peak_bytes" in r else "", f"{r['error']:.0e}")
+    t.columns = [c for c in t.columns if any(c.cells)]
     return t
 
 

@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from . import clock
+
 SCHEMA = 1
 
 
@@ -31,6 +33,29 @@ def machine(device: str = "cpu") -> dict:
             "system": platform.platform(), "python": platform.python_version(), "triport": version(),
             "torch": torch.__version__, "triton": triton.__version__, **llvm.versions(),
             "time": time.strftime("%Y-%m-%dT%H:%M:%S"), "command": " ".join(sys.argv[1:])}
+
+
+def add_times(row: dict, s: clock.Samples, device: list[float] | None):
+    """A row's times: `s` of the host's clock, `device` of the GPU's own (seconds a call, one for each round)."""
+    row |= {"wall_s": clock.summary(s.wall), "cpu_s": clock.summary(s.cpu), "repeats": s.repeats, "rounds_s": s.wall,
+            "cpu_rounds_s": s.cpu}
+    if device is not None:
+        row |= {"device_s": clock.summary(device), "device_rounds_s": device}
+
+
+def add_rates(row: dict, base: dict | None, limits: dict, dtype: str):
+    """What follows from a row's times: those of the GPU where the row has them, else the wall's."""
+    t = row.get("device_s", row["wall_s"])["p50"]
+    if row["bytes"]:
+        row["gb_per_s"] = row["bytes"] / t / 1e9
+    if row["flops"]:
+        row["tflop_per_s"] = row["flops"] / t / 1e12
+    if (row["bytes"] or row["flops"]) and "flop_per_s" in limits:
+        # The time that the machine's slower limit allows, over the time taken.
+        least = max((row["bytes"] or 0) / limits["bytes_per_s"], (row["flops"] or 0) / limits.get(f"flop_per_s_{dtype}", limits["flop_per_s"]))
+        row["roofline"] = least / t
+    if base is not None:
+        row["speedup"] = base.get("device_s", base["wall_s"])["p50"] / t
 
 
 class Results:

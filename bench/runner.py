@@ -16,7 +16,7 @@ from ..backends import get as get_backend
 from ..backends.base import Error, suggest
 from ..ops.common import DTYPES
 from . import check, clock, first, memory, roofline
-from .results import Results, machine
+from .results import Results, add_rates, add_times, machine
 
 
 @dataclass
@@ -100,11 +100,11 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
         devices = clock.on_gpu(on_gpu, plan.rounds) if on_gpu else {}
         for name, row in rows.items():
             if name in samples:
-                _time(row, samples[name], devices.get(name))
+                add_times(row, samples[name], devices.get(name))
         base = rows.get("torch")
         for row in rows.values():
             if "wall_s" in row:
-                _fill(row, base if base and "wall_s" in base else None, limits[row["device"]], dtype)
+                add_rates(row, base if base and "wall_s" in base else None, limits[row["device"]], dtype)
             results.add(row)
     tick(len(items), len(items), "")
     results.finish()
@@ -202,24 +202,3 @@ def _on_board(plan, op, dtype, case, backend, candidates, wanted) -> dict:
     except Exception as e:
         row |= {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
     return row
-
-
-def _time(row: dict, s: clock.Samples, device: list[float] | None):
-    row |= {"wall_s": clock.summary(s.wall), "cpu_s": clock.summary(s.cpu), "repeats": s.repeats, "rounds_s": s.wall}
-    if device is not None:
-        row |= {"device_s": clock.summary(device), "device_rounds_s": device}
-
-
-def _fill(row: dict, base: dict | None, limits: dict, dtype: str):
-    """What follows from a row's times: those of the GPU where the row has them, else the wall's."""
-    t = row.get("device_s", row["wall_s"])["p50"]
-    if row["bytes"]:
-        row["gb_per_s"] = row["bytes"] / t / 1e9
-    if row["flops"]:
-        row["tflop_per_s"] = row["flops"] / t / 1e12
-    if (row["bytes"] or row["flops"]) and "flop_per_s" in limits:
-        # The time that the machine's slower limit allows, over the time taken.
-        least = max((row["bytes"] or 0) / limits["bytes_per_s"], (row["flops"] or 0) / limits.get(f"flop_per_s_{dtype}", limits["flop_per_s"]))
-        row["roofline"] = least / t
-    if base is not None:
-        row["speedup"] = base.get("device_s", base["wall_s"])["p50"] / t
