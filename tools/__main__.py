@@ -12,6 +12,7 @@ import sys
 #: command -> (module, one line)
 COMMANDS = {
     "bench": ("bench", "check and time ops on every backend of this machine"),
+    "models": ("models", "whole examples, checked and timed variant by variant: MLP, DLRM, ways to write one op"),
     "asm": ("asm", "machine code of any kernel for any target: hot loops, a verdict on their vectors, and why"),
     "profile": ("profile", "where time goes: tables, a trace with every thread, flame graph and page of an op, a function, a model or a script"),
     "export": ("export", "ops as C functions for a board: library, header, a program that checks and times them"),
