@@ -9,9 +9,7 @@ import torch
 from ... import backends
 from ...backends import drivers
 from ...backends.base import Error, Unavailable, suggest
-
-#: what names a range in a trace: `with annotate("forward"):`
-annotate = torch.profiler.record_function
+from ...tools import annotate  # noqa: F401  (names a range in a profiler's trace: `with annotate("forward"):`)
 
 
 def on_device(device: str) -> str:
