@@ -263,7 +263,7 @@ def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callabl
     # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
     # here instead; where a version has no such search there is nothing to leave out.
     with mock.patch.object(torch._library.triton, "get_inner_triton_kernels", lambda fn: [], create=True):
-        op = triton_op(full, body, mutates_args=mutates_args)
+        op = triton_op(full, body if mutates_args else _replaying(body), mutates_args=mutates_args)
     triton_ops_to_kernels[full] = [*kernels, stamp_kernel]
     for kernel in kernels:
         _serve_by_device(kernel)
@@ -271,6 +271,22 @@ def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callabl
         return Registered(op, None)
     IMPLEMENTATIONS["cuda"][name] = cuda
     return Registered(op, _register_by(name, body, mutates_args))
+
+
+def _replaying(body: Callable) -> Callable:
+    """`body` as the dispatcher calls it, under autograd for one: where nothing else watches, a call like one before is replayed."""
+    count = sum(p.annotation in (torch.Tensor, "torch.Tensor") for p in inspect.signature(body).parameters.values())
+
+    @functools.wraps(body)
+    def run(*args):
+        if watched(*args[:count]):
+            return body(*args)
+        try:
+            return direct(body, args[:count], *args[count:])
+        finally:
+            _direct.plan = None  # it is for these tensors, which need not be those that the op's function was called with
+
+    return run
 
 
 def _register_by(name: str, body: Callable, mutates_args):
@@ -434,7 +450,7 @@ def watched(*tensors: torch.Tensor) -> bool:
     grad = torch.is_grad_enabled()
     for t in tensors:
         if (type(t) not in _PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg()
-                or t.layout is not torch.strided):
+                or t.layout is not torch.strided or _batched(t)):
             return True
     return False
 
@@ -445,6 +461,7 @@ _INTERPRETED = knobs.runtime.interpret  # Triton, too, looks when a kernel is de
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _functorch_level = torch._C._functorch.maybe_current_level
+_batched = torch._C._functorch.is_legacy_batchedtensor  # as autograd.grad(is_grads_batched=True) makes them, at no level
 _jit_tracing = torch._C._get_tracing_state
 _autocast = torch._C._is_any_autocast_enabled
 

@@ -54,6 +54,29 @@ def test_a_call_like_one_before_is_recognised(seed):
     assert not site.call(x).is_inference()
 
 
+def test_what_autograd_follows_is_replayed_below_the_dispatcher(monkeypatch, seed):
+    bodies = []
+    record = replay.record
+    monkeypatch.setattr(replay, "record", lambda key, body, *rest: (bodies.append(body), record(key, body, *rest))[1])
+    x, w = torch.randn(40, 30, requires_grad=True), torch.randn(30, 20)
+    site = replay.site("matmul")
+    for k in range(6):
+        if k == 3:  # the first call may compile, which is no launch to repeat
+            settled = len(bodies)
+        leaf = (x.detach() + k).requires_grad_()
+        out = ops.matmul(leaf, w)
+        assert out.requires_grad and check.error(out.detach(), leaf.detach().double() @ w.double()) < 2e-6
+    assert len(bodies) == settled >= 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert ops.matmul(x, w).dtype is torch.bfloat16
+    settled = len(bodies)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
+        ops.matmul(x, w)
+    assert any(e.key.startswith("matmul_kernel[triton-cpu]") for e in prof.key_averages())  # what watches sees kernels
+    assert len(bodies) == settled
+    assert site.call(x, w) is None and site.call(x.detach(), w) is None  # a plan that the dispatcher's call used says nothing of the function's
+
+
 def test_parameters_are_told_apart():
     x, bias = torch.randn(8, 8), torch.randn(8)
     site = known("add_mul_act", ops.add_mul_act, x, x + 1, bias, 0.5, "relu")
