@@ -7,6 +7,7 @@ from .add_mul_act import add_mul_act, add_mul_act_
 from .add_relu import add_relu
 from .common import Case, Op
 from .gelu import gelu
+from .lora_linear import lora_linear
 from .matmul import matmul
 from .matmul_softmax import matmul_softmax
 from .softmax import softmax
@@ -15,5 +16,5 @@ from .user import cuda_op, extension_op
 
 from . import registry  # noqa: E402  (the records, by name)
 
-__all__ = ["Case", "Op", "add_mul_act", "add_mul_act_", "add_relu", "cuda_op", "extension_op", "gelu", "matmul", "matmul_softmax",
+__all__ = ["Case", "Op", "add_mul_act", "add_mul_act_", "add_relu", "cuda_op", "extension_op", "gelu", "lora_linear", "matmul", "matmul_softmax",
            "registry", "softmax", "square"]

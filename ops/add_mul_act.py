@@ -5,7 +5,6 @@ act is relu, sigmoid, gelu (tanh form), silu or tanh. `add_mul_act_` writes over
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -19,8 +18,8 @@ from . import autocast, autograd
 from .add_relu import of_rows, row_tile
 from .aliasing import elements_share, overlaps
 from .autograd import added, wide
-from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_same_shape, check_tensors, compiling,
-                     direct, launch, register, replayed, roomy, served, traffic, watched, wrap_triton)
+from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_number, check_same_shape, check_tensors,
+                     compiling, direct, launch, register, replayed, roomy, served, traffic, watched, wrap_triton)
 from .gelu import curvature as gelu_curvature, gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
@@ -28,8 +27,6 @@ ACTS = {"relu": (0, torch.relu), "sigmoid": (1, torch.sigmoid),
         "gelu": (2, lambda z: F.gelu(z, approximate="tanh")), "silu": (3, F.silu), "tanh": (4, torch.tanh)}
 
 CUDA = Path(__file__).with_suffix(".cu")
-#: the largest int that a float holds
-MOST = int(sys.float_info.max)
 
 
 def reference(x, y, bias, m=0.5, act="relu"):
@@ -306,10 +303,7 @@ _add_mul_act_.at("FuncTorchBatched", lambda op, count: _by_copy)
 
 def _check_plain(op: str, m, act):
     """`m` is a number and `act` a known name, before either reaches a schema or a key."""
-    if isinstance(m, bool) or not isinstance(m, (int, float, torch.SymInt, torch.SymFloat)):
-        raise ArgumentError(f"triport.{op}: argument 'm' is {m!r}; it takes a number")
-    if type(m) is int and not -MOST <= m <= MOST:
-        raise ArgumentError(f"triport.{op}: argument 'm' is an int of {m.bit_length()} bits; it takes a number that fp64 can hold")
+    check_number(op, "m", m)
     if not isinstance(act, str) or act not in ACTS:
         raise ArgumentError(f"triport.{op}: " + suggest("act", str(act), ACTS))
 

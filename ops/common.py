@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import sys
 import threading
 import warnings
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class Case:
     @property
     def name(self) -> str:
         text = ",".join("x".join(map(str, s)) + ("t" if k in self.transposed else "")
-                        for k, s in enumerate(self.shapes[:2] if len(self.shapes) > 2 else self.shapes))
+                        for k, s in enumerate(self.shapes[:-1] if len(self.shapes) > 2 else self.shapes))
         extra = "".join(f",{k}={v}" for k, v in self.kwargs.items())
         return text + extra
 
@@ -161,6 +162,18 @@ def check(op: str, dtypes, **tensors: torch.Tensor):
         raise ArgumentError(f"triport.{op}: argument {first_name!r} has layout {first.layout}; it takes dense tensors")
 
 
+#: the largest int that a float holds
+MOST = int(sys.float_info.max)
+
+
+def check_number(op: str, name: str, value):
+    """`value` is a number that a float holds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        raise ArgumentError(f"triport.{op}: argument {name!r} is {value!r}; it takes a number")
+    if type(value) is int and not -MOST <= value <= MOST:
+        raise ArgumentError(f"triport.{op}: argument {name!r} is an int of {value.bit_length()} bits; it takes a number that fp64 can hold")
+
+
 def check_dim(op: str, x: torch.Tensor, dim: int) -> int:
     """`dim` as a non-negative dimension of `x`."""
     if not isinstance(dim, (int, torch.SymInt)) or isinstance(dim, bool):
@@ -184,6 +197,20 @@ def check_product(op: str, a: torch.Tensor, b: torch.Tensor):
     if a.shape[1] != b.shape[0]:
         raise ArgumentError(f"triport.{op}: argument 'a' is {_shape(a)} and 'b' is {_shape(b)}; it takes M x K and K x N "
                             f"with the same K ({a.shape[1]} is not {b.shape[0]})")
+
+
+def check_low_rank(op: str, x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
+    """`x @ w + (x @ a) @ b` is defined: x is ... x K, the others are matrices that fit it and one another."""
+    if x.dim() < 1:
+        raise ArgumentError(f"triport.{op}: argument 'x' is a scalar; it takes 1 or more dimensions")
+    for name, t in (("w", w), ("a", a), ("b", b)):
+        check_matrix(op, name, t)
+    for name, t, size, other in (("w", w, x.shape[-1], f"x of shape {_shape(x)}"), ("a", a, x.shape[-1], f"x of shape {_shape(x)}"),
+                                 ("b", b, a.shape[1], f"a of shape {_shape(a)}")):
+        if t.shape[0] != size:
+            raise ArgumentError(f"triport.{op}: argument {name!r} is {_shape(t)}; for {other} it takes {size} rows")
+    if b.shape[1] != w.shape[1]:
+        raise ArgumentError(f"triport.{op}: argument 'b' is {_shape(b)}; for w of shape {_shape(w)} it takes {w.shape[1]} columns")
 
 
 def check_bias(op: str, x: torch.Tensor, bias: torch.Tensor):
@@ -256,8 +283,9 @@ class Registered:
 _library = torch.library.Library("triport", "FRAGMENT")  # holds the kernels of keys that a custom op has no call for, or none that will do
 
 
-def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callable | None = None) -> Registered:
-    """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`. cuda: the same in CUDA C++, for CUDA tensors."""
+def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callable | None = None, by: bool = False) -> Registered:
+    """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`. cuda: the same in CUDA C++, for CUDA tensors. by: calls may name
+    their backend; an op with CUDA C++ has that anyhow."""
     full = f"triport::{name}"
     BODIES[name] = body
     # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
@@ -267,9 +295,10 @@ def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callabl
     triton_ops_to_kernels[full] = [*kernels, stamp_kernel]
     for kernel in kernels:
         _serve_by_device(kernel)
-    if cuda is None:
+    if cuda is not None:
+        IMPLEMENTATIONS["cuda"][name] = cuda
+    elif not by:
         return Registered(op, None)
-    IMPLEMENTATIONS["cuda"][name] = cuda
     return Registered(op, _register_by(name, body, mutates_args))
 
 

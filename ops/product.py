@@ -17,18 +17,24 @@ def tile_of_program(pid, m, n, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.con
 
 
 @triton.jit
-def product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK: tl.constexpr,
-                 ACC: tl.constexpr):
-    """The accumulator of rows x cols of a @ b."""
+def add_product(acc, a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK: tl.constexpr):
+    """acc + rows x cols of a @ b."""
     ks = tl.arange(0, BK)
     a_ptrs = a_ptr + rows.to(tl.int64)[:, None] * stride_am + ks[None, :] * stride_ak
     b_ptrs = b_ptr + ks[:, None] * stride_bk + cols.to(tl.int64)[None, :] * stride_bn
-    acc = tl.zeros((rows.shape[0], cols.shape[0]), dtype=ACC)
     for start in range(0, k, BK):
         inside = k - start
         a = tl.load(a_ptrs, mask=(rows[:, None] < m) & (ks[None, :] < inside), other=0.0)
         b = tl.load(b_ptrs, mask=(ks[:, None] < inside) & (cols[None, :] < n), other=0.0)
-        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=ACC)
+        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=acc.dtype)
         a_ptrs += BK * stride_ak
         b_ptrs += BK * stride_bk
     return acc
+
+
+@triton.jit
+def product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK: tl.constexpr,
+                 ACC: tl.constexpr):
+    """The accumulator of rows x cols of a @ b."""
+    acc = tl.zeros((rows.shape[0], cols.shape[0]), dtype=ACC)
+    return add_product(acc, a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK)

@@ -12,7 +12,7 @@ from triton.runtime.jit import KernelInterface
 from ..backends.base import Error, suggest
 from .common import Op
 
-NAMES = ("square", "gelu", "softmax", "matmul", "matmul_softmax", "add_relu", "add_mul_act")
+NAMES = ("square", "gelu", "softmax", "matmul", "matmul_softmax", "lora_linear", "add_relu", "add_mul_act")
 
 
 _names: dict[int, tuple[Op, str]] = {}  # by id: what each record was asked for by

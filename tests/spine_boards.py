@@ -15,7 +15,8 @@ CASES = {"square": (Case(((17, 23),)), Case(((1, 1),))), "gelu": (Case(((5, 3, 2
          "softmax": (Case(((9, 333),)), Case(((2, 1),)), Case(((133, 35),), {"dim": 0}), Case(((3, 70, 5),), {"dim": 1})),
          "matmul": (Case(((33, 47), (47, 65))), Case(((20, 31), (31, 40)), transposed=(1,)), Case(((9, 17), (17, 1)), transposed=(0,))),
          "matmul_softmax": (Case(((33, 47), (47, 65)), {"dim": 0}, scale=0.3), Case(((33, 47), (47, 65)), {"dim": -1}, scale=0.3),
-                            Case(((300, 8), (8, 5)), {"dim": 0}, scale=0.3))}
+                            Case(((300, 8), (8, 5)), {"dim": 0}, scale=0.3)),
+         "lora_linear": (Case(((33, 47), (47, 65), (47, 5), (5, 65)), {"s": 0.5}), Case(((3, 9, 17), (17, 23), (17, 70), (70, 23)), transposed=(1, 2)))}
 
 
 def missing(name: str) -> str:

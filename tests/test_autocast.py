@@ -13,8 +13,9 @@ from triport.bench import check
 from triport.ops import registry
 
 registered = torch.ops.triport
-SHAPES = {"matmul": [(5, 7), (7, 3)], "matmul_softmax": [(5, 7), (7, 3)], "add_relu": [(5, 7), (7,)], "add_mul_act": [(5, 7), (5, 7), (7,)]}
-PARAMS = {"softmax": (-1,), "matmul_softmax": (0,), "add_mul_act": (0.5, "silu")}
+SHAPES = {"matmul": [(5, 7), (7, 3)], "matmul_softmax": [(5, 7), (7, 3)], "lora_linear": [(5, 7), (7, 3), (7, 2), (2, 3)],
+          "add_relu": [(5, 7), (7,)], "add_mul_act": [(5, 7), (5, 7), (7,)]}
+PARAMS = {"softmax": (-1,), "matmul_softmax": (0,), "lora_linear": (0.5,), "add_mul_act": (0.5, "silu")}
 FORMS = {"ops": lambda name, args: getattr(ops, name)(*args, *PARAMS.get(name, ())),
          "torch.ops": lambda name, args: getattr(registered, name)(*args, *PARAMS.get(name, ())),
          "torch.ops, by": lambda name, args: getattr(registered, name + "_by")(*args, *PARAMS.get(name, ()), "")}

@@ -41,6 +41,8 @@ CASES = {
     **{f"matmul_softmax{d}": (lambda a, b, d=d: ops.matmul_softmax(a, b, d), lambda a, b, d=d: registered.matmul_softmax(a, b, d),
                               lambda a, b, d=d: torch.softmax(a @ b, d), lambda r: (lambda m, k, n: ((m, k), (k, n)))(*rows(r, 3)))
        for d in (0, -1)},
+    "lora_linear": (lambda *t: ops.lora_linear(*t, 0.7), lambda *t: registered.lora_linear(*t, 0.7), lambda x, w, a, b: x @ w + 0.7 * ((x @ a) @ b),
+                    lambda r: (lambda s, n, k: (s, (s[-1], n), (s[-1], k), (k, n)))(rows(r), *rows(r, 2))),
     "add_relu": (ops.add_relu, registered.add_relu, lambda x, b: torch.relu(x + b), lambda r: (lambda s: (s, s[-1:]))(rows(r))),
     **{f"add_mul_act-{a}": (lambda x, y, b, a=a: ops.add_mul_act(x, y, b, 0.7, a), lambda x, y, b, a=a: registered.add_mul_act(x, y, b, 0.7, a),
                             lambda x, y, b, a=a: RECORDS["add_mul_act"].eager(x, y, b, 0.7, a), lambda r: (lambda s: (s, s, s[-1:]))(rows(r)))
@@ -117,7 +119,9 @@ def test_second_derivatives_keep_the_dtype(name, dtype, seed):
 
 @pytest.mark.parametrize("name", CASES)
 def test_zero_sizes(name):
-    shapes = {"matmul": [((0, 3), (3, 4)), ((3, 0), (0, 4)), ((3, 4), (4, 0))], "add_relu": [((0, 3), (3,)), ((3, 0), (0,))],
+    shapes = {"matmul": [((0, 3), (3, 4)), ((3, 0), (0, 4)), ((3, 4), (4, 0))],
+              "lora_linear": [((0, 3), (3, 4), (3, 2), (2, 4)), ((3, 0), (0, 4), (0, 2), (2, 4)), ((3, 4), (4, 0), (4, 2), (2, 0)),
+                              ((3, 4), (4, 5), (4, 0), (0, 5)), ((2, 0, 4), (4, 5), (4, 1), (1, 5))], "add_relu": [((0, 3), (3,)), ((3, 0), (0,))],
               "add_mul_act": [((0, 3), (0, 3), (3,)), ((3, 0), (3, 0), (0,))]}
     for each in shapes.get(name.partition("_softmax")[0].partition("-")[0], [((0,),), ((0, 3),), ((3, 0),)]):
         tensors = [torch.ones(s, dtype=torch.float64, requires_grad=True) for s in each]
@@ -222,11 +226,11 @@ def test_transforms_respect_no_grad(seed):
         same(func.grad(total(ops.gelu))(x), func.grad(total(stopped_eager))(x) * 0 + func.grad(total(CASES["gelu"][2]))(x))
 
 
-@pytest.mark.parametrize("name", ["square", "gelu", "softmax", "matmul", "matmul_softmax0", "add_relu", "add_mul_act-silu"])
+@pytest.mark.parametrize("name", ["square", "gelu", "softmax", "matmul", "matmul_softmax0", "lora_linear", "add_relu", "add_mul_act-silu"])
 def test_the_form_that_names_its_backend(name, seed):
     """`torch.ops.triport.<name>_by` has the same derivatives."""
     tensors = tuple(arguments(name, seed))
-    base, extra = {"softmax": ("softmax", (-1,)), "matmul_softmax0": ("matmul_softmax", (0,)),
+    base, extra = {"softmax": ("softmax", (-1,)), "lora_linear": ("lora_linear", (0.7,)), "matmul_softmax0": ("matmul_softmax", (0,)),
                    "add_mul_act-silu": ("add_mul_act", (0.7, "silu"))}.get(name, (name, ()))
     by = getattr(registered, base + "_by")
     for transform in ("jvp", "grad", "hessian"):

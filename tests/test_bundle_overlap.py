@@ -106,7 +106,7 @@ def check_overlaps(made: Made, op: Op, case: Case, dtype: str, seed: int) -> dic
 OPS = [(registry.get(name), case, dtype) for name, cases in CASES.items() for case in cases for dtype in ("fp32", *(("fp16",) if name in ("square", "matmul") else ()))
        if min(n for s in case.shapes for n in s) > 1] + [(IN_PLACE, IN_PLACE.cases[0], "fp32")]
 #: op -> pairs (written, other) that may be one address
-SAME_PLACE = {"square": {("out", "x")}, "gelu": {("out", "x")}, "add_relu": {("out", "x")}, "add_mul_act": {("out", "x"), ("out", "y")}, "softmax": {("out", "x")},
+SAME_PLACE = {"square": {("out", "x")}, "lora_linear": {("out", "a")}, "gelu": {("out", "x")}, "add_relu": {("out", "x")}, "add_mul_act": {("out", "x"), ("out", "y")}, "softmax": {("out", "x")},
               "add_mul_act_": {("x", "y")}}
 
 

@@ -18,7 +18,7 @@ from triport.ops.common import DTYPES
 RECORDS = {name: registry.get(name) for name in registry.NAMES}
 #: spine's are in test_boards.py, in sizes for an emulator
 WHERE = [b for b in BACKENDS if b not in ("torch-compile", "spine")]
-ALL = [(n, d, c, b) for n, op in RECORDS.items() for d in op.dtypes for c in op.cases for b in WHERE if c in op.cases_on(get(b).device)]
+ALL = [(n, d, c, b) for n, op in RECORDS.items() for d in op.dtypes for c in op.cases for b in WHERE if c in op.cases_on(get(b).device) and get(b).takes(op)]
 
 
 def assert_right(op, got, args, kwargs):
@@ -253,6 +253,7 @@ GRAD = {
     "softmax0": lambda s: (ops.softmax, torch.softmax, [(33, 17)], {"dim": 0}),
     "matmul": lambda s: (ops.matmul, torch.matmul, [(33, 17), (17, 29)], {}),
     "matmul_softmax": lambda s: (ops.matmul_softmax, RECORDS["matmul_softmax"].eager, [(33, 17), (17, 29)], {"dim": 0}),
+    "lora_linear": lambda s: (ops.lora_linear, RECORDS["lora_linear"].eager, [(4, 33, 17), (17, 29), (17, 5), (5, 29)], {"s": 0.7}),
     "add_relu": lambda s: (ops.add_relu, RECORDS["add_relu"].eager, [(4, 33, 17), (17,)], {}),
     **{f"add_mul_act-{a}": lambda s, a=a: (ops.add_mul_act, RECORDS["add_mul_act"].eager, [(33, 17), (33, 17), (17,)],
                                            {"m": 0.7, "act": a}) for a in ("relu", "sigmoid", "gelu", "silu", "tanh")},
@@ -280,12 +281,17 @@ CHECKS = {
     "matmul": lambda: (torch.ops.triport.matmul, (torch.randn(5, 7, requires_grad=True), torch.randn(7, 3))),
     "matmul_softmax": lambda: (torch.ops.triport.matmul_softmax, (torch.randn(5, 7, requires_grad=True),
                                                                   torch.randn(7, 3), 0)),
+    "lora_linear": lambda: (torch.ops.triport.lora_linear, (torch.randn(2, 5, 7, requires_grad=True), torch.randn(7, 4), torch.randn(7, 3, requires_grad=True),
+                                                            torch.randn(3, 4, requires_grad=True), 0.7)),
     "add_relu": lambda: (torch.ops.triport.add_relu, (torch.randn(5, 7, requires_grad=True), torch.randn(7))),
     "add_mul_act": lambda: (torch.ops.triport.add_mul_act, (torch.randn(5, 7, requires_grad=True), torch.randn(5, 7),
                                                             torch.randn(7), 0.5, "silu")),
     "add_mul_act_": lambda: (torch.ops.triport.add_mul_act_, (torch.randn(5, 7), torch.randn(5, 7), torch.randn(7), 0.5,
                                                               "relu")),
     "gelu_backward": lambda: (torch.ops.triport.gelu_backward, (torch.randn(5, 7), torch.randn(5, 7))),
+    "scaled_matmul": lambda: (torch.ops.triport.scaled_matmul, (torch.randn(5, 7, requires_grad=True), torch.randn(7, 3), 0.7)),
+    "sum_of_matmuls": lambda: (torch.ops.triport.sum_of_matmuls, (torch.randn(5, 7, requires_grad=True), torch.randn(7, 4), torch.randn(5, 3),
+                                                                  torch.randn(3, 4))),
     "softmax_backward": lambda: (torch.ops.triport.softmax_backward, (torch.randn(5, 7), torch.rand(5, 7), 0)),
     "add_mul_act_backward": lambda: (torch.ops.triport.add_mul_act_backward, (
         torch.randn(5, 7), torch.randn(5, 7), torch.randn(5, 7), torch.randn(7), 0.5, "gelu")),
@@ -344,6 +350,7 @@ def test_direct_and_dispatched_agree(seed):
     t = torch.ops.triport
     for got, want in ((ops.square(x), t.square(x)), (ops.gelu(x), t.gelu(x)), (ops.softmax(x, 0), t.softmax(x, 0)),
                       (ops.matmul(a, b), t.matmul(a, b)), (ops.matmul_softmax(a, b, 0), t.matmul_softmax(a, b, 0)),
+                      (ops.lora_linear(x, a, a[:, :3], b[:3, :1].expand(3, 20), 0.7), t.lora_linear(x, a, a[:, :3], b[:3, :1].expand(3, 20), 0.7)),
                       (ops.add_relu(x, bias), t.add_relu(x, bias)),
                       (ops.add_mul_act(x, y, bias), t.add_mul_act(x, y, bias, 0.5, "relu"))):
         assert torch.equal(got, want)
@@ -487,6 +494,16 @@ BAD = [
     (lambda: ops.matmul_softmax(X, torch.ones(4, 2), 0.0), "'dim' is 0.0; it takes 0"),
     (lambda: ops.matmul_softmax(X, torch.ones(4, 2), None), "'dim' is None; it takes 0"),
     (lambda: ops.matmul_softmax(X, X), "same K"),
+    (lambda: ops.lora_linear(X, torch.ones(3, 2), torch.ones(4, 2), torch.ones(2, 2)), "argument 'w' is 3x2; for x of shape 3x4 it takes 4 rows"),
+    (lambda: ops.lora_linear(X, torch.ones(4, 2), torch.ones(3, 2), torch.ones(2, 2)), "argument 'a' is 3x2; for x of shape 3x4 it takes 4 rows"),
+    (lambda: ops.lora_linear(X, torch.ones(4, 2), torch.ones(4, 3), torch.ones(2, 2)), "argument 'b' is 2x2; for a of shape 4x3 it takes 3 rows"),
+    (lambda: ops.lora_linear(X, torch.ones(4, 2), torch.ones(4, 3), torch.ones(3, 4)), "argument 'b' is 3x4; for w of shape 4x2 it takes 2 columns"),
+    (lambda: ops.lora_linear(X, torch.ones(4, 2), torch.ones(4), torch.ones(3, 2)), "argument 'a' has shape 4; it takes a matrix"),
+    (lambda: ops.lora_linear(torch.tensor(1.0), torch.ones(4, 2), torch.ones(4, 3), torch.ones(3, 2)), "argument 'x' is a scalar"),
+    (lambda: ops.lora_linear(X, torch.ones(4, 2), torch.ones(4, 3).half(), torch.ones(3, 2)), "argument 'a' has dtype fp16 but 'x' has fp32"),
+    (lambda: ops.lora_linear(X, torch.ones(4, 2), torch.ones(4, 3), [1.0]), "argument 'b' is list"),
+    (lambda: ops.lora_linear(X, torch.ones(4, 2), torch.ones(4, 3), torch.ones(3, 2), "2"), "argument 's' is '2'; it takes a number"),
+    (lambda: ops.lora_linear(X, torch.ones(4, 2), torch.ones(4, 3), torch.ones(3, 2), True), "argument 's' is True; it takes a number"),
     (lambda: ops.add_relu(X, torch.ones(3)), "argument 'bias' has shape 3; for x of shape 3x4 it takes one row of 4"),
     (lambda: ops.add_relu(torch.tensor(1.0), B), "'x' is a scalar"),
     (lambda: ops.add_mul_act(X, torch.ones(4, 3), B), "argument 'y' has shape 4x3 but 'x' has 3x4"),
@@ -523,6 +540,7 @@ def test_torch_compile_dynamic_shapes(name, seed):
     fn = torch.compile(op.call, fullgraph=True, dynamic=True, backend="aot_eager")
     for rows, cols in ((33, 17), (65, 40), (130, 257)):
         args = make(name, seed, *{"matmul": [(rows, cols), (cols, rows + 3)], "matmul_softmax": [(rows, cols), (cols, rows)],
+                                  "lora_linear": [(rows, cols), (cols, rows + 3), (cols, 5), (5, rows + 3)],
                                   "add_relu": [(rows, cols), (cols,)],
                                   "add_mul_act": [(rows, cols), (rows, cols), (cols,)]}.get(name, [(rows, cols)]), scale=0.5)
         assert_right(op, fn(*args), args, {})
