@@ -12,6 +12,7 @@ MODELS = {
     "matmul": ("matmul", "products of square matrices over sizes: torch, torch.compile, Triton"),
     "block": ("block", "kernels over rows: BLOCK 1024 against next_power_of_2(n), over row lengths n"),
     "mlp": ("mlp", "an MLP's forward and backward: how time grows with steps, layers, batch and dim"),
+    "lora": ("lora", "a linear layer with LoRA, ranks 8 to 64: forward, and forward and backward"),
     "dlrm": ("dlrm", "DLRM on synthetic click data: training, step time and memory"),
 }
 
