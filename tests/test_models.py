@@ -16,7 +16,7 @@ INDUCTOR = ["torch-compile", "torch-compile-triton"]
 #: model -> the variants of its table on a CPU
 NAMES = {"square": ["torch", "x * x", "x ** 2", OURS], "gelu": ["manual", "torch", *INDUCTOR, OURS], "softmax": ["manual", "torch", *INDUCTOR, OURS],
          "matmul": ["torch", INDUCTOR[0], OURS], "block": ["torch", block.FIXED, block.FITTED], "mlp": ["torch", OURS],
-         "dlrm": ["torch", *INDUCTOR, OURS]}
+         "lora": ["torch", INDUCTOR[0], OURS], "dlrm": ["torch", *INDUCTOR, OURS]}
 
 
 @pytest.fixture(autouse=True)

@@ -1,41 +1,38 @@
-"""The LoRA model of `triport.bench.models`: its variants agree with float64, a wrong one is not timed, and its command says what it does not take."""
+"""The LoRA model: its variants agree with float64, forward and backward, in every dtype; and what its command does not take."""
+
+import json
 
 import pytest
 import torch
-from triport.bench.models import MODELS, lora
-
-SIZE = (9, 17, 13, 3)
-
-
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_steps_agree_with_float64(dtype, backward, seed, monkeypatch):
-    monkeypatch.setattr(lora, "get", lambda name: type("", (), {"unavailable": staticmethod(lambda: "not here")}))
-    made = lora.steps(SIZE, "cpu", seed, dtype, backward)
-    assert list(made) == ["eager", "triport"] and "lora" in MODELS
-    assert [t.shape for t in made["triport"]()] == [(9, 13), *[(9, 17), (17, 3), (3, 13)] * backward]
-    assert not lora.wrong(made, SIZE, "cpu", seed, dtype, backward)
-    made["eager"] = lambda: [t * 1.1 for t in made["triport"]()]
-    assert list(lora.wrong(made, SIZE, "cpu", seed, dtype, backward)) == ["eager"]
+from triport.bench import check
+from triport.bench.models import lora
+from triport.tools.__main__ import main
 
 
-def test_table_has_a_row_for_each_pass_and_leaves_out_what_is_wrong(capsys, monkeypatch):
-    def steps(size, device, seed, dtype="fp32", backward=True):
-        x, w, a, b, _ = lora.tensors(size, device, seed, torch.float32)
-        right = lambda: [x @ w + lora.SCALE * (x @ a) @ b, *(torch.zeros(s) for s in (x.shape, a.shape, b.shape) if backward)]  # noqa: E731
-        return {"eager": right, "triport": right}
-
-    monkeypatch.setattr(lora, "steps", steps)
-    threads = torch.get_num_threads()
-    code = lora.main("--rows 4 --width 6 --rank 2 --dtype fp32 --rounds 1 --threads 1".split())
-    out = capsys.readouterr()
-    assert code == 1 and torch.get_num_threads() == threads
-    forward, both = [line for line in out.out.splitlines() if "4x6" in line]
-    assert "ms" in forward and "x (" in forward and "ms" not in both
-    assert out.err.count("is wrong") == 2 and "forward+backward: triport is wrong" in out.err
+@pytest.mark.parametrize("run, count", [(lora.forward, 1), (lora.forward_backward, 4)])
+@pytest.mark.parametrize("dtype", sorted(lora.ALLOWED))
+def test_steps_agree_with_float64(dtype, run, count, seed):
+    from triport.ops import registry
+    op = registry.get("lora_linear")
+    given = lora.tensors(9, 17, 13, 3, "cpu", seed, dtype)
+    wanted = run(op.eager, *(t.detach().double().requires_grad_(t.requires_grad) for t in given))
+    for fn in (op.eager, op.call):
+        got = run(fn, *given)
+        assert [t.shape for t in got] == [(9, 13), (9, 17), (17, 3), (3, 13)][:count]
+        assert max(map(check.error, got, wanted)) <= lora.ALLOWED[dtype]
+    assert check.error(torch.zeros_like(got[0]), wanted[0]) > lora.ALLOWED[dtype]
 
 
-@pytest.mark.parametrize("words,text", [("--rank 0", "--rank 0: it takes 1 or more"), ("--threads -1", "--threads -1"), ("--rounds 0", "--rounds 0")])
+def test_the_command_has_a_row_for_each_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(lora.Variants, "compiled", lambda self, fn, triton=True: None)  # Inductor has tests of its own
+    path = tmp_path / "r.json"
+    assert main(["models", "lora", "--size", "small", "--reps", "1", "--rank", "3", "--rank", "8", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [r["case"].partition(" rank ")[2] for r in rows] == [f"{r} {p}" for r in (3, 8) for p in ("forward", "forward+backward") for _ in range(2)]
+    assert {r["status"] for r in rows} == {"ok"} and all(r["flops"] > 2 * 33 * 48 * 40 for r in rows)
+
+
+@pytest.mark.parametrize("words, text", [(["--rank", "0"], "--rank 0"), (["--dtype", "fp8"], "unknown dtype"), (["--size", "huge"], "unknown size")])
 def test_what_it_does_not_take(words, text, capsys):
-    assert lora.main(words.split()) == 2
+    assert main(["models", "lora", *words]) == 2
     assert text in capsys.readouterr().err
