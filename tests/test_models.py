@@ -22,7 +22,7 @@ NAMES = {"square": ["torch", "x * x", "x ** 2", OURS], "gelu": ["manual", "torch
 @pytest.fixture(autouse=True)
 def limits(monkeypatch):
     """A machine's limits are not what is tested here, and small models on one thread do not wait for others; compiled graphs go with their test."""
-    monkeypatch.setattr(study.roofline, "measure", lambda *a: {"bytes_per_s": 1e10, "flop_per_s": 1e11})
+    monkeypatch.setattr(study.roofline, "measure", lambda *a: {"bytes_per_s": 1e10, "flop_per_s": 1e11, "flop_per_s_fp32": 1e11})
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -107,6 +107,7 @@ def _op(op, args) -> list[Target]:
 
     device = "cuda" if any(b.device == "cuda" for b in available()) else "cpu"
     names = [args.backend or ("triton-gpu" if device == "cuda" else "triton-cpu"), *([args.against] if args.against else [])]
+    device = get(names[0]).device or device  # both sides on one
     dtype = args.dtype or ("fp32" if "fp32" in op.dtypes else op.dtypes[0])
     if dtype not in DTYPES:
         raise Error(suggest("dtype", dtype, DTYPES))
