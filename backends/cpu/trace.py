@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import struct
 import threading
 import time
@@ -29,8 +28,8 @@ HEAD = 64
 #: chunks that are kept where nothing else is said: 48 MiB
 CAPACITY = 1 << 20
 
-# The three words before a launch's header (pool.py) are the kernel, the trace's memory and the launch's number. The trampoline finds them by its
-# arguments' address, which follows the header's eight words.
+# The three words before a launch's header (pool.py) are the kernel, the trace's memory and the launch's number; the one before them is the pool's entry
+# point. The trampoline finds them by its arguments' address, which follows the header's eight words.
 _IR = """
 target triple = "{triple}"
 
@@ -46,6 +45,14 @@ define internal i64 @now() {{
   %ns = mul i64 %s, 1000000000
   %sum = add i64 %ns, %n
   ret i64 %sum
+}}
+
+; A launch whose header follows four words.
+define i64 @tp_call_traced(ptr %words) {{
+  %call = load ptr, ptr %words
+  %header = getelementptr i64, ptr %words, i64 4
+  %status = call i64 %call(ptr %header)
+  ret i64 %status
 }}
 
 define i64 @tp_traced(ptr %args, ptr %scratch, i64 %begin, i64 %end, i32 %gx, i32 %gy, i32 %gz) {{
@@ -92,12 +99,18 @@ def trace_ir(target: Target) -> str:
 
 
 @functools.lru_cache(maxsize=None)
-def _trampoline() -> int:
+def _entries():
+    """(tp_call_traced as a function of bytes, the address of tp_traced)."""
     target = targets.native()
-    return runtime.load_object(kept.emitted("trace", trace_ir(target), target, far=True), ["tp_traced"])["tp_traced"]
+    at = runtime.load_object(kept.emitted("trace", trace_ir(target), target, far=True), ["tp_call_traced", "tp_traced"])
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(at["tp_call_traced"]), at["tp_traced"]
 
 
-@dataclass
+_HEADER = struct.Struct("<Q32xI")  # of a packed launch: its function, its threads
+_WORDS = struct.Struct("<QQQQQ").pack
+
+
+@dataclass(slots=True)
 class Launch:
     """One kernel launch. kernel: what `runtime.make_launch` knows of it; start, end: ns; thread: pthread_self() of who launched it; threads: how many
     were to share it; nbytes: bytes of the storages that its tensor arguments view, each counted once."""
@@ -144,16 +157,15 @@ class Trace:
         self._head = self._memory[:16].view(np.int64)
         self._head[1] = capacity
         self._lock = threading.Lock()
-        self._call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(runtime.pool().address)
-        self._words = struct.Struct("<QQQQ")
-        self._process = os.getpid()
+        self._address = self._memory.ctypes.data
+        self._pool = runtime.pool().address
 
     def __enter__(self):
         from triton import knobs
 
         if runtime.tracer is not None:
             raise Error("a trace of the CPU backend is open already; close it first")
-        self._before, self._entry = knobs.compilation.listener, _trampoline()
+        self._before, (self._call, self._entry) = knobs.compilation.listener, _entries()
         knobs.compilation.listener = self._compiled
         runtime.tracer = self.launch
         return self
@@ -166,16 +178,18 @@ class Trace:
 
     def launch(self, kernel: dict, grid: tuple[int, int, int], tensors, packed: bytes) -> int:
         """Run a packed launch (`runtime.Pool.call`) through the trampoline. Returns its status."""
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-        one = Launch(kernel, grid, struct.unpack_from("<I", packed, 40)[0], sum(storages.values()), threading.get_ident())
+        storages = {}
+        for t in tensors:
+            s = t.untyped_storage()
+            storages[s.data_ptr()] = s.nbytes()
+        function, threads = _HEADER.unpack_from(packed)
+        one = Launch(kernel, grid, threads, sum(storages.values()), threading.get_ident())
         with self._lock:
             number = len(self.launches)
             self.launches.append(one)
-        function = struct.unpack_from("<Q", packed)[0]
-        block = bytearray(self._words.pack(function, self._memory.ctypes.data, number, self._entry) + packed[8:])
-        address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+        words = _WORDS(self._pool, function, self._address, number, self._entry) + packed[8:]
         one.start = time.perf_counter_ns()
-        status = self._call(address + 24)
+        status = self._call(words)
         one.end = time.perf_counter_ns()
         return status
 
