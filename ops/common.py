@@ -458,6 +458,11 @@ def dense(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x, roomy(out)
 
 
+def unexpanded(grad: torch.Tensor) -> torch.Tensor:
+    """`grad`, or a copy where one element stands for many, as the gradient of a sum is: Inductor hands such an element to kernels as a number."""
+    return grad.clone(memory_format=torch.contiguous_format) if 0 in grad.stride() else grad
+
+
 def as_rows(x: torch.Tensor) -> torch.Tensor:
     """`x` as a contiguous matrix of its last dimension's rows."""
     n = x.shape[-1] if x.dim() else 1
@@ -478,7 +483,7 @@ def watched(*tensors: torch.Tensor) -> bool:
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
-        if (type(t) not in _PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg()
+        if (type(t) not in _PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg() or t._is_zerotensor()
                 or t.layout is not torch.strided or _batched(t)):
             return True
     return False

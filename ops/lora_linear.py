@@ -15,7 +15,7 @@ import triton.language as tl
 from . import autocast
 from .autograd import added
 from .common import (FLOATS, Case, Op, cdiv, check, check_low_rank, check_number, check_product, check_tensors, direct, known, launch,
-                     next_power_of_2, planned, register, replayed, roomy, served, traffic, watched, wrap_triton)
+                     next_power_of_2, planned, register, replayed, roomy, served, traffic, unexpanded, watched, wrap_triton)
 from .matmul import SMALLEST, _matmul_body, matmul_kernel, product_backward, product_jvp, tile_for
 from .product import add_product, product_tile, tile_of_program
 from ..backends.replay import temporary
@@ -173,7 +173,7 @@ def _sum_of_matmuls(x, w, t, b):
 
 def _backward(kept, params, grad, needed):
     (x, w, a, b), s = kept, params[0]
-    rows, grads = _rows(x), _rows(grad)
+    rows, grads = _rows(x), _rows(unexpanded(grad))
     u = _scaled_matmul(grads, b.T, s) if needed[0] or needed[2] else None
     return (_sum_of_matmuls(grads, w.T, u, a.T).view(x.shape) if needed[0] else None,
             _matmul(rows.T, grads) if needed[1] else None,

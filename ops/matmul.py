@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ..backends import cuda
 from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, planned,
-                     register, replayed, roomy, served, traffic, watched, wrap_triton)
+                     register, replayed, roomy, served, traffic, unexpanded, watched, wrap_triton)
 from . import autocast, product_tma
 from .autograd import added
 from .product import product_tile, tile_of_program
@@ -205,6 +205,7 @@ _matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tm
 
 def product_backward(a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, needed):
     """Of a @ b: (gradient of a, gradient of b), None where it is not needed."""
+    grad = unexpanded(grad)
     return (torch.ops.triport.matmul(grad, b.T) if needed[0] else None, torch.ops.triport.matmul(a.T, grad) if needed[1] else None)
 
 

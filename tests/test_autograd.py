@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import shutil
 
 import pytest
 import torch
@@ -343,3 +344,21 @@ def test_a_graph_goes_with_its_result():
     del out
     gc.collect()
     assert graph() is None and held() is None
+
+
+@pytest.mark.parametrize("of", ["sum", "mean"])
+def test_a_compiled_products_gradient_of_a_sum(of, seed):
+    """The gradient of a sum is one element that stands for all, which Inductor would hand over as a number."""
+    if not shutil.which("g++"):
+        pytest.skip("Inductor needs a C++ compiler: g++ was not found")
+    a, b = (torch.randn(s, generator=torch.Generator().manual_seed(seed)).requires_grad_() for s in ((16, 9), (9, 12)))
+    torch._dynamo.reset()
+    got = torch.autograd.grad(torch.compile(lambda x, y: getattr(ops.matmul(x, y), of)())(a, b), (a, b))
+    for g, w in zip(got, torch.autograd.grad(getattr(a.double() @ b.double(), of)(), (a, b))):
+        torch.testing.assert_close(g, w.float())
+    torch._dynamo.reset()
+
+
+def test_tensors_of_zeros_that_have_no_memory():
+    zeros = torch._efficientzerotensor((8, 8))
+    assert torch.equal(ops.square(zeros), torch.zeros(8, 8))
