@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from conftest import HANGS
 from triport.backends.base import CompileError
-from triport.backends.cpu import guard, machine, targets
+from triport.backends.cpu import guard, machine, runtime, targets
 
 LIBC = ctypes.CDLL(None)
 SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
@@ -46,6 +46,26 @@ def test_a_crash_is_an_exception_again_and_again():
             guard.call(address("strlen"), 8)
         assert guard.call(address("labs"), 7) == 7
     assert handlers() == before
+
+
+def test_recursion_without_end():
+    target = targets.native()
+    text = f"""target triple = "{target.triple}"
+define i64 @deeper(i64 %n, i64 %b, i64 %c, i64 %d) noinline {{
+  %room = alloca [4096 x i8]
+  store volatile i8 1, ptr %room
+  %m = add i64 %n, 1
+  %r = call i64 @deeper(i64 %m, i64 %b, i64 %c, i64 %d)
+  %q = load volatile i8, ptr %room
+  %z = zext i8 %q to i64
+  %s = add i64 %r, %z
+  ret i64 %s
+}}"""
+    deeper = runtime.load_object(machine.emit_object(text, target), ["deeper"])["deeper"]
+    for _ in range(2):
+        with pytest.raises(guard.Crashed, match="SIGSEGV"):
+            guard.call(deeper, 0)
+    assert guard.call(address("labs"), 7) == 7
 
 
 @pytest.mark.parametrize("program, code", [

@@ -1,7 +1,7 @@
 """Calls into LLVM that cannot end the process.
 
-LLVM answers what it did not foresee by abort(), or by reading where nothing is. Here a call is made behind sigsetjmp; a handler of SIGABRT, SIGSEGV,
-SIGBUS and SIGILL, in place for the length of the call, jumps back if it is the calling thread's. That is how LLVM's own CrashRecoveryContext works. What
+LLVM answers what it did not foresee by abort(), by reading where nothing is, or by recursion without end. Here a call is made behind sigsetjmp; a handler
+of SIGABRT, SIGSEGV, SIGBUS and SIGILL, in place for the length of the call and on a stack of its own, jumps back if it is the calling thread's. That is how LLVM's own CrashRecoveryContext works. What
 the call was about is lost with it and must not be used or freed; LLVM's code generator holds no lock that would stay taken.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import signal
+import struct
 import threading
 
 from . import kept, targets
@@ -17,6 +18,8 @@ from .targets import Target
 
 _SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _lock = threading.RLock()
+_ONSTACK = 0x08000000  # SA_ONSTACK
+_FLAGS = 136  # where sa_flags is in glibc's and musl's struct sigaction, behind the handler and a mask of 128 bytes
 
 _IR = """
 target triple = "{triple}"
@@ -69,6 +72,12 @@ leave:
 """
 
 
+class _Stack(ctypes.Structure):
+    """stack_t of sigaltstack(2)."""
+
+    _fields_ = [("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+
 class Crashed(Exception):
     """The call ended in a signal, which the message names."""
 
@@ -86,7 +95,6 @@ def _guard():
     target = targets.native()
     at = runtime.load_object(kept.emitted("guard", guard_ir(target), target, far=True), ["tp_guarded", "tp_caught"])
     libc = ctypes.CDLL(None)
-    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     pointer = ctypes.c_void_p
     return ctypes.CFUNCTYPE(ctypes.c_int64, pointer, pointer, pointer)(at["tp_guarded"]), at["tp_caught"], libc
 
@@ -97,15 +105,21 @@ def call(function: int, *words: int) -> int:
     given = (ctypes.c_uint64 * 4)(*words)
     caught = ctypes.c_int(0)
     with _lock:
-        before = {s: ctypes.create_string_buffer(512) for s in _SIGNALS}  # struct sigaction has some 150 bytes
+        room = ctypes.create_string_buffer(1 << 16)
+        stack, stack_before = _Stack(ctypes.addressof(room), 0, len(room)), _Stack()
+        action = ctypes.create_string_buffer(512)  # struct sigaction has some 150 bytes
+        struct.pack_into("<Q", action, 0, handler)
+        struct.pack_into("<i", action, _FLAGS, _ONSTACK)
+        before = {s: ctypes.create_string_buffer(512) for s in _SIGNALS}
+        libc.sigaltstack(ctypes.byref(stack), ctypes.byref(stack_before))
         for s, old in before.items():
-            libc.sigaction(int(s), None, old)
-            libc.signal(int(s), handler)
+            libc.sigaction(int(s), action, old)
         try:
             result = guarded(function, ctypes.addressof(given), ctypes.addressof(caught))
         finally:
             for s, old in before.items():
                 libc.sigaction(int(s), old, None)
+            libc.sigaltstack(ctypes.byref(stack_before), None)
     if caught.value:
         raise Crashed(signal.Signals(caught.value).name)
     return result
