@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import HANGS, ROOT
 from triport.backends.base import Error
-from triport.backends.cpu.trace import Compilation, Trace
+from triport.backends.cpu.trace import SPAN, Compilation, Launch, Trace
 from triport.ops import registry
 from triport.tools.__main__ import main
 from triport.tools.profiling import counters, flame, ncu, session, timeline
@@ -92,7 +92,8 @@ def test_a_function(tmp_path, capsys):
                     "def needs(x):\n    return x\ndef fails():\n    raise ValueError('no luck')\n")
     assert main(["profile", f"{path}:step", "--steps", "2", "--no-roof", "--no-counters", "-o", str(tmp_path / "p")]) == 0
     assert len(named(events(tmp_path / "p"), "step")) == 2 and named(events(tmp_path / "p"), "gelu_kernel", "launch")
-    for name, words in (("needs", "needs arguments (x)"), ("fails", f"raised ValueError: no luck ({path}:8)"), ("nothing", "there is no 'nothing'")):
+    path.write_text(path.read_text() + "def leaves():\n    import sys\n    sys.exit(0)\n")
+    for name, words in (("leaves", "raised SystemExit"), ("needs", "needs arguments (x)"), ("fails", f"raised ValueError: no luck ({path}:8)"), ("nothing", "there is no 'nothing'")):
         assert main(["profile", f"{path}:{name}", "--no-roof", "-o", str(tmp_path / name)]) == 2
         assert words in capsys.readouterr().err
 
@@ -120,10 +121,28 @@ def test_a_script_that_ends_early_keeps_what_was_seen(end, code, words, tmp_path
     assert named(events(tmp_path / "p"), "square_kernel", "launch") and f"exit code {code}" in (tmp_path / "p/index.html").read_text()
 
 
+def test_a_script_that_goes_elsewhere_and_closes_its_output(tmp_path):
+    (tmp_path / "there").mkdir()
+    done = profile_script(tmp_path, "import os, sys, torch\nfrom triport import ops\nos.chdir('there')\nops.square(torch.ones(9))\nsys.stdout.close()\n")
+    assert not list((tmp_path / "there").iterdir()) and named(events(tmp_path / "p"), "square_kernel", "launch"), done.stderr
+
+
+def test_what_uses_torchs_profiler_itself(tmp_path):
+    done = profile_script(tmp_path, "import torch\nwith torch.profiler.profile():\n    torch.ones(3) + 1\n")
+    assert done.returncode == 2 and "uses torch.profiler itself" in done.stderr
+
+
+def test_a_scripts_stacks_are_its_own(tmp_path):
+    done = profile_script(tmp_path, "import time\ndef slow():\n    until = time.time() + 0.3\n    while time.time() < until: sum(range(999))\nslow()\n")
+    assert done.returncode == 0
+    tops = {line.split(";")[0].rpartition(" ")[0].split(" (")[0] for line in (tmp_path / "p/stacks.txt").read_text().splitlines() if "slow (" in line}
+    assert tops == {"<module>"}
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["softmx"], "did you mean 'softmax'"), (["softmax", "x"], "only a script takes some"), (["--", "nope.py", "3"], "there is no such script"),
     (["softmax", "--backend", "spin"], "did you mean 'spine'"), (["softmax", "--backend", "spine"], "spine"), (["softmax", "--case", "9x9x9"], "unknown case"),
-    (["softmax", "--dtype", "fp8"], "unknown dtype"), (["softmax", "--steps", "-1"], "--steps -1"), (["softmax", "--threads", "0"], "--threads 0"),
+    (["softmax", "--dtype", "fp8"], "unknown dtype"), (["softmax", "--steps", "-1"], "--steps -1"), (["softmax", "--seed", str(10**30)], "--seed 1000"), (["softmax", "--threads", "0"], "--threads 0"),
     (["softmax", "--variant", "x"], "--variant does not go with an op"), (["nope.py:x"], "there is no file")])
 def test_refused(arguments, words, tmp_path, capsys):
     options = [] if "--" in arguments else ["-o", str(tmp_path / "p")]
@@ -135,6 +154,12 @@ def test_an_output_that_is_a_file(tmp_path, capsys):
     (tmp_path / "p").write_text("")
     assert main(["profile", "square", "-o", str(tmp_path / "p")]) == 2
     assert "it takes a folder" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "p/trace.json").mkdir(parents=True)
+    assert main(["profile", "square", "--case", "128x128", "--backend", "triton-cpu", "--no-roof", "--no-counters", "-o", str(tmp_path / "p")]) == 2
+    assert "trace.json cannot be written" in capsys.readouterr().err
 
 
 def test_a_wrong_result_is_not_profiled(tmp_path, capsys):
@@ -181,6 +206,19 @@ def test_samples_are_of_the_threads_that_work():
 
 
 # --- timelines and counters ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_busy_threads_are_of_launches_whose_chunks_are_all_there(kept):
+    t = Trace(4)
+    kernel = {"name": "k", "hash": "h", "constants": {}, "scratch_bytes": 0}
+    t.launches.append(Launch(kernel, (8, 1, 1), 2, 100, 1, 0, 1000))
+    spans = t._memory[64:64 + 2 * SPAN.itemsize].view(SPAN)
+    spans[0] = 0, 900, 0, 4, 1, 0
+    spans[1] = 0, 500, 4, 8 if kept else 7, 2, 0
+    t._head[0] = 2
+    (k,) = timeline.kernels(t, 0.0)
+    assert (k.busy, k.imbalance) == (pytest.approx((0.7, 2 / 7)) if kept else (None, None))
 
 
 def test_compilations_are_drawn_by_stage():

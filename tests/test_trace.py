@@ -65,6 +65,13 @@ def test_every_program_is_in_one_chunk(n):
         assert launch.threads > 1 or s["thread"] == launch.thread == threading.get_ident()
 
 
+def test_bytes_are_of_what_is_seen():
+    big, out = torch.randn(100_000), torch.empty(1000)
+    t = profiled(lambda: [twice_kernel[(8,)](big[:1000], out, 1000, BLOCK=128), twice_kernel[(8,)](big[:1000:2], out, 500, BLOCK=128),
+                          twice_kernel[(8,)](out, out, 1000, BLOCK=128)])
+    assert [x.nbytes for x in t.launches] == [8000, 4 * 999 + 4000, 4000]
+
+
 def test_a_grid_of_three_axes():
     out = torch.zeros(5 * 3 * 2, dtype=torch.int32)
     t = profiled(lambda: grid_kernel[(5, 3, 2)](out))

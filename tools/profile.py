@@ -30,6 +30,8 @@ def run(args) -> int:
     for value, low, name in ((args.threads, 1, "--threads"), (args.steps or None, 1, "--steps")):
         if value is not None and value < low:
             raise Error(f"{name} {value}: it takes a number from {low} up")
+    if not 0 <= args.seed < 2**63:
+        raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
     import torch
 
     from .profiling import session, target
@@ -37,26 +39,25 @@ def run(args) -> int:
     if args.threads:
         torch.set_num_threads(args.threads)
     targets = target.find(args.target, args)
-    folder = args.output or Path("profile-" + "".join(c if c.isalnum() else "-" for c in Path(args.target[0]).stem + args.target[0].partition(":")[2]))
+    shown = args.output or Path("profile-" + "".join(c if c.isalnum() else "-" for c in Path(args.target[0]).stem + args.target[0].partition(":")[2]))
+    folder = shown.absolute()  # what is profiled may go elsewhere
     if folder.exists() and not folder.is_dir():
-        raise Error(f"-o {folder}: there is a file of that name; it takes a folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise Error(f"-o {folder}: it cannot be made: {e.strerror}") from None
+        raise Error(f"-o {shown}: there is a file of that name; it takes a folder")
     sides = []
     try:
-        for n, t in enumerate(targets):
-            below = folder / "against" if n else folder
-            if t.argv:
-                profile = session.script(t, below, not args.no_roof)
-            else:
-                profile = _steps(session, t, below, args)
-            sides.append(("against" if n else "", profile))
-    finally:
-        if sides:
-            _page(sides, folder)
-    print(f"{folder / 'index.html'}: " + "; ".join(_said(p) for _, p in sides))
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for n, t in enumerate(targets):
+                below = folder / "against" if n else folder
+                sides.append(("against" if n else "", session.script(t, below, not args.no_roof) if t.argv else _steps(session, t, below, args)))
+        finally:
+            if sides:
+                _page(sides, folder)
+    except OSError as e:
+        if not str(e.filename or "").startswith(str(folder)):
+            raise
+        raise Error(f"-o {shown}: {e.filename} cannot be written: {e.strerror}") from None
+    print(f"{shown / 'index.html'}: " + "; ".join(_said(p) for _, p in sides))
     for _, p in sides:
         for remark in p.remarks:
             print(remark, file=sys.stderr)
@@ -73,7 +74,11 @@ def _steps(session, target, folder: Path, args):
         return session.steps(target, folder, args.steps, args.seed, not args.no_counters, not args.no_roof, (args.target, options))
     except Error:
         raise
-    except Exception as e:
+    except OSError as e:
+        if str(e.filename or "").startswith(str(folder)):
+            raise  # ours
+        raise Error(f"{target.title} raised {type(e).__name__}: {e}") from e
+    except (Exception, SystemExit) as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
         raise Error(f"{target.title} raised {type(e).__name__}: {e} ({last.filename}:{last.lineno})") from e
 
@@ -94,5 +99,6 @@ def _said(profile) -> str:
     t = profile.target
     if t.argv:
         return f"{t.title}: {time_text(profile.wall[0])} under the profilers, exit code {profile.code}, {len(profile.kernels)} kernels of the CPU backend"
-    kernels = "".join(f", {k.name} {time_text(k.wall_s)} with {100 * k.busy:.0f} % of {k.threads} threads busy" for k in profile.kernels[:1])
+    kernels = "".join(f", {k.name} {time_text(k.wall_s)}" + (f" with {100 * k.busy:.0f} % of {k.threads} threads busy" if k.busy is not None else "")
+                      for k in profile.kernels[:1])
     return f"{t.title} by {t.backend}: {time_text(statistics.median(profile.wall))} a step, first call {time_text(profile.first_s)}{kernels}"

@@ -113,7 +113,7 @@ _WORDS = struct.Struct("<QQQQQ").pack
 @dataclass(slots=True)
 class Launch:
     """One kernel launch. kernel: what `runtime.make_launch` knows of it; start, end: ns; thread: pthread_self() of who launched it; threads: how many
-    were to share it; nbytes: bytes of the storages that its tensor arguments view, each counted once."""
+    were to share it; nbytes: bytes that its tensor arguments span, those at one address counted once."""
 
     kernel: dict
     grid: tuple[int, int, int]
@@ -141,6 +141,11 @@ class Compilation:
     @property
     def start(self) -> int:
         return self.end - sum(ns for _, ns in self.stages)
+
+
+def _extent(t) -> int:
+    """Bytes from a tensor's first element to its last."""
+    return t.element_size() * (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))) if t.numel() else 0
 
 
 class Trace:
@@ -178,12 +183,12 @@ class Trace:
 
     def launch(self, kernel: dict, grid: tuple[int, int, int], tensors, packed: bytes) -> int:
         """Run a packed launch (`runtime.Pool.call`) through the trampoline. Returns its status."""
-        storages = {}
+        spans = {}
         for t in tensors:
-            s = t.untyped_storage()
-            storages[s.data_ptr()] = s.nbytes()
+            extent = t.nbytes if t.is_contiguous() else _extent(t)
+            spans[t.data_ptr()] = max(spans.get(t.data_ptr(), 0), extent)
         function, threads = _HEADER.unpack_from(packed)
-        one = Launch(kernel, grid, threads, sum(storages.values()), threading.get_ident())
+        one = Launch(kernel, grid, threads, sum(spans.values()), threading.get_ident())
         with self._lock:
             number = len(self.launches)
             self.launches.append(one)

@@ -42,6 +42,8 @@ def _open(event: tuple[int, int], thread: int) -> int:
     fd = libc.syscall(number, (ctypes.c_char * 120).from_buffer(attr), thread, -1, -1, 8)  # PERF_FLAG_FD_CLOEXEC
     if fd < 0:
         code = ctypes.get_errno()
+        if code == errno.ESRCH:
+            raise ProcessLookupError
         if code in (errno.EACCES, errno.EPERM):
             with contextlib.suppress(OSError):
                 level = Path("/proc/sys/kernel/perf_event_paranoid").read_text().strip()

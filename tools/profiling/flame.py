@@ -66,11 +66,11 @@ def _short(path: str) -> str:
 
 
 def trimmed(stacks: Counter, below: str) -> Counter:
-    """Stacks without what lies outside the first frame whose function is `below`: the profiler's own callers."""
+    """Stacks without what lies outside the first frame whose function is `below`, the profiler's own callers, and without runpy's frames."""
     out: Counter = Counter()
     for stack, n in stacks.items():
         at = next((k + 1 for k, name in enumerate(stack) if name.startswith(f"{below} (")), 0)
-        out[stack[at:] or ("(profiler)",)] += n
+        out[tuple(name for name in stack[at:] if "<frozen runpy>" not in name) or ("(profiler)",)] += n
     return out
 
 

@@ -81,11 +81,16 @@ def _profiled(path: Path, run) -> torch.profiler.profile:
     profiler = torch.profiler.profile(record_shapes=True)
     with quiet():
         profiler.__enter__()
+    taken = False
     try:
         run()
     finally:
-        with quiet():
-            profiler.__exit__(None, None, None)
+        taken = not torch.autograd.profiler._is_profiler_enabled
+        if not taken:
+            with quiet():
+                profiler.__exit__(None, None, None)
+    if taken:  # there is one for a process, and ending it again would end the process
+        raise Error("what is profiled uses torch.profiler itself, which takes it from `triport profile`; profile it without, or read its own trace")
     profiler.export_chrome_trace(str(path))
     return profiler
 
@@ -238,7 +243,7 @@ def _count(profile: Profile, wanted: bool, times: int, found_by):
 def script(target: Target, folder: Path, measure: bool = True) -> Profile:
     """Run a script as `python script.py arguments` would, once, under all profilers. Whatever was seen is written, however it ends; `code` is its
     exit code."""
-    profile = Profile(target)
+    profile, folder = Profile(target), folder.absolute()  # the script may go elsewhere
     _limits(profile, measure)
     folder.mkdir(parents=True, exist_ok=True)
     deterministic, sampler = cProfile.Profile(), flame.Sampler(0.002)
@@ -265,7 +270,7 @@ def script(target: Target, folder: Path, measure: bool = True) -> Profile:
         profile.table = _table(profiler)
     _write(profile, folder, "table.txt", f"{profile.table}\n", "torch.profiler's table of the whole run")
     _save_cprofile(profile, folder, deterministic)
-    _save_flame(profile, folder, flame.trimmed(sampler.stacks, "<module>"))
+    _save_flame(profile, folder, flame.trimmed(sampler.stacks, "run_path"))
     profile.uncounted = "counters need a step that can be repeated: an op, FILE.py:FUNCTION or a model"
     return profile
 
@@ -294,4 +299,5 @@ def _run(argv: tuple[str, ...]) -> int:
         return 1
     finally:
         sys.argv, sys.path[:] = before, path
-        sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError):  # the script may have closed it
+            sys.stdout.flush()

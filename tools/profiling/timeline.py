@@ -27,8 +27,8 @@ LARGEST = 256 << 20
 @dataclass
 class Kernel:
     """Figures of one kernel's steady launches. wall_s: median of a launch; busy: share of threads x wall in which programs ran, over all launches;
-    imbalance: the busiest thread's time over the mean of the team's, less 1, median over launches; roof: bytes per second of its tensors' storages over
-    copy bandwidth, median."""
+    imbalance: the busiest thread's time over the mean of the team's, less 1, median over launches; roof: bytes per second that its tensors span over copy
+    bandwidth, median; busy and imbalance are of launches whose chunks were all kept, None where there is none."""
 
     name: str
     hash: str
@@ -38,8 +38,8 @@ class Kernel:
     threads: int
     wall_s: float
     total_s: float
-    busy: float
-    imbalance: float
+    busy: float | None
+    imbalance: float | None
     nbytes: int
     roof: float
 
@@ -48,8 +48,11 @@ def kernels(trace: Trace, bytes_per_s: float, first: int = 0) -> list[Kernel]:
     """Figures of the launches from number `first` on, by kernel, grid and tile; the longest in total first."""
     spans = trace.spans()
     work = defaultdict(lambda: defaultdict(int))  # launch -> thread -> ns
-    for launch, thread, ns in zip(spans["launch"].tolist(), spans["thread"].tolist(), (spans["end"] - spans["start"]).tolist()):
+    seen = defaultdict(int)  # launch -> programs
+    for launch, thread, ns, programs in zip(spans["launch"].tolist(), spans["thread"].tolist(), (spans["end"] - spans["start"]).tolist(),
+                                            (spans["last"] - spans["first"]).tolist()):
         work[launch][thread] += ns
+        seen[launch] += programs
     groups = defaultdict(list)
     for n, launch in enumerate(trace.launches):
         if n >= first and launch.end:
@@ -58,12 +61,13 @@ def kernels(trace: Trace, bytes_per_s: float, first: int = 0) -> list[Kernel]:
     for (digest, grid, threads), numbers in groups.items():
         some = [trace.launches[n] for n in numbers]
         walls = np.array([x.end - x.start for x in some]) * 1e-9
-        busy = [sum(work[n].values()) for n in numbers]
-        uneven = [max(work[n].values()) * threads / max(sum(work[n].values()), 1) - 1 for n in numbers if work[n]]
+        whole = [n for n in numbers if seen[n] == grid[0] * grid[1] * grid[2] and work[n]]
+        busy = sum(sum(work[n].values()) for n in whole) / max(sum(trace.launches[n].end - trace.launches[n].start for n in whole) * threads, 1)
+        uneven = [max(work[n].values()) * threads / max(sum(work[n].values()), 1) - 1 for n in whole]
         nbytes = int(np.median([x.nbytes for x in some]))
         wall = float(np.median(walls))
         out.append(Kernel(some[0].name, digest, grid, some[0].kernel["constants"], len(some), threads, wall, float(walls.sum()),
-                          sum(busy) * 1e-9 / max(float(walls.sum()) * threads, 1e-12), float(np.median(uneven)) if uneven else 0.0, nbytes,
+                          busy if whole else None, float(np.median(uneven)) if whole else None, nbytes,
                           nbytes / max(wall, 1e-9) / bytes_per_s if bytes_per_s else 0.0))
     return sorted(out, key=lambda k: -k.total_s)
 
@@ -72,7 +76,7 @@ def _arguments(n: int, launch: Launch, bytes_per_s: float, step: dict) -> dict:
     """What a launch's event says of it."""
     seconds = max(launch.end - launch.start, 1) * 1e-9
     out = {"backend": "triton-cpu", "grid": list(launch.grid), "tile": {k: str(v) for k, v in launch.kernel["constants"].items()}, "threads": launch.threads,
-           "kernel hash": launch.kernel["hash"], "launch": n, "bytes (its tensors' storages)": launch.nbytes,
+           "kernel hash": launch.kernel["hash"], "launch": n, "bytes (that its tensors span)": launch.nbytes,
            "GB/s": round(launch.nbytes / seconds / 1e9, 3)}
     if bytes_per_s:
         out["% of copy bandwidth"] = round(100 * launch.nbytes / seconds / bytes_per_s, 2)
