@@ -6,6 +6,7 @@ torch and compiled. Rows are those of `triport bench --json`, a candidate's name
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from dataclasses import dataclass, field
@@ -131,6 +132,8 @@ def _checked(study: Study, name: str, step: Callable, want, kept, device: str) -
     except KeyboardInterrupt:
         raise
     except Exception as e:
+        with contextlib.suppress(Error):
+            _unchanged(name, study.inputs, kept)
         row |= {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
     return row
 

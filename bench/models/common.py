@@ -41,11 +41,15 @@ def settle(args):
     for value, name in ((args.threads, "--threads"), (args.reps, "--reps")):
         if value is not None and value < 1:
             raise Error(f"{name} {value}: it takes a number from 1 up")
+    if not 0 <= args.seed < 2**63:
+        raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
     if args.clock not in CLOCKS:
         raise Error(suggest("clock", args.clock, CLOCKS))
     for path, name in ((args.json, "--json"), (args.plot, "--plot")):
         if path and not path.resolve().parent.is_dir():
             raise Error(f"{name} {path}: there is no folder {path.resolve().parent}")
+        if path and path.is_dir():
+            raise Error(f"{name} {path}: it is a folder; name a file")
     if args.plot and args.plot.suffix not in (".png", ".svg", ".pdf"):
         raise Error(f"--plot {args.plot}: it takes a file name that ends in .png, .svg or .pdf")
     args.device = on_device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
