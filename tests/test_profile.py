@@ -40,8 +40,9 @@ def named(found, name, cat=None):
     return [e for e in found if e.get("name") == name and e.get("ph") == "X" and cat in (None, e.get("cat"))]
 
 
-def inside(inner, outer, slack=200.0):
-    return outer["ts"] - slack <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + slack
+def inside(inner, outer):
+    """By its middle: the clocks of torch's events and ours agree within some microseconds."""
+    return outer["ts"] <= inner["ts"] + inner["dur"] / 2 <= outer["ts"] + outer["dur"]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_the_trace_goes_from_op_to_kernel_to_threads(op):
     for launch in launches:
         n = launch["args"]["launch"]
         mine = [c for c in chunks if c["args"]["launch"] == n]
-        assert sum(c["args"]["last program"] - c["args"]["first program"] + 1 for c in mine) == 128 and all(inside(c, launch, 5) for c in mine)
+        assert sum(c["args"]["last program"] - c["args"]["first program"] + 1 for c in mine) == 128 and all(inside(c, launch) for c in mine)
         assert [k["args"]["launch"] for k in kernels if inside(launch, k)] == [n]
     args = launches[-1]["args"]
     assert args["backend"] == "triton-cpu" and args["grid"] == [128, 1, 1] and args["tile"] and len(args["kernel hash"]) == 64
