@@ -43,6 +43,11 @@ def add_times(row: dict, s: clock.Samples, device: list[float] | None):
         row |= {"device_s": clock.summary(device), "device_rounds_s": device}
 
 
+def least_time(limits: dict, nbytes: int | None, flops: int | None, dtype: str) -> float:
+    """Seconds that the slower of a device's limits (`roofline.measure`) allows for so many bytes and FLOPs in dtype `dtype`."""
+    return max((nbytes or 0) / limits["bytes_per_s"], (flops or 0) / limits.get(f"flop_per_s_{dtype}", limits["flop_per_s"]))
+
+
 def add_rates(row: dict, base: dict | None, limits: dict, dtype: str):
     """What follows from a row's times: those of the GPU where the row has them, else the wall's."""
     t = row.get("device_s", row["wall_s"])["p50"]
@@ -51,9 +56,7 @@ def add_rates(row: dict, base: dict | None, limits: dict, dtype: str):
     if row["flops"]:
         row["tflop_per_s"] = row["flops"] / t / 1e12
     if (row["bytes"] or row["flops"]) and "flop_per_s" in limits:
-        # The time that the machine's slower limit allows, over the time taken.
-        least = max((row["bytes"] or 0) / limits["bytes_per_s"], (row["flops"] or 0) / limits.get(f"flop_per_s_{dtype}", limits["flop_per_s"]))
-        row["roofline"] = least / t
+        row["roofline"] = least_time(limits, row["bytes"], row["flops"], dtype) / t
     if base is not None:
         row["speedup"] = base.get("device_s", base["wall_s"])["p50"] / t
 

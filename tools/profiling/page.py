@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...bench.report import time_text
+from ...bench.results import least_time
 from .session import Profile
 
 _LANE, _WIDTH = 22, 1000
@@ -47,8 +48,7 @@ def _summary(sides: list[tuple[str, Profile]]) -> str:
         limits = p.limits.get(p.target.device)
         if not limits or not p.wall or not (p.target.nbytes or p.target.flops):
             return ""
-        least = max((p.target.nbytes or 0) / limits["bytes_per_s"], (p.target.flops or 0) / limits.get(f"flop_per_s_{p.target.dtype}", limits["flop_per_s"]))
-        return f"{100 * least / statistics.median(p.wall):.0f} %"
+        return f"{100 * least_time(limits, p.target.nbytes, p.target.flops, p.target.dtype) / statistics.median(p.wall):.0f} %"
 
     def spread(values):
         ordered = sorted(values)

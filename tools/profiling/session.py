@@ -25,7 +25,7 @@ from torch.profiler import record_function
 
 from ...backends.base import Error
 from ...backends.cpu.trace import Trace
-from ...bench import check, clock, roofline
+from ...bench import check, clock, results, roofline
 from ...bench.memory import quiet
 from . import counters, flame, ncu, timeline
 from .target import Target
@@ -162,7 +162,7 @@ def _write_trace(profile: Profile, folder: Path, traces: list[Path], count: int)
         if not t.op or per_step != 1 or not limits:
             return {}
         seconds = max(launch.end - launch.start, 1) * 1e-9
-        least = max((t.nbytes or 0) / limits["bytes_per_s"], (t.flops or 0) / limits.get(f"flop_per_s_{t.dtype}", limits["flop_per_s"]))
+        least = results.least_time(limits, t.nbytes, t.flops, t.dtype)
         return {"bytes": t.nbytes, "FLOPs": t.flops, "% of this machine's roof": round(100 * least / seconds, 2)}
 
     remark = timeline.join(traces, profile.trace, folder / "trace.json", _copy(profile), step)
