@@ -15,7 +15,7 @@ from ...ops.common import DTYPES, Case
 from .. import report, study
 from ..results import Results
 from ..study import Study
-from .variants import Variants, generated, on_device
+from .variants import Variants, generated, of_size, on_device
 
 #: --clock -> the keys of a row's summary and of its rounds
 CLOCKS = {"wall": ("wall_s", "rounds_s"), "cpu": ("cpu_s", "cpu_rounds_s")}
@@ -63,6 +63,24 @@ def of_op(name: str, shapes: tuple, device: str, seed: int, variants: Variants, 
     inputs = tuple(case.make(DTYPES["fp32"], device, seed))
     return Study(name, case.name, variants.calls, inputs, lambda *a: op.expected(*a, **kwargs), allowed=op.allowed(torch.float32),
                  nbytes=op.nbytes(*inputs, **kwargs), flops=op.flops(*inputs, **kwargs), left_out=variants.left_out)
+
+
+def of_sizes(name: str, sizes: dict, variants: Callable[[Variants], None], **kwargs):
+    """(steps, add, run) of a model that is one built-in op over the shapes that `sizes` has for a size; `variants` adds the op's variants."""
+
+    def studies(size: str, device: str, seed: int):
+        for shape in of_size(sizes, size):
+            v = Variants(device)
+            variants(v)
+            yield of_op(name, (shape,), device, seed, v, **kwargs)
+
+    def steps(size: str, device: str, seed: int) -> dict:
+        return next(studies(size, device, seed)).steps()
+
+    def run(args) -> int:
+        return measure(studies(args.size, args.device, args.seed), args)[0]
+
+    return steps, lambda parser: None, run
 
 
 def measure(studies, args, draw: Callable | None = None) -> tuple[int, list[dict]]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from ... import ops
 from . import common
-from .variants import Variants, of_size
+from .variants import Variants
 
 SIZES = {"small": ((33, 65),), "main": ((512, 512), (1823, 781), (4096, 2048))}
 
@@ -17,23 +17,11 @@ def manual(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
 
 
-def studies(size: str, device: str, seed: int):
-    for shape in of_size(SIZES, size):
-        v = Variants(device)
-        v.add("manual", manual)
-        v.add("torch", lambda x: F.gelu(x, approximate="tanh"))
-        v.compiled(manual)
-        v.ours(ops.gelu)
-        yield common.of_op("gelu", (shape,), device, seed, v)
+def variants(v: Variants):
+    v.add("manual", manual)
+    v.add("torch", lambda x: F.gelu(x, approximate="tanh"))
+    v.compiled(manual)
+    v.ours(ops.gelu)
 
 
-def steps(size: str, device: str, seed: int) -> dict:
-    return next(studies(size, device, seed)).steps()
-
-
-def add(parser):
-    pass
-
-
-def run(args) -> int:
-    return common.measure(studies(args.size, args.device, args.seed), args)[0]
+steps, add, run = common.of_sizes("gelu", SIZES, variants)

@@ -6,7 +6,7 @@ import torch
 
 from ... import ops
 from . import common
-from .variants import Variants, of_size
+from .variants import Variants
 
 SIZES = {"small": ((33, 65),), "main": ((512, 512), (1823, 781), (4096, 2048))}
 
@@ -17,23 +17,11 @@ def manual(x: torch.Tensor) -> torch.Tensor:
     return e / e.sum(-1, keepdim=True)
 
 
-def studies(size: str, device: str, seed: int):
-    for shape in of_size(SIZES, size):
-        v = Variants(device)
-        v.add("manual", manual)
-        v.add("torch", lambda x: torch.softmax(x, -1))
-        v.compiled(manual)
-        v.ours(lambda x: ops.softmax(x, -1))
-        yield common.of_op("softmax", (shape,), device, seed, v, dim=-1)
+def variants(v: Variants):
+    v.add("manual", manual)
+    v.add("torch", lambda x: torch.softmax(x, -1))
+    v.compiled(manual)
+    v.ours(lambda x: ops.softmax(x, -1))
 
 
-def steps(size: str, device: str, seed: int) -> dict:
-    return next(studies(size, device, seed)).steps()
-
-
-def add(parser):
-    pass
-
-
-def run(args) -> int:
-    return common.measure(studies(args.size, args.device, args.seed), args)[0]
+steps, add, run = common.of_sizes("softmax", SIZES, variants, dim=-1)
