@@ -29,6 +29,22 @@ if importlib.util.find_spec("triport") is None:  # not installed: the folders ar
 SEED = int(os.environ.setdefault("TRIPORT_SEED", str(random.SystemRandom().randrange(1 << 31))))  # to the workers of `-n` by the environment
 #: seconds after which what a test started is taken to hang, on however slow and busy a machine
 HANGS = 900
+#: the start of a user's file of ops: a kernel, and `double`, which launches it
+DOUBLE = '''
+import torch, triton, triton.language as tl
+from triport.ops import Case, Op
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) * FACTOR, mask=offs < n)
+
+def double(x):
+    out = torch.empty_like(x)
+    scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), FACTOR=2, BLOCK=1024)
+    return out
+
+'''
 #: what TRIPORT_DEMAND may name -> words of the reasons for which tests are skipped that need it
 TOOLS = {"qemu": ("qemu",), "browser": ("chromium", "selenium"), "disassembler": ("llvm-22",), "readelf": ("readelf",), "g++": ("g++", "C compiler"),
          "userland": ("TRIPORT_USERLAND",), "tritonparse": ("tritonparse",), "nvrtc": ("nvrtc",), "plugin": ("triport is not installed",),

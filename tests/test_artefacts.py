@@ -4,24 +4,11 @@ import json
 import types
 
 import pytest
+from conftest import DOUBLE
 from triport.tools import artefacts
 from triport.tools.__main__ import main
 
-OPS = '''
-import torch, triton, triton.language as tl
-from triport.ops import Case, Op
-
-@triton.jit
-def scale_kernel(x_ptr, out_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) * FACTOR, mask=offs < n)
-
-def double(x):
-    out = torch.empty_like(x)
-    scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), FACTOR=2, BLOCK=1024)
-    return out
-
-cases = (Case(((1000,),)), Case(((3000,),)))
+OPS = DOUBLE + '''cases = (Case(((1000,),)), Case(((3000,),)))
 double_op = Op("double/it", double, lambda x: x * 2, cases)
 plain_op = Op("plain", lambda x: x * 2, lambda x: x * 2, cases)
 wrong_op = Op("wrong", lambda x: double(x) * 1.5, lambda x: x * 2, cases)

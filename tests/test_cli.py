@@ -10,25 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HANGS
+from conftest import DOUBLE, HANGS
 from triport.bench import clock, report, results
 from triport.tools.__main__ import main
 
-USER_OP = '''
-import torch, triton, triton.language as tl
-from triport.ops import Case, Op
-
-@triton.jit
-def scale_kernel(x_ptr, out_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) * FACTOR, mask=offs < n)
-
-def double(x):
-    out = torch.empty_like(x)
-    scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), FACTOR=2, BLOCK=1024)
-    return out
-
-def triple(x):
+USER_OP = DOUBLE + '''def triple(x):
     return double(x) * 1.5 + 1e-3
 
 double_op = Op("double", double, lambda x: x * 2, (Case(((1000,),)),))
