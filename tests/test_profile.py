@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import pstats
 import re
 import subprocess
@@ -250,6 +251,21 @@ def test_why_there_are_no_counters(code, words, monkeypatch):
     monkeypatch.setattr(counters.ctypes, "CDLL", lambda *a, **k: Library())
     with pytest.raises(counters.Denied, match=words), counters.Counters():
         pass
+
+
+def test_a_thread_that_has_ended_takes_no_counters_along(monkeypatch):
+    """What perf_event_open says of each thread of /proc/self/task: the first has gone, the others have counters."""
+    class Library:
+        def syscall(self, number, attr, thread, *rest):
+            if thread == 1:
+                counters.ctypes.set_errno(errno.ESRCH)
+                return -1
+            return os.open(os.devnull, os.O_RDONLY)
+
+    monkeypatch.setattr(counters.ctypes, "CDLL", lambda *a, **k: Library())
+    monkeypatch.setattr(counters.os, "listdir", lambda path: ["1", "2", "3"])
+    with counters.Counters() as opened:
+        assert [len(fds) for fds in opened._fds.values()] == [2] * len(counters.EVENTS)
 
 
 def test_counters_are_by_kernel(monkeypatch):

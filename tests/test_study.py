@@ -67,6 +67,19 @@ def test_a_candidate_that_changes_the_inputs_fails_and_others_get_them_as_they_w
     assert torch.equal(s.inputs[0], before)
 
 
+def test_inputs_are_put_right_after_a_candidate_that_raises(seed):
+    def spoils(x):
+        x.zero_()
+        raise ValueError("half way")
+
+    kept = squares(seed)
+    s = squares(seed, spoils=spoils, after=lambda x: x * x)
+    out = results.Results()
+    study.run([s], out, 1)
+    status = {r["backend"]: r["status"] for r in out.rows}
+    assert status["spoils"] == "failed" and status["after"] == "ok" and torch.equal(s.inputs[0], kept.inputs[0])
+
+
 def test_several_results_are_all_compared(seed):
     x = torch.randn(20, generator=torch.Generator().manual_seed(seed)) + 2
     good = {"torch": lambda x: (x + 1, x * 2)}
