@@ -4,6 +4,9 @@ Candidates take turns, so that whatever else the machine does meets all of them 
 is long enough to time. The figures are of turns: one sample is a turn's time over its repeats. A turn must not feel the
 one before it: runtimes leave threads that spin for a few milliseconds and caches full of their data, so each turn starts
 with a pause and an untimed call, and who goes first changes from round to round.
+
+How many repeats a turn has comes from several tries, of which the least counts, and rounds go on until the medians are known well enough (`noise`) or
+the time is up: no single call decides about a figure.
 """
 
 from __future__ import annotations
@@ -14,88 +17,175 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable
 
+from . import load, noise
 
 #: seconds of pause before a turn: OpenMP's workers spin about this long after a parallel region
 SETTLE = 0.005
+#: seconds for which all candidates are called before any is timed: threads start, and cores clock up
+WARM = 0.02
+#: tries for one number of repeats, of which the least counts, and the most repeats of a turn
+TRIES, MOST = 3, 10000
+#: seconds from which on a call is long: it does not feel what was before it, and a second try says enough
+LONG = 0.1
+#: seconds for a case's rounds, and half the width that the median's 95 % confidence interval is to have, as a share of it
+BUDGET, PRECISION = 2.0, 0.02
+
+
+def nothing(*_):
+    """What waits for nothing, and says nothing."""
+
+
+@dataclass
+class Turn:
+    """What a candidate does in its turn.
+
+    call: what is timed. synchronize: waits for what it began. before(n): called outside of the clock, before every n calls: makes ready what they
+    change. limit: the most calls that `before` can make ready."""
+
+    call: Callable
+    synchronize: Callable = nothing
+    before: Callable[[int], object] | None = None
+    limit: int | None = None
+
+    def run(self, n: int) -> tuple[float, float]:
+        """(wall, CPU) seconds of n calls."""
+        if self.before is not None:
+            self.before(n)
+            self.synchronize()
+        call = self.call
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(n):
+            call()
+        self.synchronize()
+        return time.perf_counter() - wall, time.process_time() - cpu
 
 
 @dataclass
 class Samples:
-    """Seconds per call, one number for each round."""
+    """Seconds per call, one number for each round; busy: a sentence where other programs used the cores meanwhile."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     repeats: int = 1
+    busy: str | None = None
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    """avg, min, std, max, p20, p50, p80 of samples, in their unit."""
+def summary(values: list[float]) -> dict:
+    """avg, min, std, max, p20, p50, p80 of samples, in their unit; ci: [low, high], the 95 % confidence interval of the median."""
     ordered = sorted(values)
 
-    def rank(q):
+    def at(q):
         return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
 
     return {"avg": statistics.fmean(ordered), "min": ordered[0], "std": statistics.pstdev(ordered), "max": ordered[-1],
-            "p20": rank(0.2), "p50": statistics.median(ordered), "p80": rank(0.8), "n": len(ordered)}
+            "p20": at(0.2), "p50": statistics.median(ordered), "p80": at(0.8), "n": len(ordered), "ci": list(noise.interval(ordered))}
 
 
-def once(fn: Callable, synchronize: Callable = lambda: None) -> tuple[float, float]:
+def once(fn: Callable, synchronize: Callable = nothing) -> tuple[float, float]:
     """(wall, CPU) seconds of one call."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    fn()
-    synchronize()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return Turn(fn, synchronize).run(1)
 
 
-def interleave(candidates: dict[str, tuple[Callable, Callable]], rounds: int = 10, seconds: float = 0.01,
-               tick: Callable = lambda: None) -> dict[str, Samples]:
-    """Time candidates {name: (function, synchronize)} in `rounds` rounds of turns of about `seconds` each, after two
-    warm-up calls. `tick` is called after every round."""
-    out = {}
-    for name, (fn, sync) in candidates.items():
-        fn()
-        wall, _ = once(fn, sync)
-        out[name] = Samples(repeats=max(1, min(10000, round(seconds / max(wall, 1e-7)))))
-    order = list(candidates)
-    for n in range(rounds):
-        for name in order[n % len(order):] + order[:n % len(order)]:
-            (fn, sync), s = candidates[name], out[name]
-            time.sleep(SETTLE)
-            fn()
-            sync()
-            cpu, wall = time.process_time(), time.perf_counter()
-            for _ in range(s.repeats):
-                fn()
-            sync()
-            s.wall.append((time.perf_counter() - wall) / s.repeats)
-            s.cpu.append((time.process_time() - cpu) / s.repeats)
-        tick()
+def singles(fn: Callable, synchronize: Callable = nothing, n: int = 10) -> tuple[list[float], list[float]]:
+    """(wall, CPU) seconds of n single calls, in order: the first one is what the first one takes."""
+    times = [once(fn, synchronize) for _ in range(n)]
+    return [wall for wall, _ in times], [cpu for _, cpu in times]
+
+
+def calibrate(turn: Turn, seconds: float) -> int:
+    """How many calls take about `seconds`: by ever more calls, the least of `TRIES` each time, since what else the machine does only makes a call longer."""
+    most = min(MOST, turn.limit or MOST)
+    n, least, spent = 1, float("inf"), 0.0
+    while True:
+        for tries in range(TRIES):
+            if tries and spent > LONG * 10**(2 - tries):
+                break
+            took = turn.run(n)[0]
+            least, spent = min(least, took / n), spent + took
+        wanted = round(seconds / max(least, 1e-9))
+        if 2 * n >= wanted or n >= most or spent > 10 * LONG:
+            return max(1, min(most, wanted))
+        n = min(most, wanted, 10 * n)
+
+
+def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: int | None = None, seconds: float = 0.01,
+               tick: Callable = nothing, precision: float = PRECISION, budget: float = BUDGET) -> dict[str, Samples]:
+    """Time candidates {name: Turn, or (function, synchronize)} in rounds of turns of about `seconds` each, after warm-up calls.
+
+    rounds: so many, or None for as many as it takes until every median's 95 % confidence interval is within +-`precision` of it, or `budget` seconds
+    are up; then at least five, where one fits. `tick` is called after every round."""
+    turns = {name: t if isinstance(t, Turn) else Turn(*t) for name, t in candidates.items()}
+    watch = load.Watch()
+    for turn in turns.values():
+        end = time.perf_counter() + (WARM / len(turns) if seconds else 0)
+        turn.run(1)
+        while time.perf_counter() < end:
+            turn.run(1)
+    out = {name: Samples(repeats=calibrate(turn, seconds)) for name, turn in turns.items()}
+
+    def take(name: str):
+        turn, s = turns[name], out[name]
+        time.sleep(SETTLE)
+        if not s.wall or s.wall[-1] < LONG:
+            turn.run(1)
+        wall, cpu = turn.run(s.repeats)
+        s.wall.append(wall / s.repeats)
+        s.cpu.append(cpu / s.repeats)
+
+    _in_rounds({name: s.wall for name, s in out.items()}, take, rounds, precision, budget, tick)
+    busy = watch.busy()
+    for s in out.values():
+        s.busy = busy
     return out
 
 
-def on_gpu(candidates: dict[str, Callable], rounds: int = 10, repeats: int = 5) -> dict[str, list[float]]:
-    """Seconds of GPU time a call, by CUDA events: name -> the median of `repeats` for each round, candidates in turns.
+def _in_rounds(samples: dict[str, list[float]], take: Callable, rounds: int | None, precision: float, budget: float, tick: Callable = nothing):
+    """`take(name)`, which adds to a candidate's samples, for all of them in turns: for so many rounds, or until precise or out of budget."""
+    order = list(samples)
+    start, n = time.perf_counter(), 0
+    while order and (n < rounds if rounds is not None else not _enough(samples, n, time.perf_counter() - start, precision, budget)):
+        for name in order[n % len(order):] + order[:n % len(order)]:
+            take(name)
+        n += 1
+        tick()
+
+
+def _enough(samples: dict[str, list[float]], n: int, elapsed: float, precision: float, budget: float) -> bool:
+    """After n rounds in `elapsed` seconds: is every median known well enough, or the time up?"""
+    if n < noise.FEW:
+        return n > 0 and elapsed > n * budget  # not even one round fits
+    return elapsed >= budget or n > noise.FEW and all(noise.width(s) <= precision for s in samples.values())
+
+
+def on_gpu(candidates: dict[str, Callable | Turn], rounds: int | None = None, repeats: int = 5, precision: float = PRECISION,
+           budget: float = BUDGET) -> dict[str, list[float]]:
+    """Seconds of GPU time a call, by CUDA events: name -> the median of `repeats` for each round, candidates in turns; rounds as `interleave`'s.
 
     Before each repeat the L2 is filled with another block, which is read and not written: lines that a candidate would have to write back first
     would count as its time. What can be captured is replayed as a CUDA graph, so that the time of many short
-    kernels is theirs and not the host's; what cannot (a library that waits for the host) is called."""
+    kernels is theirs and not the host's; what cannot (a library that waits for the host), or has a `before`, is called."""
     import torch
 
     flush = torch.zeros(4 * torch.cuda.get_device_properties(0).L2_cache_size // 4, device="cuda")
-    nothing = torch.empty((), device="cuda")
-    runs = {name: _captured(fn) for name, fn in candidates.items()}
+    into = torch.empty((), device="cuda")
+    turns = {name: t if isinstance(t, Turn) else Turn(t) for name, t in candidates.items()}
+    runs = {name: _captured(t.call) if t.before is None else t.call for name, t in turns.items()}
     out: dict[str, list[float]] = {name: [] for name in candidates}
-    order = list(candidates)
-    for n in range(rounds):
-        for name in order[n % len(order):] + order[:n % len(order)]:
-            events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-            for start, end in events:
-                torch.sum(flush, 0, out=nothing)
-                start.record()
-                runs[name]()
-                end.record()
-            torch.cuda.synchronize()
-            out[name].append(statistics.median(start.elapsed_time(end) for start, end in events) / 1e3)
+
+    def take(name: str):
+        turn = turns[name]
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(min(repeats, turn.limit or repeats))]
+        if turn.before is not None:
+            turn.before(len(events))
+        for start, end in events:
+            torch.sum(flush, 0, out=into)
+            start.record()
+            runs[name]()
+            end.record()
+        torch.cuda.synchronize()
+        out[name].append(statistics.median(start.elapsed_time(end) for start, end in events) / 1e3)
+
+    _in_rounds(out, take, rounds, precision, budget)
     return out
 
 

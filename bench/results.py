@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import clock
+from . import clock, noise
 
 SCHEMA = 1
 
@@ -41,6 +41,8 @@ def add_times(row: dict, s: clock.Samples, device: list[float] | None):
             "cpu_rounds_s": s.cpu}
     if device is not None:
         row |= {"device_s": clock.summary(device), "device_rounds_s": device}
+    if why := noise.why(s.wall, s.busy) if device is None else noise.why(device):  # a GPU's own time does not depend on who else is on the CPU
+        row["noisy"] = why
 
 
 def least_time(limits: dict, nbytes: int | None, flops: int | None, dtype: str) -> float:
@@ -48,8 +50,14 @@ def least_time(limits: dict, nbytes: int | None, flops: int | None, dtype: str) 
     return max((nbytes or 0) / limits["bytes_per_s"], (flops or 0) / limits.get(f"flop_per_s_{dtype}", limits["flop_per_s"]))
 
 
+def _rounds(row: dict) -> list[float]:
+    """A row's samples by the clock that counts: the GPU's own where it has them."""
+    return row["device_rounds_s" if "device_s" in row else "rounds_s"]
+
+
 def add_rates(row: dict, base: dict | None, limits: dict, dtype: str):
-    """What follows from a row's times: those of the GPU where the row has them, else the wall's."""
+    """What follows from a row's times: those of the GPU where the row has them, else the wall's. The speed-up against `base`, which has times, is
+    of the rounds that both were in; what were not in turns (a board, two clocks) are compared as wholes."""
     t = row.get("device_s", row["wall_s"])["p50"]
     if row["bytes"]:
         row["gb_per_s"] = row["bytes"] / t / 1e9
@@ -58,7 +66,12 @@ def add_rates(row: dict, base: dict | None, limits: dict, dtype: str):
     if (row["bytes"] or row["flops"]) and "flop_per_s" in limits:
         row["roofline"] = least_time(limits, row["bytes"], row["flops"], dtype) / t
     if base is not None:
-        row["speedup"] = base.get("device_s", base["wall_s"])["p50"] / t
+        ours, theirs = _rounds(row), _rounds(base)
+        in_turns = row["device"] == base["device"] and ("device_s" in row) == ("device_s" in base) and len(ours) == len(theirs)
+        ratio = (noise.paired if in_turns else noise.apart)(theirs, ours)
+        row |= {"speedup": ratio.median, "speedup_is": ratio.verdict("noisy" in row)}
+        if ratio.ci is not None:
+            row["speedup_ci"] = list(ratio.ci)
 
 
 class Results:

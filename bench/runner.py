@@ -15,7 +15,7 @@ import torch
 from ..backends import get as get_backend
 from ..backends.base import Error, suggest
 from ..ops.common import DTYPES
-from . import check, clock, first, memory, roofline
+from . import check, clock, first, load, memory, roofline
 from .results import Results, add_rates, add_times, machine
 
 
@@ -73,7 +73,7 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
     """Carry out a plan. Returns how many results were wrong."""
     wrong = 0
     items = plan.items()
-    results.meta = machine(plan.device)
+    results.meta, watch = machine(plan.device), load.Watch()
     places = {"board" if get_backend(b).elsewhere else get_backend(b).place(plan.device) for b in plan.backends}
     limits = {"cpu": roofline.measure("cpu", torch.get_num_threads())} if places - {"board"} else {}
     for name in plan.backends:
@@ -107,6 +107,7 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
                 add_rates(row, base if base and "wall_s" in base else None, limits[row["device"]], dtype)
             results.add(row)
     tick(len(items), len(items), "")
+    results.meta |= watch.fact()
     results.finish()
     return wrong
 

@@ -16,7 +16,7 @@ import torch
 
 from ..backends.base import Error
 from ..ops.common import TOLERANCE
-from . import check, clock, memory, roofline
+from . import check, clock, load, memory, roofline
 from .results import Results, add_rates, add_times, machine
 
 
@@ -80,13 +80,14 @@ def run(studies: Iterable[Study], results: Results, rounds: int = 10, seconds: f
     """Carry studies out, row by row into `results`. Returns how many candidates were wrong or failed.
 
     On "cuda" rows have the GPU's own time as well, and rates and speed-ups are by that."""
-    results.meta = machine(device)
+    results.meta, watch = machine(device), load.Watch()
     results.meta["roofline"] = {device: roofline.measure("cuda") if device == "cuda" else roofline.measure("cpu", torch.get_num_threads())}
     results.save()
     wrong = 0
     for study in studies:
         tick(f"{study.op} {study.case}")
         wrong += _one(study, results, rounds, seconds, device)
+    results.meta |= watch.fact()
     results.finish()
     return wrong
 
