@@ -1,3 +1,19 @@
 """Measuring ops: `clock` times, `noise` says what samples are worth and `load` what others do to the machine, `check` compares, `roofline` finds the
 machine's limits, `runner` puts a run of ops on backends together, `study` one of whatever callables there are, `results` keeps it as JSON and `report`
-prints it; `scaling` fits how times grow. `models` are studies of whole examples."""
+prints it; `scaling` fits how times grow. `models` are studies of whole examples.
+
+For programs: `benchmark(fn, *args)` and `compare({name: fn}, *args)` of `measure` (docs/benchmarking.md)."""
+
+__all__ = ["Comparison", "Measurement", "benchmark", "compare"]
+
+
+def __getattr__(name: str):
+    """The public functions, when they are asked for: nothing is imported before."""
+    if name in __all__:
+        from . import measure
+        return getattr(measure, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -12,6 +12,7 @@ the time is up: no single call decides about a figure.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ WARM = 0.02
 TRIES, MOST = 3, 10000
 #: seconds from which on a call is long: it does not feel what was before it, and a second try says enough
 LONG = 0.1
+#: times that rounds begin again because a turn proved too short
+AGAIN = 3
 #: seconds for a case's rounds, and half the width that the median's 95 % confidence interval is to have, as a share of it
 BUDGET, PRECISION = 2.0, 0.02
 
@@ -94,18 +97,22 @@ def singles(fn: Callable, synchronize: Callable = nothing, n: int = 10) -> tuple
 
 def calibrate(turn: Turn, seconds: float) -> int:
     """How many calls take about `seconds`: by ever more calls, the least of `TRIES` each time, since what else the machine does only makes a call longer."""
-    most = min(MOST, turn.limit or MOST)
-    n, least, spent = 1, float("inf"), 0.0
+    n, least, spent = 1, math.inf, 0.0
     while True:
         for tries in range(TRIES):
             if tries and spent > LONG * 10**(2 - tries):
                 break
             took = turn.run(n)[0]
             least, spent = min(least, took / n), spent + took
-        wanted = round(seconds / max(least, 1e-9))
-        if 2 * n >= wanted or n >= most or spent > 10 * LONG:
-            return max(1, min(most, wanted))
-        n = min(most, wanted, 10 * n)
+        wanted = _repeats(turn, seconds, least)
+        if 2 * n >= wanted or spent > 10 * LONG:
+            return wanted
+        n = min(wanted, 10 * n)
+
+
+def _repeats(turn: Turn, seconds: float, call: float) -> int:
+    """How many calls of so many seconds a turn has."""
+    return max(1, min(MOST, turn.limit or MOST, round(seconds / max(call, 1e-9))))
 
 
 def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: int | None = None, seconds: float = 0.01,
@@ -122,32 +129,49 @@ def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: 
         while time.perf_counter() < end:
             turn.run(1)
     out = {name: Samples(repeats=calibrate(turn, seconds)) for name, turn in turns.items()}
+    least = {name: math.inf for name in turns}
+    again = 0
 
     def take(name: str):
         turn, s = turns[name], out[name]
         time.sleep(SETTLE)
         if not s.wall or s.wall[-1] < LONG:
-            turn.run(1)
+            least[name] = min(least[name], turn.run(1)[0])
         wall, cpu = turn.run(s.repeats)
         s.wall.append(wall / s.repeats)
         s.cpu.append(cpu / s.repeats)
+        least[name] = min(least[name], s.wall[-1])
 
-    _in_rounds({name: s.wall for name, s in out.items()}, take, rounds, precision, budget, tick)
+    def ended() -> bool:
+        """Call `tick`. Was a candidate calibrated in a bad moment? Turns of different lengths meet a busy machine differently, so all begin again."""
+        nonlocal again
+        tick()
+        wanted = {name: _repeats(turns[name], seconds, t) for name, t in least.items()}
+        if again == AGAIN or all(n < 2 * out[name].repeats for name, n in wanted.items()):
+            return False
+        again += 1
+        for name, s in out.items():
+            s.repeats = max(wanted[name], s.repeats)
+            s.wall.clear()
+            s.cpu.clear()
+        return True
+
+    _in_rounds({name: s.wall for name, s in out.items()}, take, rounds, precision, budget, ended)
     busy = watch.busy()
     for s in out.values():
         s.busy = busy
     return out
 
 
-def _in_rounds(samples: dict[str, list[float]], take: Callable, rounds: int | None, precision: float, budget: float, tick: Callable = nothing):
-    """`take(name)`, which adds to a candidate's samples, for all of them in turns: for so many rounds, or until precise or out of budget."""
+def _in_rounds(samples: dict[str, list[float]], take: Callable, rounds: int | None, precision: float, budget: float, ended: Callable):
+    """`take(name)`, which adds to a candidate's samples, for all of them in turns: for so many rounds, or until precise or out of budget. After each
+    round `ended()`: are the samples gone, and rounds to be counted anew?"""
     order = list(samples)
     start, n = time.perf_counter(), 0
     while order and (n < rounds if rounds is not None else not _enough(samples, n, time.perf_counter() - start, precision, budget)):
         for name in order[n % len(order):] + order[:n % len(order)]:
             take(name)
-        n += 1
-        tick()
+        n = 0 if ended() else n + 1
 
 
 def _enough(samples: dict[str, list[float]], n: int, elapsed: float, precision: float, budget: float) -> bool:
@@ -185,7 +209,7 @@ def on_gpu(candidates: dict[str, Callable | Turn], rounds: int | None = None, re
         torch.cuda.synchronize()
         out[name].append(statistics.median(start.elapsed_time(end) for start, end in events) / 1e3)
 
-    _in_rounds(out, take, rounds, precision, budget)
+    _in_rounds(out, take, rounds, precision, budget, nothing)
     return out
 
 

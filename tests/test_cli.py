@@ -199,7 +199,7 @@ def _gpu_row(backend, gpu, wall, device="cuda"):
 
 def test_a_gpus_own_time_stands_beside_the_hosts():
     from rich.console import Console
-    from triport.bench import compare
+    from triport.bench import changes as compare
 
     limits = {"bytes_per_s": 4e12, "flop_per_s": 8e14, "flop_per_s_fp32": 5e13}
     torch_, ours, cpu = _gpu_row("torch", 8e-6, 20e-6), _gpu_row("cuda", 4e-6, 60e-6), _gpu_row("triton-cpu", None, 30e-6, "cpu")

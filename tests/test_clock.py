@@ -71,6 +71,23 @@ def test_two_of_three_first_calls_are_unlucky(world):
     assert clock.calibrate(clock.Turn(world.call(0.014, 0.013, 1e-5)), 0.01) == 1000
 
 
+def test_rounds_begin_again_where_a_candidate_was_calibrated_in_a_bad_moment(world):
+    """The first hundred calls of one of two take a thousand times as long: in the end both have turns of the same length, and no sample is of before."""
+    ticks = []
+    samples = clock.interleave({"a": (world.call(1e-5), clock.nothing), "b": (world.call(*[1e-2] * 100, 1e-5), clock.nothing)}, rounds=60,
+                               tick=lambda: ticks.append(1))
+    assert [s.repeats for s in samples.values()] == [1000, 1000] and len(ticks) > 60
+    assert all(s.wall == pytest.approx([1e-5] * 60) for s in samples.values())
+
+
+def test_rounds_do_not_begin_again_for_ever(world):
+    """A call that gets ever faster."""
+    ticks = []
+    seconds = [2.0**-k for k in range(7, 60) for _ in range(4)]
+    clock.interleave({"a": (world.call(*seconds), clock.nothing)}, rounds=4, seconds=2**-6, tick=lambda: ticks.append(1))
+    assert 4 <= len(ticks) <= 4 * (clock.AGAIN + 1)
+
+
 def test_a_long_call_is_not_tried_often(world):
     for took, tries in ((3.0, 1), (0.5, 2), (0.05, 3)):
         calls = []

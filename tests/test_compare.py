@@ -7,7 +7,8 @@ import re
 
 import pytest
 from triport.backends.base import Error
-from triport.bench import clock, compare, results
+from triport.bench import changes as compare
+from triport.bench import clock, results
 from triport.tools.__main__ import main
 
 MACHINE = {"cpu": "X", "threads": 2, "torch": "1", "triton": "1", "LLVM": "1", "python": "3"}

@@ -6,7 +6,8 @@ import statistics
 import pytest
 import torch
 from rich.console import Console
-from triport.bench import clock, compare, report, results, study
+from triport.bench import changes as compare
+from triport.bench import clock, report, results, study
 from triport.bench.study import Study
 
 

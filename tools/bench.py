@@ -129,16 +129,16 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
 def _compare(old: Path, new: Path) -> int:
     from rich.console import Console
 
-    from ..bench import compare, results
+    from ..bench import changes, results
 
     before, after = results.load(old), results.load(new)
-    changes = compare.compare(before, after)
+    found = changes.compare(before, after)
     console = Console(width=None if sys.stdout.isatty() else 160)
-    compare.show(changes, compare.differences(before, after), console)
-    launches = compare.first_launches(before, after)
+    changes.show(found, changes.differences(before, after), console)
+    launches = changes.first_launches(before, after)
     if launches:
         console.print(launches, highlight=False)
-    return 1 if any(c.is_regression for c in changes) else 0
+    return 1 if any(c.is_regression for c in found) else 0
 
 
 def _measure(args, ops, backends, device: str) -> int:

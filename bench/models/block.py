@@ -14,7 +14,7 @@ import triton.language as tl
 from triton import next_power_of_2
 
 from ..clock import summary
-from ..compare import FLOOR
+from ..changes import FLOOR
 from ..study import Study
 from ...ops.common import traffic
 from . import common

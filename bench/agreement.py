@@ -1,0 +1,101 @@
+"""Do two calls return the same? Results are tensors, arrays, numbers, and tuples, lists and dicts of them; whatever else must be equal."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Callable, Mapping
+
+from ..backends.base import Error
+
+#: a Python float's and an array's error that counts as right
+FLOAT = 1e-14
+
+
+def _is_tensor(x) -> bool:
+    return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
+
+
+def tensors(values) -> list:
+    """The tensors of nested tuples, lists and dicts."""
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    if isinstance(values, (tuple, list)):
+        return [t for v in values for t in tensors(v)]
+    return [values] if _is_tensor(values) else []
+
+
+def wide(values):
+    """The same with floating-point tensors in float64, apart from any graph."""
+    if type(values) is dict:
+        return {k: wide(v) for k, v in values.items()}
+    if type(values) in (tuple, list):
+        return type(values)(map(wide, values))
+    return values.detach().double() if _is_tensor(values) and values.is_floating_point() else values
+
+
+def error(got, want, allowed: float | None = None) -> tuple[float, float]:
+    """(normalised error, what is allowed) of a result, of that part of it which is furthest off: infinite where they are not alike. allowed: by
+    default that of the ops for a tensor's dtype."""
+    return max(_errors(got, want, allowed), key=lambda e: e[0] / max(e[1], sys.float_info.min), default=(0.0, 0.0))
+
+
+def _errors(got, want, allowed):
+    if isinstance(got, Mapping) and isinstance(want, Mapping):
+        if list(got) == list(want):
+            got, want = list(got.values()), list(want.values())
+        else:
+            return [(math.inf, 0.0)]
+    if isinstance(got, (tuple, list)) and isinstance(want, (tuple, list)):
+        return [e for g, w in zip(got, want) for e in _errors(g, w, allowed)] if len(got) == len(want) else [(math.inf, 0.0)]
+    if _is_tensor(got) and _is_tensor(want):
+        return [_of_tensors(got, want, allowed)]
+    if all(hasattr(x, "__array__") and not _is_tensor(x) for x in (got, want)):
+        import numpy
+        import torch
+        return [_of_tensors(*(torch.from_numpy(numpy.array(x)) for x in (got, want)), allowed)]
+    if isinstance(got, (float, complex)) and isinstance(want, (int, float, complex)) and got != want:
+        if got != got and want != want:
+            return [(0.0, FLOAT)]
+        off = abs(got - want) / abs(want) if want and math.isfinite(abs(want)) else math.inf
+        return [(off if off == off else math.inf, FLOAT if allowed is None else allowed)]
+    same = got is want or type(got) is type(want) and got == want
+    return [(0.0 if same is True else math.inf, 0.0)]
+
+
+def _of_tensors(got, want, allowed: float | None) -> tuple[float, float]:
+    from ..ops.common import TOLERANCE, dtype_name
+    from . import check
+    return check.error(got, want), TOLERANCE.get(dtype_name(got.dtype), 0.0) if allowed is None else allowed
+
+
+def checked(candidates: dict[str, Callable], call: Callable, inputs, want, against: str | None, allowed: float | None) -> dict[str, float]:
+    """name -> error of each candidate's result `call(name)` against `want`, or where `against` is None against the first candidate's. Raises `Error`
+    where one is wrong or changes `inputs`, tensors that all are given."""
+    given = tensors(inputs)
+    kept = [t.detach().clone() for t in given]
+    errors = {}
+    for name in candidates:
+        got = call(name)
+        _unchanged(name, given, kept)
+        if against is None:
+            want, against = got, f"candidate {name}"
+        errors[name], most = error(got, want, allowed)
+        if not errors[name] <= most:
+            raise Error(f"compare: candidate {name} is wrong: its error against {against} is {errors[name]:.1e}, and {most:.1e} is allowed; nothing was "
+                        "timed. Where that much is right, say allowed=")
+    return errors
+
+
+def _unchanged(name: str, given: list, kept: list):
+    """Raises `Error` where a candidate changed what the others are to be given, and puts it right."""
+    import torch
+
+    from . import check
+    changed = [k for k, (x, y) in enumerate(zip(given, kept)) if check.error(x, y) != 0]
+    with torch.no_grad():
+        for k in changed:
+            given[k].copy_(kept[k])
+    if changed:
+        raise Error(f"compare: candidate {name} changes tensor {', '.join(map(str, changed))} of its arguments, which the others are given as well; "
+                    "compare functions that write into copies")

@@ -1,0 +1,156 @@
+"""`triport.bench.benchmark` and `compare`: what they return and print, what they refuse, and that nothing wrong is timed."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from triport.backends.base import Error
+from triport.bench import agreement, benchmark, clock, compare, load, measure
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """What else this machine does is not what is tested here."""
+    monkeypatch.setattr(load.Watch, "busy", lambda self: None)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """The candidates that the clock was given."""
+    names = []
+    monkeypatch.setattr(clock, "interleave", lambda turns, *a, real=clock.interleave, **k: (names.extend(turns), real(turns, *a, **k))[1])
+    return names
+
+
+def measurement(label, rounds, noisy=None):
+    return measure.Measurement(label, rounds, [2 * t for t in rounds], 100, 0.5, noisy)
+
+
+def test_a_measurement_of_a_function_with_its_arguments():
+    seen = []
+
+    def double(x, by=2):
+        seen.append((x, by))
+        return x * by
+
+    m = benchmark(double, 21, by=3, rounds=7)
+    assert set(seen) == {(21, 3)} and m.label == "double" and len(m.rounds) == len(m.cpu_rounds) == 7 and m.first > 0
+    assert m.ci[0] <= m.median <= m.ci[1] and m.median == sorted(m.rounds)[3] and len(seen) >= 7 * m.repeats
+    assert benchmark(double, 1, rounds=1, label="twice").label == "twice"
+    assert benchmark(double, 1, rounds=1).noisy == "1 round is too few to tell noise"
+
+
+def test_a_measurement_waits_for_what_the_call_began():
+    events = []
+    m = benchmark(lambda: events.append("call"), rounds=2, synchronize=lambda: events.append("wait"), label="x")
+    assert events[:2] == ["call", "wait"] and events[-1] == "wait" and m.repeats > 1
+    assert events[-1 - m.repeats:] == ["call"] * m.repeats + ["wait"], "once a turn"
+
+
+def test_a_measurement_in_words():
+    m = measurement("gelu", [10e-6 + k * 1e-8 for k in range(9)])
+    assert str(m) == repr(m) == "gelu: 10.0 us (10.0 us to 10.1 us with 95 % confidence, 9 rounds of 100 calls), CPU time 20.1 us, first call 500 ms"
+    assert str(measurement("a", [1.0] * 9, "other programs used 1.8 of 2 cores")).endswith("\n  noisy: other programs used 1.8 of 2 cores")
+    assert m._repr_markdown_().splitlines() == [
+        "|  | median | 95 % confidence | CPU time | first call | rounds x calls |", "| --- | --: | --: | --: | --: | --: |",
+        "| gelu | 10.0 us | 10.0 us to 10.1 us | 20.1 us | 500 ms | 9 x 100 |"]
+    assert [measure._time(t) for t in (1.234, 99.9e-3, 0.1, 12.34e-6, 5e-9, 0.0)] == ["1.23 s", "99.9 ms", "100 ms", "12.3 us", "5.00 ns", "0.00 ns"]
+
+
+def test_a_comparison_in_words():
+    made = measure.Comparison({"torch": measurement("torch", [2e-3] * 9), "by hand": measurement("by hand", [4e-3] * 9),
+                               "fused|": measurement("fused|", [1e-3] * 9)}, "torch", {})
+    assert made.verdict("fused|") == "faster" and made.verdict("by hand") == "slower" and made.verdict("torch") == "same"
+    assert made.speedup("fused|").median == 2.0 and made["fused|"].median == 1e-3 and list(made) == ["torch", "by hand", "fused|"] and len(made) == 3
+    assert str(made).splitlines() == [
+        "          median     95 % confidence  CPU time  first call  rounds x calls  against torch",
+        "torch    2.00 ms  2.00 ms to 2.00 ms   4.00 ms      500 ms         9 x 100  baseline",
+        "by hand  4.00 ms  4.00 ms to 4.00 ms   8.00 ms      500 ms         9 x 100  0.50x (0.50 to 0.50) slower",
+        "fused|   1.00 ms  1.00 ms to 1.00 ms   2.00 ms      500 ms         9 x 100  2.00x (2.00 to 2.00) faster"]
+    assert r"| fused\| | 1.00 ms |" in made._repr_markdown_() and len({line.count("|") - line.count("\\|") for line in made._repr_markdown_().splitlines()}) == 1
+
+
+def test_a_comparison_with_noise_in_words():
+    busy = "other programs used 1.8 of 2 cores"
+    both = measure.Comparison({k: measurement(k, [t] * 9, busy) for k, t in (("a", 1.0), ("b", 0.5))}, "a", {})
+    assert both.verdict("b") == "noisy" and str(both).count(busy) == 1 and str(both).endswith(f"2.00x (2.00 to 2.00) noisy\n  noisy: {busy}")
+    one = measure.Comparison({"a": measurement("a", [1.0] * 9), "b": measurement("b", [0.5] * 9, "9 rounds")}, "a", {})
+    assert str(one).endswith("\n  noisy: b: 9 rounds") and one._repr_markdown_().endswith("\n\nnoisy: b: 9 rounds")
+
+
+def test_candidates_take_turns_with_the_same_arguments(timed, seed):
+    x = torch.randn(33, 7, generator=torch.Generator().manual_seed(seed))
+    c = compare({"torch": torch.square, "product": lambda x: x * x}, x, rounds=6)
+    assert timed == ["torch", "product"] and c.baseline == "torch" and c.errors["torch"] == 0 and c.errors["product"] <= 2e-6
+    assert len(c["torch"].rounds) == len(c["product"].rounds) == 6 and c.speedup("torch").ci == (1.0, 1.0)
+    assert compare([torch.square, torch.square], x, rounds=1, baseline="square 2").baseline == "square 2"
+
+
+WRONG = {"zeros": torch.zeros_like, "nan": lambda x: x * x * float("nan"), "shape": lambda x: (x * x)[1:], "dtype": lambda x: (x * x).half(),
+         "tuple": lambda x: (x * x,), "none": lambda x: None, "number": lambda x: 1.0, "one": lambda x: (x * x).index_fill(0, torch.tensor(3), 0.0)}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("reference", [None, torch.square])
+def test_what_is_wrong_is_not_timed(timed, name, reference, seed):
+    x = torch.randn(33, 7, generator=torch.Generator().manual_seed(seed)) + 3
+    with pytest.raises(Error, match=f"candidate {name} is wrong: its error against (the reference|candidate right) is .*; nothing was timed"):
+        compare({"right": torch.square, name: WRONG[name]}, x, reference=reference, allowed=1e-5)
+    assert timed == []
+
+
+def test_the_reference_is_called_in_float64(seed):
+    x, seen = torch.randn(50, generator=torch.Generator().manual_seed(seed)), []
+    index = torch.arange(50)
+    c = compare({"take": lambda pair, scale: pair["x"][pair["i"]] * scale}, {"x": x, "i": index}, scale=2.0, rounds=1,
+                reference=lambda pair, scale: (seen.append((pair["x"].dtype, pair["i"].dtype)), pair["x"][pair["i"]] * scale)[1])
+    assert seen == [(torch.float64, torch.int64)] and 0 <= c.errors["take"] <= 2e-6
+    with pytest.raises(Error, match="against the reference"):
+        compare({"first": torch.sin}, x, reference=torch.cos)
+
+
+def test_a_candidate_that_changes_its_arguments_is_refused_and_they_are_put_right(timed, seed):
+    x = torch.randn(50, generator=torch.Generator().manual_seed(seed))
+    before = x.clone()
+    with pytest.raises(Error, match="candidate in place changes tensor 0 of its arguments"):
+        compare({"torch": torch.sin, "in place": torch.sin_}, x)
+    assert timed == [] and torch.equal(x, before)
+
+
+def test_results_are_compared_part_by_part():
+    one, off = torch.ones(4), torch.ones(4) + 1e-3
+    inf = math.inf
+    for got, want, error in (((one, 1), (one, 1), 0), ([one], (one,), 0), ({"a": one}, {"a": off}, pytest.approx(1e-3, rel=0.01)), ({"a": one}, {"b": one}, inf),
+                             ((one,), (one, one), inf), (one, 1.0, inf), (1.0, 1.0, 0), (1.0 + 1e-9, 1.0, pytest.approx(1e-9)), (float("nan"), 1.0, inf),
+                             (float("nan"), float("nan"), 0), (float("inf"), 1.0, inf), (1.0, float("inf"), inf), (1e-300, 0.0, inf), (3, 4, inf), (3, 3, 0),
+                             ("a", "a", 0), ("a", "b", inf), (None, None, 0), (one.numpy(), off.numpy(), pytest.approx(1e-3, rel=0.01)),
+                             ((), (), 0), (torch.tensor([1, 2]), torch.tensor([1, 3]), pytest.approx(0.316, rel=0.01))):
+        assert agreement.error(got, want)[0] == error, (got, want)
+    assert agreement.error((one, torch.ones(2, dtype=torch.float64)), (one * (1 + 1e-6), torch.ones(2, dtype=torch.float64) * (1 + 1e-9)))[1] == 1e-14, \
+        "the part that is furthest beyond what is allowed"
+
+
+def test_options_out_of_range_say_what_is_taken():
+    for options, said in (({"precision": 0}, "precision 0: it takes a share"), ({"budget": -1}, "budget -1: it takes seconds"),
+                          ({"rounds": 0}, "rounds 0: it takes a number from 1 up"), ({"precision": float("nan")}, "precision nan")):
+        for call in (lambda **k: benchmark(len, "a", **k), lambda **k: compare([len], "a", **k)):
+            with pytest.raises(Error, match=said):
+                call(**options)
+    with pytest.raises(Error, match="unknown baseline 'tosh'; did you mean 'torch'"):
+        compare({"torch": torch.sin}, torch.ones(2), baseline="tosh")
+    with pytest.raises(Error, match="there are no candidates"):
+        compare({})
+    with pytest.raises(Error, match="candidate a is int, not a function"):
+        compare({"a": 3})
+
+
+def test_the_package_imports_nothing_until_it_is_asked():
+    code = ("import sys, triport.bench as b; assert not {'torch', 'triport.bench.measure', 'statistics'} & set(sys.modules); "
+            "assert 'compare' in dir(b); from triport.bench import benchmark; print(benchmark(len, 'a', rounds=1).label); assert 'torch' not in sys.modules")
+    p = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert p.stdout == "len\n", p.stderr
+    import triport.bench
+    with pytest.raises(AttributeError, match="no attribute 'bench_mark'"):
+        triport.bench.bench_mark  # noqa: B018
