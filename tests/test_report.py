@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from results_files import NASTY, made, nasty, row, written
 from triport.backends import BACKENDS
 from triport.backends.base import Error
+from triport.bench import units
 from triport.tools.__main__ import main
 from triport.tools.reporting import colours, page, png, runs, summary
 
@@ -157,7 +158,7 @@ def test_words(tmp_path):
     assert facts[0] == "5 of 7 results right."
     assert ("triton-cpu: 2.00x torch's speed, the geometric mean of 3 rows; best 8.00x (square 128x128 fp32), worst 0.25x (gelu 8x8 fp32).") in facts
     assert "spine: 1 right, no time of torch beside them." in facts
-    assert [summary.ratio(x) for x in (1.984, 0.00042, 110.56)] == ["1.98x", "0.00042x", "111x"]
+    assert [units.ratio(x) for x in (1.984, 0.00042, 110.56)] == ["1.98x", "0.00042x", "111x"]
 
 
 def test_links_are_relative_to_the_page(tmp_path):

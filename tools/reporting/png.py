@@ -8,9 +8,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Callable, Iterable
 
+from ...bench.units import geomean, prefixed, ratio, short
 from . import colours
-from .runs import Run, geomean
-from .summary import ratio
+from .runs import Run
 
 _DASHES = ("-", "--", ":", "-.", (0, (8, 2)), (0, (3, 1, 1, 1)))
 _FIRST = {"cold": "o", "reload": "D", "process": "^", "here": "P"}
@@ -92,19 +92,9 @@ def _scales(axes, x=None, y=None):
     axes.grid(alpha=0.25)
 
 
-def _short(x: float) -> str:
-    """Three digits, without an exponent where that is readable."""
-    return f"{float(f'{x:.3g}'):.10g}"
-
-
 def _seconds(s: float) -> str:
     size, unit = next(((k, u) for k, u in ((1, "s"), (1e-3, "ms"), (1e-6, "us")) if s >= 0.9995 * k), (1e-9, "ns"))
-    return f"{_short(s / size)} {unit}"
-
-
-def _prefixed(x: float, unit: str = "") -> str:
-    size, letter = next(((s, n) for s, n in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")) if x >= s), (1, ""))
-    return f"{_short(x / size)} {letter}{unit}"
+    return f"{short(s / size)} {unit}"
 
 
 def _legend(axes, handles: dict):
@@ -131,7 +121,7 @@ def _time(axes, rows, runs, palette):
         axes.fill_between(x, low, high, color=palette[backend], alpha=0.18, linewidth=0)
         axes.vlines(x, low, high, color=palette[backend], alpha=0.6, linewidth=1)
         axes.plot(x, mid, color=palette[backend], marker=_mark(n), markersize=5, linestyle=_DASHES[n % len(_DASHES)], linewidth=1.3)
-    _scales(axes, lambda b: _prefixed(b, "B"), _seconds)
+    _scales(axes, lambda b: prefixed(b, "B"), _seconds)
     axes.set(xlabel="bytes that the op must move")
     machines = sorted({r["run"] for r in rows})
     _legend(axes, _colours(rows, palette) | ({runs[n].name: {"color": "black", "marker": _mark(n), "linestyle": _DASHES[n % len(_DASHES)]}
@@ -167,7 +157,7 @@ def _speed(axes, lanes, palette):
         axes.plot(values, [y] * len(values), "o", color=palette[backend], markersize=3.5, markeredgecolor="white", markeredgewidth=0.5)
         axes.text(1.01, y, ratio(mean), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.axvline(1, color="black", linestyle="--", linewidth=0.8)
-    _scales(axes, x=lambda x: f"{_short(x)}x")
+    _scales(axes, x=lambda x: f"{short(x)}x")
     axes.set(xlabel="times as fast as torch on that machine (bar: geometric mean)")
     handles = _named(axes, lanes, palette)
     _legend(axes, handles)
@@ -183,13 +173,13 @@ def _roof(axes, rows, limits, palette):
     if slope:
         end = max(knees, default=high)
         axes.plot([low, end], [low * slope, end * slope], color="black", linewidth=1.3)
-        axes.annotate(f"copy {_prefixed(slope, 'B/s')}", (low, low * slope), (4, -14), textcoords="offset points", fontsize=8)
+        axes.annotate(f"copy {prefixed(slope, 'B/s')}", (low, low * slope), (4, -14), textcoords="offset points", fontsize=8)
     for value in ceilings.values():
         axes.plot([value / slope if slope else low, high], [value, value], color="black", linewidth=1.3)
-        axes.annotate(_prefixed(value, "FLOP/s"), (high, value), (0, 3), textcoords="offset points", ha="right", fontsize=8)
+        axes.annotate(prefixed(value, "FLOP/s"), (high, value), (0, 3), textcoords="offset points", ha="right", fontsize=8)
     for a, b, r in zip(x, rates, rows):
         axes.plot(a, b, marker=_mark(r["run"]), color=palette[r["backend"]], markersize=5, markeredgecolor="white", markeredgewidth=0.5)
-    _scales(axes, _short, _prefixed)
+    _scales(axes, short, prefixed)
     axes.set(xlabel="FLOP per byte that must move", ylabel="FLOP/s")
     _legend(axes, _colours(rows, palette))
 

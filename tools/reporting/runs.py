@@ -3,7 +3,6 @@ a file that is none is an `Error`, a row with a figure that cannot be is left ou
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import urllib.parse
@@ -14,7 +13,7 @@ from pathlib import Path
 from ...backends.base import Error
 from ...bench import results
 
-STATUSES = ("ok", "wrong", "failed")
+STATUSES = ("ok", "wrong", "failed", "skipped")
 _TEXT = 200  # characters of a name that are kept
 _SHOWN = 6  # rows left out that are named one by one
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:|[/\\]")
@@ -154,7 +153,8 @@ def _limits(machine: dict) -> dict[str, dict[str, float]]:
 def _row(raw) -> dict:
     """A row as the page takes it: op, case, variant (what its case says beside shapes), dtype, backend, device, status; of a right one time,
     wall, cpu: [p20, p50, p80] in seconds (time: the GPU's own where it was measured); first: kind -> seconds; bytes, flops, speedup, roof (1.0: all of
-    it), peak (bytes), error and allowed as text, reason. None where there is none. Raises `_Bad`."""
+    it), peak (bytes), error and allowed as text, reason; where the file has them mode, baseline, noisy, speedup_is. None where there is none. Raises
+    `_Bad`."""
     if not isinstance(raw, dict):
         raise _Bad(f"it is a {type(raw).__name__}, not an object")
     row: dict = {}
@@ -168,6 +168,7 @@ def _row(raw) -> dict:
     row |= {"variant": variant(row["case"]), "status": raw["status"],
             "reason": clean(raw["reason"], 300) if isinstance(raw.get("reason"), str) else "", "error": _error(raw.get("error")),
             "allowed": _error(raw.get("allowed"))}
+    row |= {key: clean(raw[key]) for key in ("mode", "baseline", "noisy", "speedup_is") if isinstance(raw.get(key), str) and clean(raw[key])}
     if row["status"] != "ok":
         return row
     row["wall"], row["cpu"], device = (_percentiles(raw, k, low) for k, low in (("wall_s", 1e-12), ("cpu_s", 0.0), ("device_s", 1e-12)))
@@ -223,8 +224,3 @@ def _link(there, path: Path, page: Path) -> str | None:
     if not os.path.isfile(target):
         return None
     return urllib.parse.quote(Path(os.path.relpath(target, os.path.dirname(os.path.abspath(page)))).as_posix())
-
-
-def geomean(values: list[float]) -> float:
-    """The geometric mean of positive numbers."""
-    return math.exp(math.fsum(map(math.log, values)) / len(values))

@@ -1,0 +1,187 @@
+"""What a run found, in sentences: for the end of `triport bench`, for a CI job's summary and for the page of `triport report`."""
+
+from __future__ import annotations
+
+import statistics
+
+from .units import geomean, plain, ratio
+
+#: rows that are named one by one; the others are counted
+_NAMED = 4
+#: columns that others are held against; what remains serves ops here, and is held against each of them
+YARDSTICKS = ("torch", "torch-compile")
+
+
+def where(row: dict) -> str:
+    """A row's op, case, dtype, and its mode where that is not forward."""
+    return " ".join([plain(row["op"]), plain(row["case"]), plain(row["dtype"]), *([plain(row["mode"])] if mode(row) != "fwd" else [])])
+
+
+def place(row: dict) -> tuple[str, str, str, str]:
+    """What rows of different columns share."""
+    return row["op"], row["case"], row["dtype"], mode(row)
+
+
+def mode(row: dict) -> str:
+    return row.get("mode") or "fwd"
+
+
+def seconds(row: dict) -> float | None:
+    """A row's median time: the GPU's own where it was measured, else the wall's. None where there is none."""
+    return (row.get("device_s") or row.get("wall_s") or {}).get("p50")
+
+
+def is_noisy(row: dict) -> bool:
+    """Its figure is not to be trusted, and why is in `noisy`."""
+    return bool(row.get("noisy")) or row.get("speedup_is") == "noisy"
+
+
+def beyond(row: dict) -> str:
+    """By how much a wrong row is wrong."""
+    error, allowed = (x if isinstance(x, str) else f"{x:.1e}" if isinstance(x, (int, float)) else "" for x in (row.get("error"), row.get("allowed")))
+    return f"error {error}, allowed {allowed}" if error and allowed else ""
+
+
+def words(rows: list[dict], remarks: list[str] = ()) -> list[tuple[str, str]]:
+    """(kind, sentence) in order; kinds: "bad" (wrong or failed), "skipped", "remark", "fact". remarks: what else is to be known, in sentences."""
+    bad = [("skipped" if r["status"] == "skipped" else "bad", not_right(r)) for r in rows if r["status"] != "ok"]
+    return bad + [("remark", text) for text in [*remarks, *_noise(rows)]] + [("fact", text) for text in _count(rows) + speeds(rows)]
+
+
+def not_right(row: dict) -> str:
+    """Why a row has no time."""
+    at = f"{where(row)} on {plain(row['backend'])}"
+    why = beyond(row) if row["status"] == "wrong" else plain(row.get("reason") or "")
+    return {"wrong": "WRONG", "failed": "FAILED", "skipped": "Skipped"}[row["status"]] + f": {at}" + (f": {why}" if why else "")
+
+
+def _count(rows: list[dict]) -> list[str]:
+    run = [r for r in rows if r["status"] != "skipped"]
+    right = sum(r["status"] == "ok" for r in run)
+    if not run:
+        return []
+    out = [f"{right} of {len(run)} results right" + ("." if right < len(run) else ": all of them.")]
+    others = [f"{n} {status}" for status in ("wrong", "failed", "skipped") if (n := sum(r["status"] == status for r in rows))]
+    return out + ([", ".join(others) + "."] if others else [])
+
+
+def _noise(rows: list[dict]) -> list[str]:
+    """How many rows are noisy, and the first few by name, with the reason."""
+    mine = [r for r in rows if r["status"] == "ok" and is_noisy(r)]
+    if not mine:
+        return []
+    timed = sum(r["status"] == "ok" for r in rows)
+    named = [f"{where(r)} on {plain(r['backend'])}" + (f" ({plain(r['noisy']).rstrip('.')})" if r.get("noisy") else "") for r in mine[:_NAMED]]
+    rest = f"; and {len(mine) - _NAMED} more" if len(mine) > _NAMED else ""
+    return [f"{len(mine)} of {timed} rows {'is' if len(mine) == 1 else 'are'} noisy, not to be relied on: {'; '.join(named)}{rest}."]
+
+
+def speeds(rows: list[dict]) -> list[str]:
+    """Each column's speed against the baseline, and of those that serve ops also against torch-compile."""
+    names = list(dict.fromkeys(r["backend"] for r in rows if r["status"] == "ok"))
+    bases = {baseline(r) for r in rows}
+    out = [against(name, base, rows) for name in names for base in sorted(bases) if name != base and any(
+        r["backend"] == name and baseline(r) == base for r in rows)]
+    if "torch-compile" in bases:
+        return out
+    serving = [name for name in names if name not in YARDSTICKS and name not in bases]
+    return out + [against(name, "torch-compile", rows) for name in serving if _known(name, "torch-compile", rows)]
+
+
+def baseline(row: dict) -> str:
+    """The column that a row's speed-up is against."""
+    return row.get("baseline") or "torch"
+
+
+def against(backend: str, base: str, rows: list[dict]) -> str:
+    """A column's speed as a multiple of another's: the geometric mean over the rows that have both; the best and the worst, of rows that are not
+    noisy where there are such."""
+    known, mine = _known(backend, base, rows), [r for r in rows if r["backend"] == backend and r["status"] == "ok"]
+    name, other = plain(backend), plain(base)
+    if not known:
+        return f"{name}: {len(mine)} right, no time of {other} beside them."
+    sound = [(r, x) for r, x in known if not is_noisy(r)] or known
+    (best, high), (worst, low) = max(sound, key=lambda k: k[1]), min(sound, key=lambda k: k[1])
+    noisy = sum(is_noisy(r) for r, _ in known)
+    if len(known) == 1:
+        return f"{name}: {ratio(high)} {other}'s speed ({where(best)}{', noisy' * noisy})."
+    said = (f"{name}: {ratio(geomean([x for _, x in known]))} {other}'s speed, the geometric mean of {len(known)} rows"
+            + (f", {noisy} of them noisy" if noisy else ""))
+    if len(sound) == 1:
+        return said + f"; {ratio(high)} where it is not noisy ({where(best)})."
+    return said + f"; best {ratio(high)} ({where(best)}), worst {ratio(low)} ({where(worst)})."
+
+
+def _known(backend: str, base: str, rows: list[dict]) -> list[tuple[dict, float]]:
+    """A column's rows that have a speed-up over column `base`, with it."""
+    beside = {place(r): r for r in rows if r["backend"] == base and r["status"] == "ok"}
+    return [(r, x) for r in rows if r["backend"] == backend and r["status"] == "ok" and (x := speedup(r, base, beside.get(place(r))))]
+
+
+def mean(backend: str, base: str, rows: list[dict]) -> float | None:
+    """A column's geometric mean of speed-ups over column `base`."""
+    return geomean([x for _, x in known]) if (known := _known(backend, base, rows)) else None
+
+
+def speedup(row: dict, base: str, beside: dict | None) -> float | None:
+    """How many times as fast as column `base` (whose row at the same place is `beside`) a row is; by rounds, where both have the same number."""
+    if base == baseline(row):
+        return row.get("speedup") or None
+    if beside is None:
+        return None
+    key = "device_rounds_s" if "device_rounds_s" in row and "device_rounds_s" in beside else "rounds_s"
+    own, theirs = row.get(key) or [], beside.get(key) or []
+    if own and len(own) == len(theirs) and ("device_s" in row) == ("device_s" in beside):
+        return statistics.median(y / x for x, y in zip(own, theirs))
+    own, theirs = seconds(row), seconds(beside)
+    return theirs / own if own and theirs else None
+
+
+# --- machines --------------------------------------------------------------------------------------------------------
+
+
+def measured(limits: dict) -> str:
+    """The limits of a run's devices."""
+    out = []
+    if "cpu" in limits:
+        out.append(f"copy {limits['cpu']['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['cpu']['flop_per_s'] / 1e12:.3f} TFLOP/s (fp32)")
+    if "board" in limits:
+        out.append(f"on the board copy {limits['board']['bytes_per_s'] / 1e9:.2f} GB/s")
+    if "cuda" in limits:
+        gpu = limits["cuda"]
+        out.append(f"on the GPU copy {gpu['bytes_per_s'] / 1e9:.0f} GB/s, products {gpu['flop_per_s'] / 1e12:.0f} TFLOP/s (fp16), "
+                   f"{gpu['flop_per_s_fp32'] / 1e12:.1f} (fp32)")
+    return "; ".join(out)
+
+
+def board_text(b: dict) -> str:
+    """A board's line."""
+    vectors = f", {b['vlen']}-bit vectors" if b["vlen"] else ""
+    return f"{b['runner']}: {b['cpu']}, {b['arch']}{vectors}, {b['cores']} cores; compiled for {b['target']}"
+
+
+def about(m: dict) -> list[str]:
+    """A run's machine, a line each: CPU and versions, GPU, board, measured limits. What a file lacks is left out."""
+    counts = ", ".join(f"{m[k]} {k}" for k in ("cores", "threads") if k in m)
+    versions = ", ".join(f"{k} {m[k]}" for k in ("torch", "triton", "LLVM") if k in m)
+    out = ["; ".join(filter(None, (m.get("cpu"), counts, versions)))]
+    if "gpu" in m:
+        out.append("; ".join(filter(None, (m["gpu"], ", ".join(f"{name} {m[k]}" for name, k in (
+            ("CUDA", "cuda"), ("NVRTC", "NVRTC"), ("cuda-core", "cuda-core")) if k in m)))))
+    if "board" in m:
+        out.append(board_text(m["board"]))
+    if m.get("roofline"):
+        out.append("measured here: " + measured(m["roofline"]))
+    return [line for line in map(plain, out) if line]
+
+
+def remarks(data: dict) -> list[str]:
+    """What is to be known beside a run's rows: that the machine was busy, that the run was interrupted, what was left out."""
+    m = data["machine"]
+    out = [f"The machine was busy: {plain(m['busy'])}"] if m.get("busy") else []
+    if data.get("complete") is False:
+        n = len(data["rows"])
+        out.append(f"The run was interrupted after {n} row{'s' * (n != 1)}; those that would have followed are missing.")
+    out += [f"{plain(name)} is left out: {plain(why)}" for name, why in (m.get("left_out") or {}).items()]
+    return out + [f"{where(r)} on {plain(r['backend'])}: no first call in a new process: {plain(r['new_process'])}"
+                  for r in data["rows"] if "new_process" in r]
