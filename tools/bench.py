@@ -28,13 +28,24 @@ def add(parser):
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row")
     parser.add_argument("--artefacts", type=Path, metavar="DIR", help="with --json: write the page of each right op's machine code and its profile "
                         "there, and name them in the rows")
-    parser.add_argument("--format", choices=("table", "markdown", "spine"), default="table",
-                        help="table, Markdown, or spine-triton's two lines")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
+    _printing(parser)
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD.json", "NEW.json"),
                         help="compare two results files row by row, with a noise band from their rounds; exit 1 where a row is slower "
                              "beyond it, or no longer right")
     parser.add_argument("--list", action="store_true", help="list ops, cases, dtypes and backends, and stop")
+
+
+def _printing(parser):
+    """The options of what is printed."""
+    from ..bench import fields
+
+    group = parser.add_argument_group("what is printed", f"Where the table is wider than the screen (away from a terminal: COLUMNS, else 120), columns "
+                                      f"leave in this order: {', '.join(fields.LEAVE)}. What never leaves: {', '.join(fields.KEPT)}.")
+    group.add_argument("--format", choices=("table", "markdown", "github", "spine"), default="table",
+                       help="table; markdown, with the machine and the command; github, for a CI job's $GITHUB_STEP_SUMMARY; or the lines of "
+                            "spine-triton's benchmarks, of single calls (default: table)")
+    fields.add(group)
 
 
 def run(args) -> int:
@@ -142,38 +153,39 @@ def _compare(old: Path, new: Path) -> int:
 
 
 def _measure(args, ops, backends, device: str) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from ..bench import report, runner
+    from ..bench import fields, progress, runner
     from ..bench.results import Results
 
+    names = fields.chosen(args.columns, [m for op in ops for m in getattr(op, "metrics", None) or ()]) if args.columns is not None else None
     plan = runner.Plan(ops, backends, args.dtype or ["fp32"], args.case, rounds=args.reps, cold=not args.no_cold,
                        seed=args.seed, device=device, threads=args.threads or 0)
     plan.items()  # a selection that is empty says so before anything is measured
     results = Results(args.json)
-    remarks = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     stopped = False
-    with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as progress:
-        task = progress.add_task("measuring the machine", total=None)
+    with progress.shown(results.rows) as display:
         try:
-            wrong = runner.run(plan, results, lambda n, total, text: progress.update(
-                task, completed=n, total=total, description=text))
+            wrong = runner.run(plan, results, display.tick)
         except KeyboardInterrupt:
             stopped, wrong = True, sum(r["status"] != "ok" for r in results.rows)
         if args.artefacts and not stopped:
             from . import artefacts
-            progress.update(task, description="machine code")
-            artefacts.write(results, ops, args.artefacts, lambda text: print(text, file=sys.stderr))
-    data = {"machine": results.meta, "rows": results.rows}
-    if args.format != "table":
-        print({"spine": report.spine, "markdown": report.markdown}[args.format](data))
-    elif results.rows:
-        report.show(data, Console(width=None if sys.stdout.isatty() else 200))
+            artefacts.write(results, ops, args.artefacts, display.say)
+    _print(args, {"complete": results.complete, "machine": results.meta, "rows": results.rows}, names)
     if stopped:
         results.save()
         print(f"interrupted after {len(results.rows)} rows" + (f"; {args.json} holds them" if args.json else ""),
               file=sys.stderr)
         return 130
     return 1 if wrong else 0
+
+
+def _print(args, data: dict, names: list[str] | None):
+    """A run's results, as the options ask for them."""
+    from ..bench import report
+
+    if args.format == "spine":
+        print(report.spine(data))
+    elif args.format != "table":
+        print({"markdown": report.markdown, "github": report.github}[args.format](data, names))
+    elif data["rows"]:
+        report.show(data, report.console(), names, args.wide, "--wide shows them, --columns chooses")

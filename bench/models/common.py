@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Callable
@@ -12,7 +11,7 @@ import torch
 from ...backends.base import Error, suggest
 from ...ops import registry
 from ...ops.common import DTYPES, Case
-from .. import report, study
+from .. import fields, report, study
 from ..results import Results
 from ..study import Study
 from .variants import Variants, generated, of_size, on_device
@@ -32,6 +31,7 @@ def add(parser):
                              "lengthen, for --threads 1 (default: wall; on a GPU it is the GPU's)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of inputs and parameters (default: 0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, as triport bench --json does")
+    fields.add(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the result there: .png, .svg, .pdf")
     parser.add_argument("--show-inductor", action="store_true", help="print what Inductor generates for the compiled variants, and stop")
 
@@ -89,6 +89,7 @@ def measure(studies, args, draw: Callable | None = None) -> tuple[int, list[dict
 
     if args.show_inductor:
         return show_inductor(studies, args), []
+    names = fields.chosen(args.columns) if args.columns is not None else None
     remarks = Console(stderr=True)
     said: set = set()
 
@@ -103,7 +104,8 @@ def measure(studies, args, draw: Callable | None = None) -> tuple[int, list[dict
     results = Results(args.json)
     with remarks.status("measuring the machine") as status:
         wrong = study.run(each(), results, args.reps, device=args.device, tick=status.update)
-    report.show({"machine": results.meta, "rows": results.rows}, Console(width=None if sys.stdout.isatty() else 200))
+    told = {"machine": {k: v for k, v in results.meta.items() if k != "left_out"}, "rows": results.rows}  # what is left out was said as it came up
+    report.show(told, report.console(), names, args.wide, "--wide shows them, --columns chooses")
     if args.plot:
         plot(args.plot, results.rows, draw or partial(times, clock=args.clock))
     return (1 if wrong else 0), results.rows

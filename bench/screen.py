@@ -1,0 +1,116 @@
+"""The terminal's table: a heading line for each op, case and dtype, below it a line for each backend. Columns leave where the screen is too narrow
+for them; what stands is never cut."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from . import fields, words
+from .fields import Field
+from .units import plain
+
+#: a screen's width where there is none and nothing says another
+AWAY = 120
+#: between columns, and before a group's lines
+_GAP, _INDENT = "  ", "  "
+_COLOURS = {"faster": "green", "slower": "red", "noisy": "bright_black"}
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal; away from one as COLUMNS says, else 120 columns."""
+    told = os.environ.get("COLUMNS", "")
+    return Console(width=None if sys.stdout.isatty() or told.isdigit() and int(told) else AWAY)
+
+
+def show(data: dict, console: Console, names: list[str] | None = None, wide: bool = False, hint: str = ""):
+    """The machine's lines, the table, every row that is not right with its reason, and what was found in words.
+
+    names: columns (default: all that some row fills); wide: none leaves; hint: how a reader gets those that left."""
+    for line in words.about(data["machine"]):
+        console.print(Text(line), overflow="fold")
+    lines, left = table(data["rows"], console.width, names, wide)
+    for line in lines:
+        console.print(line, overflow="ignore" if wide else "fold", soft_wrap=wide)
+    if left:
+        said = f"not shown at {console.width} columns: {', '.join(c.header for c in left)}" + f" ({hint})" * bool(hint)
+        console.print(Text(said, style="bright_black"), overflow="fold")
+    console.print()
+    styles = {"bad": "red", "skipped": "bright_black", "remark": "yellow", "fact": ""}
+    for kind, sentence in words.words(data["rows"], words.remarks(data)):
+        console.print(Text(sentence, style=styles[kind]), overflow="fold")
+
+
+def table(rows: list[dict], width: int, names: list[str] | None = None, wide: bool = False) -> tuple[list[Text], list[Field]]:
+    """The lines of the table, and the columns that left. Longer than `width` (at least 40) are headings and names alone, which may be folded
+    anywhere; with `wide` also the rows."""
+    width = max(width, 40)
+    shown = fields.of(rows, names)
+    cells = {c.name: _cells(c, rows) for c in shown}
+    sizes = {c.name: max(map(cell_len, [c.header, *cells[c.name]])) for c in shown}
+    if not wide:  # a long name gets a line of its own, rather than the place of figures
+        room = [n for n in map(cell_len, cells["backend"]) if n <= max(16, 2 * width // 5)]
+        sizes["backend"] = max([cell_len("backend"), *room])
+
+    def total(those: list[Field]) -> int:
+        return len(_INDENT) + sum(sizes[c.name] for c in those) + len(_GAP) * (len(those) - 1)
+
+    left: list[Field] = []
+    for c in fields.leaving(shown):
+        if wide or total(shown) <= width:
+            break
+        shown = [s for s in shown if s is not c]
+        left.append(c)
+    if not wide:
+        sizes["backend"] = max(0, min(sizes["backend"], sizes["backend"] + width - total(shown)))
+    head = Text(_INDENT + _GAP.join(_padded(c.header if cell_len(c.header) <= sizes[c.name] else "", sizes[c.name], c.name) for c in shown).rstrip(),
+                style="bold")
+    lines, last = [head, Text("─" * total(shown))], None
+    several = len({words.baseline(r) for r in rows}) > 1
+    for n, row in enumerate(rows):
+        if last is None or words.place(row) != words.place(last):
+            lines.append(_heading(row, several))
+        last = row
+        texts = {c.name: cells[c.name][n] for c in shown}
+        if cell_len(texts["backend"]) > sizes["backend"]:
+            lines.append(Text(_INDENT + texts["backend"]))
+            texts["backend"] = ""
+        line = Text(_INDENT)
+        for k, c in enumerate(shown):
+            line.append(_GAP * bool(k))
+            line.append(_padded(texts[c.name], sizes[c.name], c.name), _style(c, row))
+        line.rstrip()
+        lines.append(line)
+    return lines, left
+
+
+def _cells(column: Field, rows: list[dict]) -> list[str]:
+    """A column's texts. Where a speed-up has a word after it, the others leave room for one, so that the numbers stand below each other."""
+    out = [column.text(r) for r in rows]
+    if column.name == "speedup" and any(t.endswith("noisy") for t in out):
+        out = [t if not t or t.endswith("noisy") else t + " " * len(" noisy") for t in out]
+    return out
+
+
+def _heading(row: dict, several: bool) -> Text:
+    case = " ".join(filter(None, (plain(row["case"]), plain(row["dtype"]), words.mode(row) if words.mode(row) != "fwd" else "")))
+    against = f" (vs {plain(words.baseline(row))})" if several else ""
+    return Text.assemble((plain(row["op"]), "bold"), " ", case, (against, "bright_black"))
+
+
+def _padded(text: str, size: int, name: str) -> str:
+    fill = " " * (size - cell_len(text))
+    return text + fill if name == "backend" else fill + text
+
+
+def _style(column: Field, row: dict) -> str:
+    """A colour only where the row says that its speed-up is one: the figure may be within the noise."""
+    if column.name == "time":
+        return {"wrong": "red", "failed": "red", "skipped": "bright_black"}.get(row["status"], "")
+    if column.name == "speedup":
+        return _COLOURS["noisy"] if words.is_noisy(row) else _COLOURS.get(row.get("speedup_is"), "")
+    return ""
