@@ -64,7 +64,7 @@ def _errors(got, want, allowed):
 
 
 def _of_tensors(got, want, allowed: float | None) -> tuple[float, float]:
-    from ..ops.common import TOLERANCE, dtype_name
+    from ..ops.records import TOLERANCE, dtype_name
     from . import check
     return check.error(got, want), TOLERANCE.get(dtype_name(got.dtype), 0.0) if allowed is None else allowed
 

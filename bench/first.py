@@ -100,11 +100,11 @@ def _plain_kernel():
 def _op_call(op: str, case: str, dtype: str, backend: str, device: str, seed: int):
     """A call of an op through a backend."""
     from ..backends import get
-    from ..ops import registry
-    from ..ops.common import DTYPES
+    from ..ops import cases, registry
+    from ..ops.records import DTYPES
 
     record, through = registry.get(op), get(backend)
-    chosen = next(c for c in record.cases if c.name == case)
+    chosen = cases.parse(record, case)
     args = chosen.make(DTYPES[dtype], device, seed)
     through.synchronize()
     return lambda: through.bind(record)(*args, **chosen.kwargs), lambda: True, through.synchronize

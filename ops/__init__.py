@@ -5,11 +5,11 @@ To add an op write `ops/<op>.py` in the order of the others and name it here, on
 
 from .add_mul_act import add_mul_act, add_mul_act_
 from .add_relu import add_relu
-from .common import Case, Op
 from .gelu import gelu
 from .lora_linear import lora_linear
 from .matmul import matmul
 from .matmul_softmax import matmul_softmax
+from .records import Case, Op
 from .softmax import softmax
 from .square import square
 from .user import cuda_op, extension_op

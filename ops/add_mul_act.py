@@ -18,8 +18,9 @@ from . import autocast, autograd
 from .add_relu import of_rows, row_tile
 from .aliasing import elements_share, overlaps
 from .autograd import added, wide
-from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_number, check_same_shape, check_tensors,
-                     compiling, direct, launch, register, replayed, roomy, served, traffic, watched, wrap_triton)
+from .common import (FLOATS, as_rows, cdiv, check, check_bias, check_number, check_same_shape, check_tensors, compiling, direct, launch, register,
+                     replayed, roomy, served, watched, wrap_triton)
+from .records import WITH_CUDA, Case, Op, traffic
 from .gelu import curvature as gelu_curvature, gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
@@ -340,4 +341,4 @@ def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float 
     return x
 
 
-OP = Op("add_mul_act", add_mul_act, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)
+OP = Op("add_mul_act", add_mul_act, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64"), backends=WITH_CUDA, dims="MxN,MxN,N")

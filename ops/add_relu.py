@@ -11,8 +11,9 @@ import triton.language as tl
 from ..backends import cuda
 from . import autocast
 from .autograd import added
-from .common import (FLOATS, WITH_CUDA, Case, Op, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2, planned,
-                     register, replayed, roomy, served, traffic, watched, wrap_triton)
+from .common import (FLOATS, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2, planned, register, replayed, roomy,
+                     served, watched, wrap_triton)
+from .records import WITH_CUDA, Case, Op, traffic
 from .tuning import Tiles
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -117,4 +118,4 @@ def add_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return direct(_add_relu_body, (x, bias))
 
 
-OP = Op("add_relu", add_relu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)
+OP = Op("add_relu", add_relu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64"), backends=WITH_CUDA, dims="MxN,N")

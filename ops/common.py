@@ -1,4 +1,4 @@
-"""What every op file shares: the `Op` and `Case` records, argument checks, and tiles by device.
+"""What every op file shares: argument checks, tiles by device, registration and dispatch. (The records are in records.py.)
 
 An op file is read top to bottom: formula, reference, kernels, cases, bytes and flops, the registered op, its record.
 """
@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 from unittest import mock
@@ -32,98 +32,10 @@ from ..backends import choice, drivers, quick, replay
 from ..backends import get as get_backend
 from ..backends.base import ArgumentError, Unsupported, sources_digest
 from . import autocast, autograd
+from .records import dtype_name
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int32, torch.int64)
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64,
-          "int32": torch.int32, "int64": torch.int64}
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The short name of a dtype, as commands take and print it."""
-    return next((n for n, d in DTYPES.items() if d == dtype), str(dtype).removeprefix("torch."))
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Case:
-    """Inputs to check and time an op with. `shapes`: one per tensor argument; `kwargs`: the rest; `transposed`: indices
-    of arguments that are made as the transpose of a contiguous matrix; `scale`: standard deviation of the values; `device`: "cuda" for what takes a
-    CPU too long, and is run by default beside a GPU only."""
-
-    shapes: tuple[tuple[int, ...], ...]
-    kwargs: dict = field(default_factory=dict)
-    transposed: tuple[int, ...] = ()
-    scale: float = 1.0
-    device: str = ""
-
-    @property
-    def name(self) -> str:
-        text = ",".join("x".join(map(str, s)) + ("t" if k in self.transposed else "")
-                        for k, s in enumerate(self.shapes[:-1] if len(self.shapes) > 2 else self.shapes))
-        extra = "".join(f",{k}={v}" for k, v in self.kwargs.items())
-        return text + extra
-
-    def make(self, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -> list[torch.Tensor]:
-        """Fresh random inputs on `device`, the same for the same seed."""
-        g = torch.Generator("cpu").manual_seed(seed)
-        out = []
-        for k, shape in enumerate(self.shapes):
-            made = tuple(reversed(shape)) if k in self.transposed else shape
-            if dtype.is_floating_point:
-                t = (torch.randn(made, generator=g, dtype=torch.float32, device="cpu") * self.scale).to(dtype)
-            else:
-                t = torch.randint(-1000, 1000, made, generator=g, dtype=dtype, device="cpu")
-            out.append((t.T if k in self.transposed else t).to(device))
-        return out
-
-
-@dataclass(frozen=True)
-class Op:
-    """An op as benchmarks, tests and commands see it.
-
-    call: the public function. eager: the same in plain torch (the `torch` and `torch-compile` columns). reference: the
-    result in float64, from float64 inputs. cases: at least one. nbytes(args, kwargs) and flops(args, kwargs): memory
-    traffic and arithmetic that the op cannot do without. tolerance: accepted normalised error by dtype name. backends: who can
-    run `call`, beside the torch columns, which run `eager`."""
-
-    name: str
-    call: Callable
-    eager: Callable
-    cases: tuple[Case, ...]
-    reference: Callable | None = None
-    nbytes: Callable | None = None
-    flops: Callable | None = None
-    dtypes: tuple[str, ...] = ("fp32",)
-    tolerance: dict[str, float] = field(default_factory=dict)
-    backends: tuple[str, ...] = ("triton-cpu", "triton-gpu")
-
-    def cases_on(self, device: str) -> list[Case]:
-        """The cases that run on a device by default."""
-        return [c for c in self.cases if c.device in ("", device)]
-
-    def expected(self, *args, **kwargs) -> torch.Tensor:
-        """The reference result, in float64 on the arguments' device."""
-        wide = [a.detach().double() if isinstance(a, torch.Tensor) else a for a in args]
-        return (self.reference or self.eager)(*wide, **kwargs)
-
-    def allowed(self, dtype: torch.dtype) -> float:
-        """The normalised error that still counts as right."""
-        return self.tolerance.get(dtype_name(dtype)) or TOLERANCE.get(dtype_name(dtype), 0.0)
-
-
-#: `Op.backends` of an op that has CUDA C++ beside its Triton kernels
-WITH_CUDA = ("triton-cpu", "triton-gpu", "cuda")
-
-#: normalised error ||got - want|| / ||want||: a few roundings of the type, measured over all ops and cases
-TOLERANCE = {"fp32": 2e-6, "fp16": 1e-3, "bf16": 8e-3, "fp64": 1e-14}
-
-
-def traffic(*tensors: torch.Tensor) -> int:
-    """Bytes of tensors, each touched once."""
-    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 # --- argument checks -------------------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ import triton.language as tl
 
 from ..backends import cuda
 from .autograd import added, wide
-from .common import (FLOATS, WITH_CUDA, Case, Op, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, gpu_blocks, launch,
-                     register, replayed, served, traffic, watched, wrap_triton)
+from .common import (FLOATS, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, gpu_blocks, launch, register, replayed, served,
+                     watched, wrap_triton)
+from .records import WITH_CUDA, Case, Op, traffic
 from .tuning import Tiles
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -167,4 +168,4 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     return direct(_gelu_body, (x,))
 
 
-OP = Op("gelu", gelu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)
+OP = Op("gelu", gelu, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64"), backends=WITH_CUDA)

@@ -14,8 +14,9 @@ import triton.language as tl
 
 from . import autocast
 from .autograd import added
-from .common import (FLOATS, Case, Op, cdiv, check, check_low_rank, check_number, check_product, check_tensors, direct, known, launch,
-                     next_power_of_2, planned, register, replayed, roomy, served, traffic, unexpanded, watched, wrap_triton)
+from .common import (FLOATS, cdiv, check, check_low_rank, check_number, check_product, check_tensors, direct, known, launch, next_power_of_2,
+                     planned, register, replayed, roomy, served, unexpanded, watched, wrap_triton)
+from .records import Case, Op, traffic
 from .matmul import SMALLEST, _matmul_body, matmul_kernel, product_backward, product_jvp, tile_for
 from .product import add_product, product_tile, tile_of_program
 from ..backends.replay import temporary
@@ -228,4 +229,4 @@ def lora_linear(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tens
     return direct(_lora_linear_body, (x, w, a, b), float(s))
 
 
-OP = Op("lora_linear", lora_linear, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"))
+OP = Op("lora_linear", lora_linear, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64"), dims="MxK,KxN,KxR,RxN")

@@ -16,8 +16,9 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, planned,
-                     register, replayed, roomy, served, traffic, unexpanded, watched, wrap_triton)
+from .common import (FLOATS, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, planned, register, replayed, roomy, served,
+                     unexpanded, watched, wrap_triton)
+from .records import WITH_CUDA, Case, Op, traffic
 from . import autocast, product_tma
 from .autograd import added
 from .product import product_tile, tile_of_program
@@ -231,4 +232,4 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return direct(_matmul_body, (a, b))
 
 
-OP = Op("matmul", matmul, torch.matmul, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)
+OP = Op("matmul", matmul, torch.matmul, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64"), backends=WITH_CUDA, dims="MxK,KxN")

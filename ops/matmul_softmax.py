@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .common import (WITH_CUDA, Case, Op, cdiv, check_tensors, direct, known, launch, next_power_of_2,
-                     register, replayed, served, traffic, watched, wrap_triton)
+from .common import cdiv, check_tensors, direct, known, launch, next_power_of_2, register, replayed, served, watched, wrap_triton
+from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, tile_for
 from . import autocast, product_tma
 from .parts import exp_of, join_parts, keep_part
@@ -217,4 +217,4 @@ def matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int = 0) -> torch.Tens
 # A product of size 15 that is off by 1 ulp moves its exponential by 15 ulp.
 TOLERANCE = {"fp32": 1e-5}
 
-OP = Op("matmul_softmax", matmul_softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), TOLERANCE, backends=WITH_CUDA)
+OP = Op("matmul_softmax", matmul_softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64"), TOLERANCE, backends=WITH_CUDA, dims="MxK,KxN")

@@ -10,7 +10,7 @@ from pathlib import Path
 from triton.runtime.jit import KernelInterface
 
 from ..backends.base import Error, suggest
-from .common import Op
+from .records import Op
 
 NAMES = ("square", "gelu", "softmax", "matmul", "matmul_softmax", "lora_linear", "add_relu", "add_mul_act")
 

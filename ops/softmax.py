@@ -15,8 +15,9 @@ import triton.language as tl
 from ..backends import cuda
 from . import autocast
 from .autograd import added, wide
-from .common import (FLOATS, WITH_CUDA, Case, Op, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch,
-                     next_power_of_2, planned, register, replayed, roomy, served, traffic, watched, wrap_triton)
+from .common import (FLOATS, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch, next_power_of_2, planned, register,
+                     replayed, roomy, served, watched, wrap_triton)
+from .records import WITH_CUDA, Case, Op, traffic
 from .parts import exp_of, join_parts, keep_part
 from .tuning import Tiles
 
@@ -342,4 +343,4 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     return direct(_softmax_body, (x,), dim)
 
 
-OP = Op("softmax", softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16"), backends=WITH_CUDA)
+OP = Op("softmax", softmax, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64"), backends=WITH_CUDA)

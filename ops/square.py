@@ -13,8 +13,9 @@ import triton.language as tl
 
 from ..backends import cuda
 from . import autocast
-from .common import (FLOATS, INTS, WITH_CUDA, Case, Op, blocks, cdiv, check, check_tensors, dense, direct, gpu_blocks, launch, register,
-                     replayed, served, traffic, watched, wrap_triton)
+from .common import (FLOATS, INTS, blocks, cdiv, check, check_tensors, dense, direct, gpu_blocks, launch, register, replayed, served, watched,
+                     wrap_triton)
+from .records import WITH_CUDA, Case, Op, traffic
 from .tuning import Tiles
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -92,4 +93,4 @@ def square(x: torch.Tensor) -> torch.Tensor:
     return direct(_square_body, (x,))
 
 
-OP = Op("square", square, torch.square, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "int32", "int64"), backends=WITH_CUDA)
+OP = Op("square", square, torch.square, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64", "int32", "int64"), backends=WITH_CUDA)

@@ -14,7 +14,7 @@ from triport.backends.cpu import targets
 from triport.backends.spine import bundle, request, runner
 from triport.bench import check
 from triport.ops import Case, registry
-from triport.ops.common import DTYPES
+from triport.ops.records import DTYPES
 
 
 @pytest.mark.parametrize("board,target", [on(b, t) for b, ts in BOARDS.items() for t in ts])

@@ -17,7 +17,7 @@ from triport.backends.spine import backend as spine, bundle, library, runner
 from triport.backends.spine.effects import Effects
 from triport.bench import check
 from triport.ops import Case, Op, registry
-from triport.ops.common import DTYPES
+from triport.ops.records import DTYPES
 
 HERE = targets.get({"x86_64": "x86-64-v2", "aarch64": "aarch64", "riscv64": "rv64gc"}[platform.machine()])
 OK, OVERLAP = 0, library.OVERLAP

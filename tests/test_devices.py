@@ -15,7 +15,7 @@ from triport import ops
 from triport.backends import drivers
 from triport.backends.cpu import benchmarker
 from triport.bench import check
-from triport.ops import common
+from triport.ops.records import DTYPES
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
@@ -151,7 +151,7 @@ def test_autotuning_by_device(monkeypatch):
 def test_columns_by_parts(outer, n, inner, dtype, seed):
     """As a GPU has them."""
     module = sys.modules["triport.ops.softmax"]
-    x = torch.randn(outer, n, inner, generator=torch.Generator().manual_seed(seed)).to(common.DTYPES[dtype]) * 5
+    x = torch.randn(outer, n, inner, generator=torch.Generator().manual_seed(seed)).to(DTYPES[dtype]) * 5
     x[0, :n - 1, 0] = -float("inf")  # parts of nothing else
     out, whole = check.guarded(tuple(x.shape), x.dtype)
     module._columns_by_parts(x, out, outer, n, inner)

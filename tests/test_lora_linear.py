@@ -9,7 +9,7 @@ from triport import ops
 from triport.backends import replay
 from triport.bench import check
 from triport.ops import registry
-from triport.ops.common import DTYPES
+from triport.ops.records import DTYPES
 
 OP = registry.get("lora_linear")
 #: launched for: the result, the gradients of x, a and b

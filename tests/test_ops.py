@@ -13,7 +13,7 @@ from triport.backends import BACKENDS, get
 from triport.backends.base import ArgumentError
 from triport.bench import check
 from triport.ops import registry
-from triport.ops.common import DTYPES
+from triport.ops.records import DTYPES
 
 RECORDS = {name: registry.get(name) for name in registry.NAMES}
 #: spine's are in test_boards.py, in sizes for an emulator

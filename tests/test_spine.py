@@ -25,7 +25,7 @@ from triport.backends.spine import backend as spine, bundle, expressions, librar
 from triport.backends.spine.trace import trace
 from triport.bench import check
 from triport.ops import Case, Op, registry
-from triport.ops.common import DTYPES
+from triport.ops.records import DTYPES
 from triport.tools.__main__ import main
 
 HERE = {"x86_64": "x86-64-v2", "aarch64": "aarch64", "riscv64": "rv64gc"}[platform.machine()]

@@ -37,11 +37,12 @@ def write(results, ops: list, folder: Path, remark: Callable[[str], None]):
 
 def _inspect(op, case: str, dtype: str, folder: Path, base: Path, remark) -> dict | None:
     """The page of one op, written. Returns what its rows say of it."""
+    from ..ops import cases
     from .inspector import code, launches, page, report, targets
     goal = targets.get("native")
     name = re.sub(r"[^\w.-]+", "-", f"asm-{op.name}-{dtype}.html")
     try:
-        chosen = next(c for c in op.cases if c.name == case)
+        chosen = cases.parse(op, case)
         reports = [report.of(code.of_launch(x, goal)) for x in launches.of_op(op, chosen, dtype, "cpu", row=goal.row)]
         (folder / name).write_text(page.render(reports), encoding="utf-8")
     except Exception as e:  # whatever a user's op does: the figures stand without it
@@ -55,10 +56,11 @@ def _profile(op, case: str, dtype: str, folder: Path, base: Path, remark) -> dic
     """The profile of one op, written. Returns what its rows say of it."""
     from ..backends import get
     from ..bench import results
+    from ..ops import cases
     from .profiling import page, session, target
     below = folder / re.sub(r"[^\w.-]+", "-", f"profile-{op.name}-{dtype}")
     try:
-        chosen = next(c for c in op.cases if c.name == case)
+        chosen = cases.parse(op, case)
         profile = session.steps(target.of_op(op, chosen, dtype, get(BACKEND)), below, count_hardware=False, measure=False)
         page.write([("", profile)], below / "index.html", results.machine(), f"a profile of {op.name} {case} {dtype} beside its figures")
     except Exception as e:

@@ -22,7 +22,7 @@ def add(parser):
     parser.add_argument("--vlen", type=int, metavar="BITS", help="width of RISC-V's vector registers")
     parser.add_argument("--backend", choices=("triton", "torch-compile"), default="triton",
                         help="who writes an op's kernels: triport's Triton (default), or Inductor: its C++ for native, its Triton elsewhere")
-    parser.add_argument("--case", metavar="TEXT", help="an op's case by name or part of it (default: the first)")
+    parser.add_argument("--case", metavar="TEXT", help="an op's case: sizes like 700x300, or a case's name or part of it (default: the first)")
     parser.add_argument("--dtype", default="fp32", metavar="NAME", help="an op's element type (default: fp32)")
     parser.add_argument("--arg", action="append", default=[], metavar="NAME=TYPE",
                         help="a kernel's argument: fp32[16] is a pointer aligned to 16 bytes, fp32[] one that is not; i32, i32:16, a number")
@@ -132,7 +132,7 @@ def _pairs(texts, flag: str) -> dict[str, str]:
 def codes_of(what: str, args, goal) -> list:
     """The codes of what a user named for a target (None: the default). Raises `Error`."""
     from ..backends.base import Error
-    from ..ops import registry
+    from ..ops import cases, registry
     from .inspector import code, launches, targets
 
     path, sep, name = what.rpartition(":")
@@ -157,7 +157,7 @@ def codes_of(what: str, args, goal) -> list:
         raise Error(f"--arg and --const belong to a kernel (file.py:kernel); for the op {op.name} choose --case and --dtype")
     if args.dtype not in op.dtypes:
         raise Error(f"--dtype {args.dtype}: {op.name} takes {', '.join(op.dtypes)}")
-    case = launches.case_of(op, args.case)
+    case = cases.one(op, args.case)
     if args.backend == "torch-compile":
         from .inspector import inductor
         return inductor.cpp(op, case, args.dtype) if goal.name == "native" else inductor.triton_kernels(op, case, args.dtype, goal)

@@ -11,8 +11,9 @@ def add(parser):
     parser.add_argument("op", nargs="+", metavar="OP", help="an op, built in or a triport.ops.Op in a file of yours (FILE.py:NAME)")
     parser.add_argument("--target", metavar="NAME", help="the CPU: spacemit-x60, rv64gcv:vlen512, aarch64, x86-64-v3, native, ...")
     parser.add_argument("--on", metavar="RUNNER", help="instead of --target: the CPU of a board, ssh:user@board, qemu:riscv64?vlen=256 or local")
-    parser.add_argument("--case", action="append", default=[], metavar="TEXT", help="cases whose name contains TEXT, or is it; repeatable (default: each "
-                        "op's first). Sizes stay arguments: a case chooses layouts, parameters, the sizes that tiles are made for, and what is checked")
+    parser.add_argument("--case", action="append", default=[], metavar="TEXT", help="sizes like 700x300, or a case's name or part of it; repeatable "
+                        "(default: each op's first). Sizes stay arguments: a case chooses layouts, parameters, the sizes that tiles are made for, and what is checked")
+    parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A..B", help="the cases with other sizes: M=256..8192:x2; repeatable")
     parser.add_argument("--dtype", action="append", default=[], metavar="NAME", help="fp32, fp16, bf16, int32, ...; repeatable (default: fp32, or the op's first)")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="the folder; it is made")
     parser.add_argument("--name", default="", metavar="NAME", help="name of library, header and program (default: the op, or ops)")
@@ -20,11 +21,12 @@ def add(parser):
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the case files' inputs (default: 0)")
 
 
-def wanted(names: list[str], cases: list[str], dtypes: list[str]) -> list[tuple]:
+def wanted(names: list[str], cases: list[str], dtypes: list[str], sweeps: list[str] = []) -> list[tuple]:
     """(op, case, dtype) of a selection. Raises `Error` where an op has none of it."""
     from ..backends.base import Error, suggest
     from ..ops import registry
-    from ..ops.common import DTYPES
+    from ..ops.cases import select, sweep
+    from ..ops.records import DTYPES
 
     for d in dtypes:
         if d not in DTYPES:
@@ -32,12 +34,8 @@ def wanted(names: list[str], cases: list[str], dtypes: list[str]) -> list[tuple]
     out = []
     for name in names:
         op = registry.get(name)
-        chosen = [c for c in op.cases if any(t == c.name for t in cases)] or [c for c in op.cases if any(t in c.name for t in cases)]
-        if not cases:
-            chosen = list(op.cases[:1])
+        chosen = sweep(op, select(op, cases) if cases else list(op.cases[:1]), sweeps)
         takes = [d for d in dtypes if d in op.dtypes] if dtypes else ["fp32" if "fp32" in op.dtypes else op.dtypes[0]]
-        if not chosen:
-            raise Error(f"{op.name}: {suggest('case', cases[0], [c.name for c in op.cases])}")
         if not takes:
             raise Error(f"{op.name} takes {', '.join(op.dtypes)}, not {', '.join(dtypes)}")
         out += [(op, c, d) for d in takes for c in chosen]
@@ -58,7 +56,7 @@ def run(args) -> int:
     if not args.target and not args.on:
         raise Error("say for which CPU: --target NAME or --on RUNNER")
     row = targets.get(args.target) if args.target else runner.get(args.on).board.row()
-    made = bundle.make(wanted(args.op, args.case, args.dtype), row, args.name, seed=args.seed, repetitions=args.reps)
+    made = bundle.make(wanted(args.op, args.case, args.dtype, args.sweep), row, args.name, seed=args.seed, repetitions=args.reps)
     made.write(args.output)
     m = made.manifest
     print(f"{args.output}: {m['library']}, {m['header']}, {m['program']}, {len(m['cases'])} cases, manifest.json; for {row.name} ({row.triple})")

@@ -11,7 +11,7 @@ def add(parser):
     parser.add_argument("target", nargs="+", metavar="TARGET", help="an op (its name, or FILE.py:NAME), FILE.py:FUNCTION (of no arguments), a model, or a script "
                         "with its arguments after --")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="the folder (default: profile-TARGET)")
-    parser.add_argument("--case", metavar="TEXT", help="of an op: the case, or part of its name (default: the largest)")
+    parser.add_argument("--case", metavar="TEXT", help="of an op: sizes like 700x300, or a case's name or part of it (default: the largest)")
     parser.add_argument("--dtype", metavar="NAME", help="of an op: fp32, fp16, bf16, fp64 (default: fp32)")
     parser.add_argument("--backend", metavar="NAME", help="of an op: who runs it (default: triton-gpu beside a GPU, else triton-cpu)")
     parser.add_argument("--against", metavar="NAME", help="beside it: another backend of an op, or another variant of a model")

@@ -10,6 +10,8 @@ from pathlib import Path
 def add(parser):
     parser.add_argument("--op", action="append", default=[], metavar="NAME", help="an op with candidates; repeatable (default: all)")
     parser.add_argument("--dtype", action="append", default=[], metavar="NAME", help="repeatable (default: fp32 and bf16; on a GPU fp32 and fp16)")
+    parser.add_argument("--case", action="append", default=[], metavar="TEXT", help="search over these: sizes like 700x300, or a case's name or part of it; "
+                        "repeatable (default: the op's own)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to search for (default: cpu)")
     parser.add_argument("--on", metavar="RUNNER", help="search for a board, on it: ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--reps", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
@@ -28,7 +30,7 @@ def run(args) -> int:
     from ..backends.cpu import targets
     from ..bench import search
     from ..ops import tuning
-    from ..ops.common import DTYPES
+    from ..ops.records import DTYPES
 
     names = args.op or search.names(args.device)
     for name in names:
@@ -72,7 +74,7 @@ def _search(args, names: list[str], kind: str, device: str, on: str | None) -> i
     entry["runs"].append(run)
     for name in names:
         found = search.search(name, args.dtype or ["fp32", "fp16" if args.device == "cuda" else "bf16"], args.reps, args.gain,
-                              lambda text: print(text, file=sys.stderr), device)
+                              lambda text: print(text, file=sys.stderr), device, args.case)
         if found is None:
             entry["tiles"].pop(name, None)
             print(f"{name}: the default stays")

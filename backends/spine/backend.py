@@ -103,7 +103,7 @@ class Spine(Backend):
         return {"triton": triton.__version__, **machine.versions()}
 
     def takes(self, op) -> bool:
-        return "triton-cpu" in op.backends
+        return op.call is not None and "triton-cpu" in op.backends
 
     def bind(self, op):
         if not self.takes(op):
@@ -119,10 +119,11 @@ class Spine(Backend):
 
     def run(self, op, tensors, kwargs: dict, threads: int = 0, warmup: int = 0, repetitions: int = 0):
         """(result, the program's answer) of an op on the board."""
-        from ...ops.common import Case, dtype_name
+        from ...ops.records import Case, dtype_name
         turned = tuple(k for k, t in enumerate(tensors) if t.dim() == 2 and not t.is_contiguous() and t.T.is_contiguous())
         given = [t if k in turned else t.contiguous() for k, t in enumerate(tensors)]
-        case = Case(tuple(tuple(t.shape) for t in given), kwargs, turned)
+        types = tuple("" if t.dtype == given[0].dtype else dtype_name(t.dtype) for t in given)
+        case = Case(tuple(tuple(t.shape) for t in given), kwargs, turned, types=types if any(types) else ())
         r = board_runner()
         made = bundle.for_call(op, case, dtype_name(given[0].dtype), _row.get() or r.board.row())
         f = made.manifest["functions"][0]

@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 import triton
 
-from ...ops.common import DTYPES, Case, Op, dtype_name, next_power_of_2
+from ...ops.common import next_power_of_2
+from ...ops.records import DTYPES, Case, Op, dtype_name
 from ..base import Error
 from ..cpu import machine, targets
 from ..cpu.compiler import version
@@ -111,7 +112,7 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
 
 
 def _key(op: Op, case: Case, dtype: str) -> tuple:
-    return op.name, dtype, tuple(sorted((k, repr(v)) for k, v in case.kwargs.items())), case.transposed, tuple(map(len, case.shapes))
+    return op.name, dtype, tuple(sorted((k, repr(v)) for k, v in case.kwargs.items())), case.transposed, case.types, tuple(map(len, case.shapes))
 
 
 def _word(text: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from ...ops.common import dtype_name
+from ...ops.records import dtype_name
 from ..base import Unsupported
 from ..cpu import machine, pool, runtime, targets
 from . import messages

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ...ops.common import Case, Op
+from ...ops.records import Case, Op
 from ..base import Error
 from ..cpu import targets
 from . import bundle as bundles

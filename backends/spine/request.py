@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...ops.common import dtype_name
+from ...ops.records import dtype_name
 from ..base import Error
 from .messages import LENGTH
 

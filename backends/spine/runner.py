@@ -90,7 +90,7 @@ class Runner:
              limit: float | None = None) -> tuple[list, request.Answer]:
         """(the tensors that a function of the bundle writes, the program's answer). `tensors` are sent as copies, so they may share memory, and
         none is changed here. Raises `Error` for a status other than 0."""
-        from ...ops.common import DTYPES
+        from ...ops.records import DTYPES
         from .bundle import inputs_of
         number, description = bundle.function(function)
         given, sizes = inputs_of(description, tensors)
@@ -115,7 +115,7 @@ class Runner:
     def case(self, bundle: Bundle, path: str) -> tuple[float, float, request.Answer]:
         """(error, error that counts as right, answer) of one of the bundle's case files."""
         from ...bench import check
-        from ...ops.common import DTYPES
+        from ...ops.records import DTYPES
         data = bundle.files[path]
         asked = request.parse(data, path)
         answer = request.decode(self.execute(bundle, [], data), asked.lengths, asked.repetitions)

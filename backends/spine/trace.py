@@ -113,6 +113,7 @@ def trace(op, case, dtype: str, row) -> Program:
     from triton.runtime.jit import JITFunction
 
     from ...ops import common, tuning
+    from ...ops.records import DTYPES, dtype_name
     from ...tools.inspector.launches import unwrap
     launches: list = []
 
@@ -127,7 +128,10 @@ def trace(op, case, dtype: str, row) -> Program:
     for k, shape in enumerate(case.shapes):
         turned = k in case.transposed
         open_ = [max(2, n) for n in (reversed(shape) if turned else shape)]  # torch takes sizes 0 and 1 for fixed
-        real = torch.empty(open_, dtype=common.DTYPES[dtype])
+        kind = case.dtype_of(k, DTYPES[dtype])
+        if dtype_name(kind) not in DTYPES:
+            raise Unsupported(f"{op.name} cannot be exported: argument {names[k]!r} is {dtype_name(kind)}; a bundle's tensors are {', '.join(DTYPES)}")
+        real = torch.empty(open_, dtype=kind)
         fake = mode.from_tensor(real, symbolic_context=StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * real.dim()))
         inputs.append(fake.T if turned else fake)
     with contextlib.ExitStack() as stack:

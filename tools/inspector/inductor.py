@@ -22,7 +22,7 @@ def _compile(op, case, dtype: str, **config):
     from torch._inductor.utils import fresh_cache
 
     from ...backends import get
-    from ...ops.common import DTYPES
+    from ...ops.records import DTYPES
     reason = get("torch-compile").unavailable()
     if reason:
         raise Error(reason)

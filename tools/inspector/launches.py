@@ -123,8 +123,10 @@ def of_op(op, case, dtype: str, device: str, config: int = 0, row=None) -> list[
     from triton.runtime.jit import JITFunction
 
     from ...ops import tuning
-    from ...ops.common import DTYPES
+    from ...ops.records import DTYPES
     found: list[Launch] = []
+    if op.call is None:
+        raise Error(f"{op.name} has no call=, whose Triton kernels these would be")
 
     def catch(self, *args, grid=None, warmup=False, **kwargs):
         kernel, kwargs, remark = unwrap(self, args, kwargs, config)
@@ -136,14 +138,8 @@ def of_op(op, case, dtype: str, device: str, config: int = 0, row=None) -> list[
         for kind in (JITFunction, Autotuner, Heuristics):
             stack.enter_context(mock.patch.object(kind, "run", catch))
         stack.enter_context(set_wrap_triton_enabled(False))
-        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        import torch
-        args = []
-        for k, shape in enumerate(case.shapes):
-            t = torch.empty(tuple(reversed(shape)) if k in case.transposed else shape, dtype=DTYPES[dtype], device=device)
-            args.append(t.T if k in case.transposed else t)
-        del mode
-        op.call(*args, **case.kwargs)
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        op.call(*case.blank(DTYPES[dtype], device), **case.kwargs)
     if not found:
         raise Error(f"{op.name} launches no Triton kernel for case {case.name}")
     unique = {}
@@ -151,17 +147,6 @@ def of_op(op, case, dtype: str, device: str, config: int = 0, row=None) -> list[
         key = (launch.name, *[(v.dtype, v.align) if isinstance(v, Pointer) else v for v in map(_mocked, launch.args)], *launch.kwargs.items())
         unique.setdefault(repr(key), launch)
     return list(unique.values())
-
-
-def case_of(op, name: str | None):
-    """The op's case called `name`, or whose name contains it; the first without a name."""
-    if not name:
-        return op.cases[0]
-    exact = [c for c in op.cases if c.name == name]
-    near = exact or [c for c in op.cases if name in c.name]
-    if not near:
-        raise Error(suggest("case", name, [c.name for c in op.cases]))
-    return near[0]
 
 
 # --- kernels with arguments said by hand -----------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def _limits(profile: Profile, measure: bool):
 
 def _checked(profile: Profile, seed: int):
     """Compare an op's result with its float64 reference; `Error` where it is wrong: a wrong result is not worth a profile."""
-    from ...ops.common import DTYPES
+    from ...ops.records import DTYPES
 
     t = profile.target
     inputs = t.case.make(DTYPES[t.dtype], t.device, seed)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
-    from ...ops.common import Case, Op
+    from ...ops.records import Case, Op
 
 
 @dataclass
@@ -103,7 +102,8 @@ def _synchronize() -> Callable[[], None]:
 def _op(op, args) -> list[Target]:
     from ...backends import available, get
     from ...backends.base import Error, Unavailable, suggest
-    from ...ops.common import DTYPES
+    from ...ops import cases
+    from ...ops.records import DTYPES
 
     device = "cuda" if any(b.device == "cuda" for b in available()) else "cpu"
     names = [args.backend or ("triton-gpu" if device == "cuda" else "triton-cpu"), *([args.against] if args.against else [])]
@@ -113,10 +113,7 @@ def _op(op, args) -> list[Target]:
         raise Error(suggest("dtype", dtype, DTYPES))
     if dtype not in op.dtypes:
         raise Error(f"{op.name} takes {', '.join(op.dtypes)}, not {dtype}")
-    cases = [c for c in op.cases if args.case in (None, "", c.name)] or [c for c in op.cases if args.case in c.name]
-    if not cases:
-        raise Error(f"{op.name}: {suggest('case', args.case, [c.name for c in op.cases])}")
-    case = cases[0] if args.case else max(op.cases_on(device), key=lambda c: sum(math.prod(s) for s in c.shapes))
+    case = cases.one(op, args.case, max(op.cases_on(device) or op.cases, key=lambda c: c.elements))
     out = []
     for name in names:
         backend = get(name)
@@ -133,7 +130,7 @@ def _op(op, args) -> list[Target]:
 
 def of_op(op, case, dtype: str, backend, device: str = "cpu", seed: int = 0) -> Target:
     """One call of an op, with a case's inputs in dtype `dtype` (its short name), by a backend (`backends.get`)."""
-    from ...ops.common import DTYPES
+    from ...ops.records import DTYPES
 
     place = backend.place(device)
     inputs = case.make(DTYPES[dtype], place, seed)
