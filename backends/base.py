@@ -64,8 +64,8 @@ class Backend:
         return {}
 
     def takes(self, op) -> bool:
-        """Can it run `op` (an `ops.Op`)? What runs the op's plain torch takes every one."""
-        return True
+        """Can it run `op` (an `ops.Op`)?"""
+        return op.call is not None and self.name in op.backends
 
     def bind(self, op) -> Callable:
         """A callable with the signature of `op` (an `ops.Op`) that runs it through this backend."""

@@ -42,9 +42,6 @@ class Cuda(Backend):
         import torch
         return {"NVRTC": nvrtc.version(), "cuda-core": cuda.core.__version__, "torch": torch.__version__, "CUDA": str(torch.version.cuda)}
 
-    def takes(self, op) -> bool:
-        return self.name in op.backends
-
     def bind(self, op):
         if not self.takes(op):
             raise Unsupported(f"{op.name} has no CUDA C++ kernel")

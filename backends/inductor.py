@@ -26,6 +26,9 @@ class TorchCompile(Backend):
         import torch
         return {"torch": torch.__version__}
 
+    def takes(self, op) -> bool:
+        return op.eager is not None
+
     def bind(self, op):
         import torch
 

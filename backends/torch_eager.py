@@ -17,6 +17,9 @@ class TorchEager(Backend):
         import torch
         return {"torch": torch.__version__}
 
+    def takes(self, op) -> bool:
+        return op.eager is not None
+
     def bind(self, op):
         return op.eager
 

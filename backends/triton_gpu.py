@@ -35,9 +35,6 @@ class TritonGPU(Backend):
         import triton
         return {"triton": triton.__version__, "torch": torch.__version__, "CUDA": str(torch.version.cuda)}
 
-    def takes(self, op) -> bool:
-        return self.name in op.backends
-
     def bind(self, op):
         if not self.takes(op):
             raise Unsupported(f"{op.name} has no Triton kernel for a GPU")

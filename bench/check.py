@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..backends.base import Error
+
 #: written around outputs; a stray store shows
 GUARD = 1234.5
 
@@ -33,9 +35,23 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     return diff / size if size else (0.0 if diff == 0.0 else float("inf"))
 
 
-def verdict(op, got: torch.Tensor, args, kwargs) -> tuple[bool, float]:
-    """(right?, error) of an op's result for its arguments, against its float64 reference."""
-    e = error(got, op.expected(*args, **kwargs))
+def tensors(name: str, out, nothing: bool = False) -> list[torch.Tensor]:
+    """The tensors of a result: one, a tuple or list of them, or, where `nothing` may be returned, none of None. Raises `Error` for anything else."""
+    made = [] if nothing and out is None else [out] if isinstance(out, torch.Tensor) else list(out) if isinstance(out, (tuple, list)) else [out]
+    for t in made:
+        if not isinstance(t, torch.Tensor):
+            raise Error(f"{name} returned {type(t).__name__}; it takes a tensor, or a tuple or list of them")
+    return made
+
+
+def largest(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
+    """The largest of several results' errors; infinite where one has more results than the other, or there are none."""
+    return max((error(g, w) for g, w in zip(got, want)), default=float("inf")) if len(got) == len(want) else float("inf")
+
+
+def verdict(op, got, args, kwargs) -> tuple[bool, float]:
+    """(right?, error) of an op's result, one tensor or several, for its arguments, against its float64 reference."""
+    e = largest(tensors(op.name, got), tensors("the reference", op.expected(*args, **kwargs)))
     tensor = next(a for a in args if isinstance(a, torch.Tensor))
     return e <= op.allowed(tensor.dtype), e
 

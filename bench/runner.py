@@ -1,61 +1,26 @@
-"""A run: for each op x case x dtype check every backend against the float64 reference, then time those that are right,
+"""A run: for each op x case x dtype check every column against the float64 reference, then time those that are right,
 interleaved. Nothing is timed that was not checked in the same run."""
 
 from __future__ import annotations
 
-import itertools
+import math
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass, field
 from typing import Callable
 
 import torch
 
 from ..backends import get as get_backend
-from ..backends.base import Error, suggest
-from ..ops.common import DTYPES
-from . import check, clock, first, load, memory, roofline
+from ..backends.base import Error
+from ..ops.records import DTYPES
+from . import check, clock, columns, first, load, memory, roofline
+from .columns import Column, Inputs
+from .plan import Plan
 from .results import Results, add_rates, add_times, machine
 
 
-@dataclass
-class Plan:
-    """What to run. `cases`: substrings of case names, none for each op's default ones; `device`: where the torch columns run."""
-
-    ops: list
-    backends: list[str]
-    dtypes: list[str]
-    cases: list[str]
-    rounds: int = 10
-    seconds: float = 0.01
-    cold: bool = True
-    seed: int = 0
-    device: str = "cpu"
-    threads: int = 0
-    #: (op, dtype, backend) whose first call in a new process was measured
-    seen: set = field(default_factory=set)
-
-    def items(self):
-        """(op, dtype name, case) in order. Raises `Error` where nothing is left to run."""
-        out = []
-        for op in self.ops:
-            for name in self.dtypes:
-                if name not in op.dtypes:
-                    continue
-                for case in op.cases if self.cases else op.cases_on(self.device):
-                    if not self.cases or any(c == case.name or c in case.name for c in self.cases):
-                        out.append((op, name, case))
-        if not out:
-            known = sorted({c.name for op in self.ops for c in op.cases})
-            dtypes = sorted({d for op in self.ops for d in op.dtypes})
-            if self.cases and not any(c in k for c in self.cases for k in known):
-                raise Error(suggest("case", self.cases[0], known))
-            raise Error(f"nothing to run: of dtypes {', '.join(self.dtypes)} the chosen ops take {', '.join(dtypes)}")
-        return out
-
-
-def first_calls(backend, op, args, kwargs) -> dict[str, float]:
+def first_calls(backend, op, call: Callable[[], object]) -> dict[str, float]:
     """Seconds of the first call: cold (nothing compiled before, an empty cache), and reloaded: the process has its runtime, and forgot the
     op's kernels, which are on disk."""
     if not backend.compiles or not hasattr(backend, "forget"):
@@ -64,52 +29,189 @@ def first_calls(backend, op, args, kwargs) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="triport-cold-") as folder, backend.fresh_caches(folder):
         for key in ("cold", "reload"):
             backend.forget(op)
-            out[key] = clock.once(lambda: backend.bind(op)(*args, **kwargs))[0]
+            out[key] = clock.once(call)[0]
         backend.forget(op)
     return out
 
 
-def run(plan: Plan, results: Results, tick: Callable = lambda *a: None) -> int:
-    """Carry out a plan. Returns how many results were wrong."""
+def single_calls(column: Column, op, inputs: Inputs, n: int) -> dict[str, list[float]]:
+    """Wall and CPU seconds of n single calls in order, of which the first one compiles where the column's backend does."""
+    backend = column.backend
+    with tempfile.TemporaryDirectory(prefix="triport-cold-") as folder:
+        if backend is None or not backend.compiles:
+            return _singles(column, inputs, n)
+        with backend.fresh_caches(folder):
+            if hasattr(backend, "forget"):
+                backend.forget(op)
+            out = _singles(column, inputs, n)
+            if hasattr(backend, "forget"):
+                backend.forget(op)
+    return out
+
+
+def _singles(column: Column, inputs: Inputs, n: int) -> dict[str, list[float]]:
+    fn = column.bind()
+    call, wall, cpu = inputs.call(fn), [], []
+    for _ in range(n):
+        inputs.renew()
+        spent = clock.once(call, column.synchronize)
+        wall.append(spent[0])
+        cpu.append(spent[1])
+    return {"wall": wall, "cpu": cpu}
+
+
+def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: Callable[[str], None] = lambda text: None,
+        done: Callable[[list[dict]], None] = lambda rows: None) -> int:
+    """Carry out a plan. `tick(n, of, text)` is called before each case, `done` with a case's rows. Returns how many results were wrong."""
+    items, remarks = plan.items()
+    for text in remarks:
+        remark(text)
     wrong = 0
-    items = plan.items()
+    backends = [get_backend(name) for name in plan.backends]
     results.meta, watch = machine(plan.device), load.Watch()
-    places = {"board" if get_backend(b).elsewhere else get_backend(b).place(plan.device) for b in plan.backends}
-    limits = {"cpu": roofline.measure("cpu", torch.get_num_threads())} if places - {"board"} else {}
-    for name in plan.backends:
-        if get_backend(name).elsewhere:
-            results.meta |= get_backend(name).facts()
-            limits["board"] = {"bytes_per_s": results.meta["board"]["bytes_per_s"]}
-    if "cuda" in places:
-        limits["cuda"] = roofline.measure("cuda")
-    results.meta["roofline"] = limits
+    limits = results.meta["roofline"] = _limits(plan, backends, items, results.meta)
     results.save()
     for n, (op, dtype, case) in enumerate(items):
         tick(n, len(items), f"{op.name} {case.name} {dtype}")
-        candidates, rows, wanted = {}, {}, {}
-        for name in plan.backends:
-            if not get_backend(name).takes(op):
-                continue
-            prepare = _on_board if get_backend(name).elsewhere else _prepare
-            row = prepare(plan, op, dtype, case, get_backend(name), candidates, wanted)
-            rows[name] = row
-            wrong += row["status"] != "ok"
-        wanted.clear()
-        samples = clock.interleave({n: (c.turn, c.synchronize) for n, c in candidates.items()}, plan.rounds, plan.seconds) if candidates else {}
-        on_gpu = {n: c.call for n, c in candidates.items() if rows[n]["device"] == "cuda"}
-        devices = clock.on_gpu(on_gpu, plan.rounds) if on_gpu else {}
-        for name, row in rows.items():
-            if name in samples:
-                add_times(row, samples[name], devices.get(name))
-        base = rows.get("torch")
-        for row in rows.values():
+        rows = _case(plan, op, dtype, case, backends, remark)
+        base = next((r for r in rows if r["backend"] == op.baseline and "wall_s" in r), None)
+        for row in rows:
+            wrong += row["status"] in ("wrong", "failed")
             if "wall_s" in row:
-                add_rates(row, base if base and "wall_s" in base else None, limits[row["device"]], dtype)
+                add_rates(row, base, limits[row["device"]], dtype)
             results.add(row)
+        done(rows)
     tick(len(items), len(items), "")
     results.meta |= watch.fact()
     results.finish()
     return wrong
+
+
+def _limits(plan: Plan, backends: list, items: list, meta: dict) -> dict:
+    """What the devices of a run can do at most (`roofline`)."""
+    places = {"board" if b.elsewhere else b.place(plan.device) for b in backends}
+    if any(op.variants for op, _, _ in items):
+        places.add(plan.device)
+    limits = {"cpu": roofline.measure("cpu", torch.get_num_threads())} if places - {"board", "cuda"} else {}
+    for b in backends:
+        if b.elsewhere:
+            meta |= b.facts()
+            limits["board"] = {"bytes_per_s": meta["board"]["bytes_per_s"]}
+    if "cuda" in places:
+        limits["cuda"] = roofline.measure("cuda")
+    return limits
+
+
+def _case(plan: Plan, op, dtype: str, case, backends: list, remark: Callable[[str], None]) -> list[dict]:
+    """A case's rows, checked and, where right, timed in turns."""
+    turns: dict[str, clock.Turn] = {}
+    calls: dict[str, Callable] = {}
+    rows: dict[str, dict] = {}
+    wanted: dict[str, list] = {}
+    for column in columns.of(op, backends, plan.variants, plan.device):
+        if column.device == "board":
+            row = _on_board(plan, op, dtype, case, column, wanted)
+        else:
+            row = _prepare(plan, op, dtype, case, column, wanted, turns, calls)
+        rows[row["backend"]] = row
+    wanted.clear()
+    samples = clock.interleave(turns, plan.rounds, plan.seconds, precision=plan.precision, budget=plan.budget) if turns else {}
+    on_gpu = {n: call for n, call in calls.items() if rows[n]["device"] == "cuda"}
+    devices = clock.on_gpu(on_gpu, plan.rounds, precision=plan.precision, budget=plan.budget) if on_gpu else {}
+    for name in turns:
+        add_times(rows[name], samples[name], devices.get(name))
+        _metrics(op, dtype, case, rows[name], remark)
+    return list(rows.values())
+
+
+def _row(plan: Plan, op, dtype: str, case, column: Column, args: list | None) -> dict:
+    """What is known of a row before it is run."""
+    forward = plan.mode == "fwd" and args is not None
+    row = {"op": op.name, "case": case.name, "dtype": dtype, "backend": column.name, "device": column.device, "baseline": op.baseline, "first_call_s": {},
+           "bytes": int(op.nbytes(*args, **case.kwargs)) if op.nbytes and forward else None,
+           "flops": int(op.flops(*args, **case.kwargs)) if op.flops and forward else None}
+    return row | ({"mode": plan.mode} if plan.mode != "fwd" else {})
+
+
+def allowed(op, dtype: str, mode: str) -> float:
+    """The normalised error that counts as right. Gradients go through twice as many operations and longer sums than the results."""
+    return op.allowed(DTYPES[dtype]) * (1 if mode == "fwd" else 4)
+
+
+def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, turns: dict, calls: dict) -> dict:
+    """Check one column's result; a right one gets its turn. wanted: device -> the reference's result."""
+    row = _row(plan, op, dtype, case, column, None)
+    try:
+        _fits(case, dtype, column.device)
+        inputs = Inputs(op, case, dtype, column.device, plan.seed, plan.mode)
+        row = _row(plan, op, dtype, case, column, inputs.args)
+        if plan.cold and plan.mode == "fwd" and column.backend is not None:
+            row["first_call_s"] = first_calls(column.backend, op, lambda: column.bind()(*inputs.args, **case.kwargs))
+        singles = {"calls_s": single_calls(column, op, inputs, plan.singles)} if plan.singles else {}
+        fn = column.bind()
+        with columns.launches() as launched:
+            row["first_call_s"].setdefault("here", clock.once(lambda: inputs.result(fn), column.synchronize)[0])
+        if column.backend is not None and column.name in ("triton-cpu", "triton-gpu") and not launched:
+            row |= {"backend": "call", "first_call_s": {"here": row["first_call_s"]["here"]}}  # nothing of Triton's ran, or was compiled
+        got = inputs.result(fn)
+        column.synchronize()
+        if column.device not in wanted:
+            wanted[column.device] = inputs.expected()
+        e, most = check.largest(got, wanted[column.device]), allowed(op, dtype, plan.mode)
+        row |= {"status": "ok" if e <= most else "wrong", "error": e, "allowed": most}
+        del got
+        if row["status"] == "ok":
+            row |= singles
+            inputs.renew()
+            if plan.mode == "fwd" and column.backend is not None:
+                _new_process(plan, op, dtype, case, column.backend, row)
+            call = inputs.call(fn)
+            row["peak_bytes"] = memory.peak(call, column.device)
+            inputs.renew()
+            turns[row["backend"]] = inputs.turn(fn, column.synchronize, row["bytes"])
+            calls[row["backend"]] = turns[row["backend"]] if inputs.in_place else call
+    except KeyboardInterrupt:
+        raise
+    except Exception as e:
+        row |= _failed(e)
+        turns.pop(row["backend"], None)
+        calls.pop(row["backend"], None)
+    return row
+
+
+def _failed(e: Exception) -> dict:
+    return {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
+
+
+def _fits(case, dtype: str, device: str):
+    """Raises `Error` where this machine has not the memory for inputs, their float64 copies and results: the system would end the process."""
+    if device == "cuda":
+        return  # its allocator says so
+    needed = case.elements * (DTYPES[dtype].itemsize * 2 + 4 + 16)
+    try:
+        with open("/proc/meminfo") as f:
+            free = next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return
+    if needed > free:
+        raise Error(f"case {case.name} takes about {needed / 1e9:.1f} GB with its float64 reference, and {free / 1e9:.1f} GB are free")
+
+
+def _metrics(op, dtype: str, case, row: dict, remark: Callable[[str], None]):
+    """The op's own figures; one that fails is left out, with a remark."""
+    if not op.metrics:
+        return
+    seconds = row.get("device_s", row["wall_s"])["p50"]
+    args = case.blank(DTYPES[dtype], "meta")
+    row["metrics"] = {}
+    for name, fn in op.metrics.items():
+        try:
+            value = float(fn(seconds, *args, **case.kwargs))
+        except Exception as e:  # whatever a user's function does: the other figures stand without it
+            remark(f"{op.name} {case.name} {dtype} {row['backend']}: metric {name!r} raised {type(e).__name__}: {e}")
+            continue
+        if math.isfinite(value):
+            row["metrics"][name] = value
 
 
 def _new_process(plan, op, dtype, case, backend, row):
@@ -133,67 +235,20 @@ def _new_process(plan, op, dtype, case, backend, row):
         row["new_process"] = str(e)
 
 
-@dataclass
-class Candidate:
-    """A right result's way there. call: with one set of inputs; turn: with the next of several sets, so many that they do not fit in a GPU's L2."""
-
-    call: Callable
-    turn: Callable
-    synchronize: Callable
-
-
-def _sets(args: list, nbytes: int) -> list[list]:
-    """The inputs, and on a GPU copies of them: as many as it takes to leave its L2 twice, 16 at most."""
-    if not args[0].is_cuda:
-        return [args]
-    l2 = torch.cuda.get_device_properties(args[0].device).L2_cache_size
-    return [args, *([a.clone() for a in args] for _ in range(min(15, 2 * l2 // max(nbytes, 1))))]
-
-
-def _prepare(plan, op, dtype, case, backend, candidates, wanted) -> dict:
-    """Check one backend's result; a right one becomes a candidate for timing. wanted: device -> the reference's result."""
-    device = backend.place(plan.device)
-    args = case.make(DTYPES[dtype], device, plan.seed)
-    row = {"op": op.name, "case": case.name, "dtype": dtype, "backend": backend.name, "device": device,
-           "bytes": op.nbytes(*args, **case.kwargs) if op.nbytes else None,
-           "flops": op.flops(*args, **case.kwargs) if op.flops else None}
-    try:
-        row["first_call_s"] = first_calls(backend, op, args, case.kwargs) if plan.cold else {}
-        bound = backend.bind(op)
-        wall, _ = clock.once(lambda: bound(*args, **case.kwargs), backend.synchronize)
-        row["first_call_s"].setdefault("here", wall)
-        got = bound(*args, **case.kwargs)
-        backend.synchronize()
-        if device not in wanted:
-            wanted[device] = op.expected(*args, **case.kwargs)
-        e = check.error(got, wanted[device])
-        right = e <= op.allowed(DTYPES[dtype])
-        row |= {"status": "ok" if right else "wrong", "error": e, "allowed": op.allowed(DTYPES[dtype])}
-        del got
-        if right:
-            _new_process(plan, op, dtype, case, backend, row)
-            row["peak_bytes"] = memory.peak(lambda: bound(*args, **case.kwargs), device)
-            turns = itertools.cycle(_sets(args, row["bytes"] or sum(a.nbytes for a in args)))
-            candidates[backend.name] = Candidate(lambda: bound(*args, **case.kwargs), lambda: bound(*next(turns), **case.kwargs), backend.synchronize)
-    except KeyboardInterrupt:
-        raise
-    except Exception as e:
-        row |= {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0],
-                "trace": traceback.format_exc(limit=-3)}
-    return row
-
-
-def _on_board(plan, op, dtype, case, backend, candidates, wanted) -> dict:
+def _on_board(plan: Plan, op, dtype: str, case, column: Column, wanted: dict) -> dict:
     """Check and time a backend whose machine is another one: its program times itself, nothing is interleaved with it."""
-    args = case.make(DTYPES[dtype], "cpu", plan.seed)
-    row = {"op": op.name, "case": case.name, "dtype": dtype, "backend": backend.name, "device": "board", "first_call_s": {},
-           "bytes": op.nbytes(*args, **case.kwargs) if op.nbytes else None, "flops": op.flops(*args, **case.kwargs) if op.flops else None}
+    row = _row(plan, op, dtype, case, column, None)
     try:
+        if plan.mode != "fwd":
+            raise Error("a board runs ops forward only")
+        _fits(case, dtype, "cpu")
+        inputs = Inputs(op, case, dtype, "cpu", plan.seed)
+        row = _row(plan, op, dtype, case, column, inputs.args)
         if "cpu" not in wanted:
-            wanted["cpu"] = op.expected(*args, **case.kwargs)
+            wanted["cpu"] = inputs.expected()
         start = time.perf_counter()
-        got, answer = backend.measure(op, args, case.kwargs, plan.rounds, plan.threads)
-        e = check.error(got, wanted["cpu"])
+        got, answer = column.backend.measure(op, inputs.args, case.kwargs, plan.rounds or 10, plan.threads)
+        e = check.largest([got], wanted["cpu"])
         row |= {"status": "ok" if e <= op.allowed(DTYPES[dtype]) else "wrong", "error": e, "allowed": op.allowed(DTYPES[dtype]),
                 "first_call_s": {"here": answer.first}, "round_trip_s": time.perf_counter() - start}
         if row["status"] == "ok":
@@ -201,5 +256,5 @@ def _on_board(plan, op, dtype, case, backend, candidates, wanted) -> dict:
     except KeyboardInterrupt:
         raise
     except Exception as e:
-        row |= {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
+        row |= _failed(e)
     return row

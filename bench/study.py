@@ -15,7 +15,7 @@ from typing import Callable, Iterable
 import torch
 
 from ..backends.base import Error
-from ..ops.common import TOLERANCE
+from ..ops.records import TOLERANCE
 from . import check, clock, load, memory, roofline
 from .results import Results, add_rates, add_times, machine
 
@@ -53,26 +53,11 @@ class Study:
 
     def expected(self) -> list[torch.Tensor]:
         """The reference's results, from the inputs in float64."""
-        return _tensors("the reference", self.reference(*map(_wide, self.inputs)))
+        return check.tensors("the reference", self.reference(*map(_wide, self.inputs)))
 
 
 def _wide(x):
     return x.detach().double().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-
-
-def _tensors(name: str, out) -> list[torch.Tensor]:
-    made = [out] if isinstance(out, torch.Tensor) else list(out) if isinstance(out, (tuple, list)) else [out]
-    for t in made:
-        if not isinstance(t, torch.Tensor):
-            raise Error(f"{name} returned {type(t).__name__}; a study takes a tensor, or a tuple or list of them")
-    return made
-
-
-def error(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
-    """The largest of the results' errors (`check.error`); infinite where one has more results than the other."""
-    if len(got) != len(want):
-        return float("inf")
-    return max((check.error(g, w) for g, w in zip(got, want)), default=0.0)
 
 
 def run(studies: Iterable[Study], results: Results, rounds: int = 10, seconds: float = 0.01, device: str = "cpu",
@@ -124,7 +109,7 @@ def _checked(study: Study, name: str, step: Callable, want, kept, device: str) -
     try:
         wait = torch.cuda.synchronize if device == "cuda" else lambda: None
         row["first_call_s"] = {"here": clock.once(lambda: made.append(study.candidates[name](*study.inputs)), wait)[0]}
-        e = error(_tensors(f"candidate {name}", made.pop()), want)
+        e = check.largest(check.tensors(f"candidate {name}", made.pop()), want)
         _unchanged(name, study.inputs, kept)
         row |= {"status": "ok" if e <= allowed else "wrong", "error": e, "allowed": allowed}
         if row["status"] == "ok":

@@ -58,7 +58,7 @@ def test_the_reference_is_in_float64(seed):
 def test_a_candidate_that_raises_or_returns_no_tensor_fails(seed):
     wrong, r = run(squares(seed, broken=lambda x: 1 / 0, none=lambda x: None))
     assert wrong == 2 and [row["status"] for row in r.rows] == ["ok", "failed", "failed"]
-    assert "ZeroDivisionError" in r.rows[1]["reason"] and "a study takes a tensor" in r.rows[2]["reason"]
+    assert "ZeroDivisionError" in r.rows[1]["reason"] and "returned NoneType; it takes a tensor" in r.rows[2]["reason"]
 
 
 def test_a_candidate_that_changes_the_inputs_fails_and_others_get_them_as_they_were(seed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,9 +11,12 @@ def add(parser):
     parser.add_argument("--op", action="append", default=[], metavar="NAME|FILE.py:NAME",
                         help="an op, built in or a triport.ops.Op in a file of yours; repeatable (default: all)")
     parser.add_argument("--backend", action="append", default=[], metavar="NAME",
-                        help="a backend; repeatable (default: all that can run here)")
+                        help="a backend, or a variant of the op; repeatable (default: all that can run here)")
     parser.add_argument("--case", action="append", default=[], metavar="TEXT",
-                        help="cases whose name contains TEXT; repeatable (default: each op's own)")
+                        help="sizes of your own, like 700x300 or 4096x4096,4096x4096t,dim=0, or a case's name or part of it; repeatable (default: each op's own)")
+    parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A..B",
+                        help="the cases with other sizes: M=256..8192:x2, N=100..500:+100, M=N=K=64,128, dim=0,1; repeatable")
+    parser.add_argument("--mode", choices=("fwd", "bwd", "fwd+bwd"), default="fwd", help="forward, backward or both (default: fwd)")
     parser.add_argument("--dtype", action="append", default=[], metavar="NAME",
                         help="fp32, fp16, bf16, fp64, int32, int64; repeatable (default: fp32)")
     parser.add_argument("--device", choices=("cpu", "cuda"),
@@ -23,7 +27,9 @@ def add(parser):
     parser.add_argument("--target", metavar="NAME", help="with --on: the CPU to compile for (default: what suits the board)")
     parser.add_argument("--bundle", type=Path, metavar="DIR", help="with --on: run the cases of an exported bundle there, and nothing else")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
-    parser.add_argument("--reps", type=int, default=10, metavar="N", help="rounds of timing (default: 10)")
+    parser.add_argument("--reps", type=int, metavar="N", help="rounds of timing (default: as many as it takes, see --precision)")
+    parser.add_argument("--precision", default="2%", metavar="P", help="measure until the median's 95%% confidence interval is within +-P (default: 2%%)")
+    parser.add_argument("--budget", default="2s", metavar="T", help="or until so much time went into a case: 500ms, 60s, 2min (default: 2s)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure first calls (cold, reloaded, in a new process)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row")
     parser.add_argument("--artefacts", type=Path, metavar="DIR", help="with --json: write the page of each right op's machine code and its profile "
@@ -54,11 +60,14 @@ def run(args) -> int:
     from ..backends import BACKENDS, available
     from ..backends.base import Error, suggest
     from ..ops import registry
-    from ..ops.common import DTYPES
+    from ..ops.records import DTYPES
 
     for value, low, name in ((args.threads, 1, "--threads"), (args.reps, 1, "--reps")):
         if value is not None and value < low:
             raise Error(f"{name} {value}: it takes a number from {low} up")
+    _share(args.precision), _seconds(args.budget)
+    if not -2**63 <= args.seed < 2**63 - 1:
+        raise Error(f"--seed {args.seed}: it takes a number of 64 bits")
     for d in args.dtype:
         if d not in DTYPES:
             raise Error(suggest("dtype", d, DTYPES))
@@ -85,6 +94,28 @@ def run(args) -> int:
         with spine.on(args.on, args.target):
             return _selected(args, ops, args.backend or ["spine"], [])
     return _selected(args, ops, args.backend, available())
+
+
+def _share(text: str) -> float:
+    """--precision as a share: "2%" and "0.02" are 0.02. Raises `Error`."""
+    from ..backends.base import Error
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise Error(f"--precision {text}: it takes a share between 0 and 1, like 2% or 0.02")
+    return value
+
+
+def _seconds(text: str) -> float:
+    """--budget in seconds. Raises `Error`."""
+    from ..backends.base import Error
+    hit = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|min|)", text.strip())
+    value = float(hit[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}[hit[2]] if hit else 0.0
+    if not 0 < value < float("inf"):
+        raise Error(f"--budget {text}: it takes a time for each case, like 500ms, 60s or 2min")
+    return value
 
 
 def _bundle(args) -> int:
@@ -119,22 +150,25 @@ def _bundle(args) -> int:
 def _selected(args, ops, names: list[str], usable: list) -> int:
     from ..backends import get
     from ..backends.base import Error, Unavailable
+    from ..bench import plan
 
     device = args.device or ("cuda" if any(b.device == "cuda" for b in usable) else "cpu")
     if device == "cuda" and (reason := get("triton-gpu").unavailable()):
         raise Unavailable(f"--device cuda: {reason}")
-    backends = []
-    for name in names:
+    backends, variants = plan.split(names, ops)
+    for name in backends:
         reason = get(name).unavailable()
         if reason:
             raise Unavailable(f"backend {name} cannot run here: {reason}")
-        backends.append(name)
-    backends = backends or [b.name for b in usable if device == "cuda" or b.device != "cuda"]
+    if not names:
+        backends, variants = [b.name for b in usable if device == "cuda" or b.device != "cuda"], None
     if args.json and not args.json.parent.is_dir():
         raise Error(f"--json {args.json}: there is no folder {args.json.parent}")
     if args.artefacts and args.artefacts.exists() and not args.artefacts.is_dir():
         raise Error(f"--artefacts {args.artefacts}: it is a file; name a folder")
-    return _measure(args, ops, backends, device)
+    return _measure(args, plan.Plan(
+        ops, backends, args.dtype or ["fp32"], args.case, args.sweep, variants, args.mode, args.reps, _share(args.precision), _seconds(args.budget),
+        cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0))
 
 
 def _compare(old: Path, new: Path) -> int:
@@ -152,24 +186,22 @@ def _compare(old: Path, new: Path) -> int:
     return 1 if any(c.is_regression for c in found) else 0
 
 
-def _measure(args, ops, backends, device: str) -> int:
+def _measure(args, plan) -> int:
     from ..bench import fields, progress, runner
     from ..bench.results import Results
 
-    names = fields.chosen(args.columns, [m for op in ops for m in getattr(op, "metrics", None) or ()]) if args.columns is not None else None
-    plan = runner.Plan(ops, backends, args.dtype or ["fp32"], args.case, rounds=args.reps, cold=not args.no_cold,
-                       seed=args.seed, device=device, threads=args.threads or 0)
+    names = fields.chosen(args.columns, [m for op in plan.ops for m in op.metrics]) if args.columns is not None else None
     plan.items()  # a selection that is empty says so before anything is measured
     results = Results(args.json)
     stopped = False
     with progress.shown(results.rows) as display:
         try:
-            wrong = runner.run(plan, results, display.tick)
+            wrong = runner.run(plan, results, display.tick, display.say)
         except KeyboardInterrupt:
             stopped, wrong = True, sum(r["status"] != "ok" for r in results.rows)
         if args.artefacts and not stopped:
             from . import artefacts
-            artefacts.write(results, ops, args.artefacts, display.say)
+            artefacts.write(results, plan.ops, args.artefacts, display.say)
     _print(args, {"complete": results.complete, "machine": results.meta, "rows": results.rows}, names)
     if stopped:
         results.save()

@@ -42,9 +42,6 @@ class TritonCPU(Backend):
         from . import machine
         return {"triton": triton.__version__, **machine.versions()}
 
-    def takes(self, op) -> bool:
-        return self.name in op.backends
-
     def bind(self, op):
         if not self.takes(op):
             raise Unsupported(f"{op.name} has no Triton kernel for a CPU")

@@ -1,0 +1,169 @@
+"""The columns of a benchmark: an op through a backend, or one of its variants, with inputs, in a mode (forward, backward or both).
+
+An op that changes arguments in place gets fresh ones for every call that is checked or timed; they count as results, before what it returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+
+from ..backends.base import Backend, Error
+from ..ops.records import DTYPES, Case, Op, wide
+from . import check, clock
+
+MODES = ("fwd", "bwd", "fwd+bwd")
+
+#: copies of an in-place op's arguments take this many bytes at most, for one turn
+COPIES = 64 << 20
+
+
+@dataclass
+class Column:
+    """name: of the backend, or of the op's variant (backend: None). bind: makes the callable, with the op's signature; device: of its tensors."""
+
+    name: str
+    bind: Callable[[], Callable]
+    device: str
+    synchronize: Callable[[], None]
+    backend: Backend | None = None
+
+
+def of(op: Op, backends: list[Backend], variants: list[str] | None, device: str) -> list[Column]:
+    """The columns of an op in a run on `device`: those of `backends` that take it, then its variants (None: all of them)."""
+    out = [Column(b.name, lambda b=b: b.bind(op), "board" if b.elsewhere else b.place(device), b.synchronize, b) for b in backends if b.takes(op)]
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return out + [Column(name, lambda fn=fn: fn, device, wait) for name, fn in op.variants.items() if variants is None or name in variants]
+
+
+class Inputs:
+    """A case's arguments on a device, those that gradients are asked of among them, and the op's ways to be called with them."""
+
+    def __init__(self, op: Op, case: Case, dtype: str, device: str, seed: int, mode: str = "fwd"):
+        self.op, self.case, self.mode, self.seed = op, case, mode, seed
+        self.args = case.make(DTYPES[dtype], device, seed)
+        self._changed = _mutated(op, self.args)
+        self._kept = {k: self.args[k].clone() for k in self._changed}
+        self.wanted = []
+        if mode != "fwd":
+            if self._changed:
+                raise Error(f"{op.name} changes {', '.join(op.mutates)} in place; it runs forward only (--mode fwd)")
+            self.wanted = [t.requires_grad_() for t in self.args if t.is_floating_point()]
+            if not self.wanted:
+                raise Error(f"{op.name} has no gradient in {dtype}; --mode {mode} takes floating dtypes")
+
+    def renew(self):
+        """Put back what a call changed."""
+        for k, t in self._kept.items():
+            self.args[k].copy_(t)
+
+    def result(self, fn: Callable) -> list[torch.Tensor]:
+        """What one call leaves: changed arguments, then what it returned; in a backward mode its gradients (None as zeros), after the results
+        where both are run."""
+        self.renew()
+        out = check.tensors(self.op.name, fn(*self.args, **self.case.kwargs), bool(self._changed))
+        if self.mode == "fwd":
+            changed = [self.args[k] for k in self._changed]
+            held = {t.untyped_storage().data_ptr() for t in changed}
+            return [t.clone() for t in changed] + [t for t in out if t.untyped_storage().data_ptr() not in held]
+        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(self.wanted, self._gradients(out))]
+        return gradients if self.mode == "bwd" else out + gradients
+
+    def expected(self) -> list[torch.Tensor]:
+        """The same of the reference, from float64 inputs."""
+        self.renew()
+        other = Inputs.__new__(Inputs)
+        other.op, other.case, other.mode, other.seed = self.op, self.case, self.mode, self.seed
+        other.args = list(map(wide, self.args))
+        other._changed, other._kept = self._changed, {}
+        other.wanted = [t.requires_grad_() for t in other.args if t.is_floating_point()] if self.wanted else []
+        fn = self.op.reference or self.op.eager or self.op.variants.get(self.op.baseline) or self.op.call
+        return other.result(fn)
+
+    def call(self, fn: Callable) -> Callable[[], object]:
+        """One call as it is timed. Backward alone keeps the graph of one forward call."""
+        if self.mode == "fwd":
+            return lambda: fn(*self.args, **self.case.kwargs)
+        if self.mode == "bwd":
+            out = check.tensors(self.op.name, fn(*self.args, **self.case.kwargs), bool(self._changed))
+            outward = self._outward(out)
+            return lambda: torch.autograd.grad(*outward, retain_graph=True, allow_unused=True)
+        return lambda: self._gradients(check.tensors(self.op.name, fn(*self.args, **self.case.kwargs), bool(self._changed)))
+
+    def turn(self, fn: Callable, synchronize: Callable, nbytes: int | None) -> clock.Turn:
+        """How the clock calls it: with other inputs from call to call where a GPU's L2 would hold one set, and with fresh ones where it changes them."""
+        if self._changed:
+            size = sum(t.nbytes for t in self._kept.values())
+            sets = [[t.clone() if k in self._kept else t for k, t in enumerate(self.args)] for _ in range(max(1, min(100, COPIES // max(size, 1))))]
+            at = itertools.count()
+
+            def before(repeats: int):
+                for mine in sets[:repeats]:
+                    for k, t in self._kept.items():
+                        mine[k].copy_(t)
+                nonlocal at
+                at = itertools.count()
+
+            return clock.Turn(lambda: fn(*sets[next(at) % len(sets)], **self.case.kwargs), synchronize, before, len(sets))
+        if self.mode != "fwd":
+            return clock.Turn(self.call(fn), synchronize)
+        turns = itertools.cycle(_sets(self.args, nbytes or sum(a.nbytes for a in self.args)))
+        return clock.Turn(lambda: fn(*next(turns), **self.case.kwargs), synchronize)
+
+    @property
+    def in_place(self) -> bool:
+        return bool(self._changed)
+
+    def _gradients(self, out: list[torch.Tensor]):
+        return torch.autograd.grad(*self._outward(out), allow_unused=True)
+
+    def _outward(self, out: list[torch.Tensor]) -> tuple:
+        """(results with a gradient, inputs, what flows into the results), the last the same for the same seed, whatever computes it."""
+        through = [t for t in out if t.requires_grad]
+        if not through:
+            raise Error(f"{self.op.name}: the result has no gradient; --mode {self.mode} takes ops that autograd follows")
+        g = torch.Generator("cpu").manual_seed(self.seed + 1)
+        # by way of bf16, so that a float64 reference gets the same values
+        return through, self.wanted, [torch.randn(t.shape, generator=g, device="cpu").bfloat16().to(t.device, t.dtype) for t in through]
+
+
+def _mutated(op: Op, args: list) -> list[int]:
+    """The indices of the arguments that an op changes. Raises `Error` for a name that it does not have."""
+    if not op.mutates:
+        return []
+    names = list(inspect.signature(op.function).parameters)
+    unknown = [n for n in op.mutates if n not in names[:len(args)]]
+    if unknown:
+        raise Error(f"{op.name}: mutates names {unknown[0]!r}, which is none of its tensors ({', '.join(names[:len(args)])})")
+    return [names.index(n) for n in op.mutates]
+
+
+def _sets(args: list, nbytes: int) -> list[list]:
+    """The inputs, and on a GPU copies of them: as many as it takes to leave its L2 twice, 16 at most."""
+    if not args or not args[0].is_cuda:
+        return [args]
+    l2 = torch.cuda.get_device_properties(args[0].device).L2_cache_size
+    return [args, *([a.clone() for a in args] for _ in range(min(15, 2 * l2 // max(nbytes, 1))))]
+
+
+@contextlib.contextmanager
+def launches():
+    """A list that gets an element for each launch of a Triton kernel within."""
+    from triton import knobs
+
+    seen: list = []
+
+    def hook(metadata):
+        seen.append(metadata)
+
+    chain = knobs.runtime.launch_enter_hook
+    chain.add(hook)
+    try:
+        yield seen
+    finally:
+        chain.remove(hook)

@@ -1,0 +1,208 @@
+"""What an op's record can say for `triport bench`: variants and a baseline, several results, mixed dtypes, arguments changed in place, own figures, and
+backward modes. Each is told from what is wrong."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+from triport.backends.base import Error
+from triport.bench import columns, plan, runner
+from triport.bench.results import Results
+from triport.ops import Case, Op, registry, softmax
+from triport.tools.__main__ import main
+
+
+def rows_of(op, backends=("torch",), **kwargs) -> dict[str, dict]:
+    """A run of an op, one round: column -> row."""
+    results = Results()
+    runner.run(plan.Plan([op], list(backends), kwargs.pop("dtypes", ["fp32"]), rounds=1, seconds=0.0, cold=False, **kwargs), results)
+    return {r["backend"]: r for r in results.rows}
+
+
+def manual(x):
+    e = (x - x.max(-1, keepdim=True).values).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def test_variants_are_columns_and_the_baseline_is_free():
+    op = Op("softmaxes", variants={"manual": manual, "triton": softmax, "torch's": lambda x: x.softmax(-1)}, baseline="triton", cases=("13x78",))
+    rows = rows_of(op, ())
+    assert list(rows) == ["manual", "triton", "torch's"] and all(r["status"] == "ok" for r in rows.values())
+    assert all(r["baseline"] == "triton" and r["speedup"] > 0 for r in rows.values()) and rows["triton"]["speedup"] == 1
+    assert list(rows_of(op, (), variants=["manual"])) == ["manual"]
+
+
+def test_a_wrong_variant_is_not_timed_and_the_others_are():
+    op = Op("mixed", variants={"right": manual, "wrong": lambda x: manual(x) * 1.001, "broken": lambda x: 1 // 0}, cases=("13x78",))
+    rows = rows_of(op, ())
+    assert {n: r["status"] for n, r in rows.items()} == {"right": "ok", "wrong": "wrong", "broken": "failed"}
+    assert "wall_s" in rows["right"] and "wall_s" not in rows["wrong"] and "wall_s" not in rows["broken"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the CPU compiler's column runs on Linux")
+def test_a_call_without_triton_is_not_called_so():
+    rows = rows_of(Op("plain", call=manual, eager=lambda x: x.softmax(-1), cases=("13x78",)), ("torch", "triton-cpu"))
+    assert list(rows) == ["torch", "call"] and rows["call"]["status"] == "ok"
+    rows = rows_of(Op("ours", call=softmax, eager=lambda x: x.softmax(-1), cases=("13x78",)), ("torch", "triton-cpu"))
+    assert list(rows) == ["torch", "triton-cpu"]
+
+
+@pytest.mark.parametrize("second,status", [(lambda x, y: x * y, "ok"), (lambda x, y: x * y + 1e-3, "wrong"), (lambda x, y: x / 0, "wrong")])
+def test_every_result_counts(second, status):
+    op = Op("two", eager=lambda x, y: (x + y, x * y), variants={"mine": lambda x, y: [x + y, second(x, y)]}, cases=("9x7,9x7",))
+    assert rows_of(op)["mine"]["status"] == status
+
+
+def test_a_result_too_few_is_wrong():
+    op = Op("two", eager=lambda x: (x, x * 2), variants={"one": lambda x: x, "none": lambda x: None, "text": lambda x: "x"}, cases=("9x7",))
+    rows = rows_of(op)
+    assert rows["one"]["status"] == "wrong" and "returned str" in rows["text"]["reason"] and "returned NoneType" in rows["none"]["reason"]
+
+
+def loss(x, labels, mask):
+    return torch.nn.functional.cross_entropy(x, labels, reduction="none") * mask
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16"])
+def test_arguments_of_mixed_dtypes(dtype):
+    op = Op("loss", eager=loss, variants={"off": lambda x, t, m: loss(x, t.roll(1), m), "mine": lambda x, t, m: loss(x, t, m)},
+            cases=("64x10,64:int64<10,64:bool",), dtypes=("fp32", "fp64", "bf16"))
+    rows = rows_of(op, dtypes=[dtype])
+    assert rows["torch"]["status"] == rows["mine"]["status"] == "ok" and rows["off"]["status"] == "wrong"
+
+
+@pytest.mark.parametrize("size", ["30x40", "0x4"])
+def test_arguments_changed_in_place_are_renewed(size):
+    seen = []
+
+    def mine(x, y):
+        seen.append(x.sum().item())
+        x.add_(y)
+
+    op = Op("increase", eager=lambda x, y: x.add_(y), variants={"mine": mine, "lazy": lambda x, y: None, "twice": lambda x, y: x.add_(y).add_(y)},
+            mutates=("x",), cases=(f"{size},{size}",))
+    rows = rows_of(op)
+    right = {"torch": "ok", "mine": "ok", "lazy": "wrong", "twice": "wrong"}
+    assert {n: r["status"] for n, r in rows.items()} == (right if size != "0x4" else dict.fromkeys(right, "ok"))
+    assert len(set(seen)) == 1, "each call saw the same x"
+
+
+def test_in_place_in_a_turn_of_many_calls():
+    """The clock's calls see fresh arguments, too: more calls than copies are never asked for."""
+    op = Op("increase", eager=lambda x: x.add_(1), mutates=("x",), cases=("3000x2000",))
+    inputs = columns.Inputs(op, op.cases[0], "fp32", "cpu", 0)
+    first, seen = inputs.args[0].clone(), []
+    turn = inputs.turn(lambda x: (seen.append(bool(torch.equal(x, first))), x.add_(1)), lambda: None, None)
+    assert turn.limit == columns.COPIES // first.nbytes
+    for n in (1, turn.limit):
+        turn.before(n)
+        for _ in range(n):
+            turn.call()
+    assert len(seen) == 1 + turn.limit and all(seen)
+
+
+def test_in_place_op_that_names_no_argument():
+    op = Op("increase", eager=lambda x: x.add_(1), mutates=("y",), cases=("3",))
+    assert "mutates names 'y', which is none of its tensors (x)" in rows_of(op)["torch"]["reason"]
+
+
+@pytest.mark.parametrize("mode", ["bwd", "fwd+bwd"])
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_backward_of_every_op(mode, name):
+    op = registry.get(name)
+    text = {"square": "33x65", "gelu": "33x65", "softmax": "33x65", "lora_linear": "M=33,K=65,N=29,R=3", "matmul": "33x65,N=29",
+            "matmul_softmax": "33x65,N=29"}.get(name, "33x65")
+    rows = rows_of(op, ("torch", "triton-cpu"), cases=[text], mode=mode)
+    for r in rows.values():
+        assert r["status"] == "ok" and r["mode"] == mode and r["error"] <= r["allowed"] and r["wall_s"]["p50"] > 0, r
+
+
+class Halved(torch.autograd.Function):
+    """x * x with half its gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("mode,status", [("fwd", "ok"), ("bwd", "wrong"), ("fwd+bwd", "wrong")])
+def test_a_wrong_gradient_is_wrong(mode, status):
+    op = Op("squares", eager=lambda x: x * x, variants={"halved": Halved.apply}, cases=("9x7",))
+    assert rows_of(op, mode=mode)["halved"]["status"] == status
+
+
+def test_modes_that_cannot_be():
+    detached = Op("cut", eager=lambda x: x * x, variants={"cut": lambda x: (x * x).detach()}, cases=("9x7",))
+    assert "the result has no gradient" in rows_of(detached, mode="bwd")["cut"]["reason"]
+    assert "forward only" in rows_of(Op("inc", eager=lambda x: x.add_(1), mutates=("x",), cases=("9",)), mode="bwd")["torch"]["reason"]
+    assert "no gradient in int32" in rows_of(registry.get("square"), mode="bwd", dtypes=["int32"], cases=["9x7"])["torch"]["reason"]
+
+
+def test_own_figures(capsys):
+    def broken(seconds, x):
+        raise ValueError("no")
+
+    op = Op("squares", eager=lambda x: x * x, metrics={"rows/s": lambda seconds, x: x.shape[0] / seconds, "broken": broken, "inf": lambda s, x: 1e400},
+            cases=("9x7",))
+    said = []
+    results = Results()
+    runner.run(plan.Plan([op], ["torch"], ["fp32"], rounds=1, seconds=0.0, cold=False), results, remark=said.append)
+    row = results.rows[0]
+    assert row["metrics"] == {"rows/s": pytest.approx(9 / row["wall_s"]["p50"])}
+    assert any("metric 'broken' raised ValueError: no" in s for s in said)
+
+
+def test_single_calls_start_with_the_compiling_one():
+    from triport.backends.cpu import compiler
+    made, real = [], compiler.make_llir
+    results = Results()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "make_llir", lambda *a: made.append(1) or real(*a))
+        runner.run(plan.Plan([registry.get("square")], ["torch", "triton-cpu"], ["fp32"], cases=["70x30"], rounds=1, seconds=0.0, cold=False, singles=5), results)
+    for row in results.rows:
+        assert len(row["calls_s"]["wall"]) == len(row["calls_s"]["cpu"]) == 5 and min(row["calls_s"]["wall"]) > 0
+    assert made, "the first one compiled"
+
+
+def test_a_case_larger_than_memory_fails_and_nothing_dies():
+    rows = rows_of(registry.get("square"), cases=["99999999x99999"])
+    assert "GB are free" in rows["torch"]["reason"]
+
+
+def test_columns_by_name(capsys):
+    ops = [Op("squares", eager=lambda x: x * x, variants={"mine": lambda x: x * x}, cases=("9x7",))]
+    assert plan.split(["torch", "mine"], ops) == (["torch"], ["mine"])
+    with pytest.raises(Error, match="unknown backend 'mnie'; did you mean 'mine'"):
+        plan.split(["mnie"], ops)
+
+
+def test_the_files_of_the_docs_run(tmp_path):
+    """docs/my_op.py, as its page calls it: variants, metrics and a case of one's own."""
+    out = tmp_path / "r.json"
+    assert main(["bench", "--op", f"{ROOT}/docs/my_op.py:my_softmax", "--case", "64x100", "--reps", "1", "--no-cold", "--backend", "torch", "--backend", "manual",
+                 "--backend", "fused", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert {r["backend"] for r in rows} == {"torch", "manual", "fused"} and all(r["status"] == "ok" and r["metrics"] for r in rows)
+
+
+def test_first_call_of_a_case_of_ones_own_in_a_new_process(tmp_path):
+    out = tmp_path / "r.json"
+    done = subprocess.run([sys.executable, "-m", "triport.tools", "bench", "--op", "square", "--backend", "triton-cpu", "--case", "70x30", "--reps", "1", "--json",
+                           str(out)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(out.read_text())["rows"][0]["first_call_s"].keys() == {"cold", "reload", "process", "here"}
+
+
+def test_cases_of_two_names_are_two_rows():
+    op = Op("scaled", eager=lambda x, m=1.0: x * m, cases=(Case(((9, 7),), {"m": 2.0}), Case(((9, 7),))))
+    results = Results()
+    runner.run(plan.Plan([op], ["torch"], ["fp32"], rounds=1, seconds=0.0, cold=False), results)
+    assert [r["case"] for r in results.rows] == ["9x7,m=2.0", "9x7"]
