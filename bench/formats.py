@@ -44,7 +44,8 @@ def _made_by(m: dict) -> str:
     limits = f"; measured in the run: {words.measured(m['roofline'])}" if m.get("roofline") else ""
     command = plain(m.get("command", "bench")).replace("`", "'")
     day = f" on {m['time'][:10]}" if "time" in m else ""
-    return f"`triport {command}`{day}: {board}{gpu}{m.get('cpu', 'a CPU')}, {m.get('threads', '?')} threads; {versions}{limits}."
+    threads = f", {m['threads']} threads" if "threads" in m else ""
+    return f"`triport {command}`{day}: {board}{gpu}{m.get('cpu', 'CPU unknown')}{threads}" + f"; {versions}" * bool(versions) + f"{limits}."
 
 
 def _not_right(rows: list[dict]) -> list[str]:
@@ -62,7 +63,7 @@ def verdict(rows: list[dict]) -> str:
     """A run in one line."""
     run = [r for r in rows if r["status"] != "skipped"]
     bad = [f"{n} {status}" for status in ("wrong", "failed") if (n := sum(r["status"] == status for r in run))]
-    said = ", ".join(bad) or f"all {len(run)} results right"
+    said = ", ".join(bad) or (f"{len(run)} of {len(run)} results right" if run else "no results")
     bases = list(dict.fromkeys(map(words.baseline, rows)))
     names = dict.fromkeys(r["backend"] for r in rows if r["backend"] not in (*words.YARDSTICKS, *bases))
     speeds = [f"{plain(name)} at {ratio(x)} {plain(base)}'s speed" for name in names for base in bases if (x := words.mean(name, base, rows))]

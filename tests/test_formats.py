@@ -61,7 +61,8 @@ def test_githubs_summary():
     old = [new(speedup=2.0)]
     del old[0]["speedup_is"]
     assert tables(formats.github(data(old)))[0][2][-1] == "2.00x", "a row that does not say gets no word"
-    assert formats.github(data([new()])).startswith("## triport bench: all 1 results right\n")
+    assert formats.github(data([new()])).startswith("## triport bench: 1 of 1 results right\n")
+    assert formats.github({"machine": {}, "rows": []}).startswith("## triport bench: no results\n"), "a run that was interrupted at once"
 
 
 def test_spines_lines_are_of_single_calls():

@@ -313,3 +313,14 @@ def test_the_docs_have_every_column():
     rows = [tuple(c.strip().strip("`") for c in line.split("|")[1:-1]) for line in text.splitlines() if line.startswith("| `")]
     assert rows[1:] == [(c.name, c.header if c.name != "speedup" else "vs torch", c.meaning) for c in fields.FIELDS]
     assert ", ".join(f"`{n}`" for n in fields.LEAVE) + ". Never `backend`, `time` and `speedup`." in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_long_name_takes_no_figures_place(width):
+    """It has a line of its own above its figures, and the same columns stand as without it."""
+    rows = [new(), new(backend="x" * 300)]
+    lines, plain = shown(rows, width), shown([new(), new(backend="x")], width)
+    heads = [next(line for line in text if line.startswith("  backend")) for text in (lines, plain)]
+    assert heads[0] == heads[1] and max(map(len, lines)) <= width
+    figures = next(line for line in plain if line.startswith("  x"))
+    assert "   " + figures[3:] in lines and "x" * 300 in "".join(line.strip() for line in lines)
