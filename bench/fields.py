@@ -36,7 +36,7 @@ def _interval(row: dict) -> str:
     s = row.get("device_s") or row.get("wall_s") or {}
     if not s.get("ci") or not s.get("p50") or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in s["ci"]):
         return ""
-    return "±" + percent(max(abs(x - s["p50"]) for x in s["ci"]) / s["p50"])
+    return "±" + percent((s["ci"][1] - s["ci"][0]) / 2 / s["p50"])
 
 
 def _spread(row: dict) -> str:
@@ -61,7 +61,7 @@ def _host(row: dict) -> str:
 
 
 def _ratio_interval(row: dict) -> str:
-    low_high = row.get("speedup_ci") or []
+    low_high = row.get("speedup_ci") or [] if row["backend"] != baseline(row) else []
     return "..".join(map(ratio, low_high)) if len(low_high) == 2 and all(isinstance(x, (int, float)) and math.isfinite(x) for x in low_high) else ""
 
 
@@ -79,7 +79,7 @@ FIELDS = (
     Field("time", "time", "median time of a call (GPU rows: the GPU's own)", _time),
     Field("speedup", "vs", "times as fast as the baseline", _speedup),
     Field("speedup_ci", "vs 95%", "95 % confidence interval of the speed-up", _ratio_interval),
-    Field("ci", "±95%", "95 % confidence interval of the median time", _interval),
+    Field("ci", "±95%", "half the 95 % confidence interval of the median time", _interval),
     Field("wall", "wall", "the host's median time, beside a GPU's own", _host),
     Field("cpu", "cpu", "median CPU time of all threads", _median("cpu_s")),
     Field("spread", "p20..p80", "20th to 80th percentile of the time", _spread),

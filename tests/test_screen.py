@@ -147,6 +147,16 @@ def test_colours_are_what_the_row_says():
     assert styles == {"faster": ["green"], "slower": ["red"], "same": [], "noisy": ["bright_black"], "none": []}
 
 
+def test_intervals():
+    """Half of what the median may be, as a share of it; of a speed-up both ends, but not of the baseline's own."""
+    first, second = read(shown([new(), new(backend="x")], 200))
+    assert first["±95%"] == second["±95%"] == "±2.5%" and second["vs 95%"] == "0.95x..1.05x" and "vs 95%" not in first
+    for nothing in (None, [], [None, None], [1e-5, float("inf")]):
+        row = new(speedup_ci=nothing)
+        row["wall_s"]["ci"] = nothing
+        assert not {"±95%", "vs 95%"} & set(read(shown([row], 200))[0])
+
+
 def test_reasons_stand_in_full():
     text = " ".join(" ".join(shown(ROWS, 80)).split())
     assert ROWS[6]["reason"].strip() in text and "WRONG: gelu 4096x4096,4096x4096t,dim=0 bf16 on cuda: error 2.5e-01, allowed 2.0e-06" in text
