@@ -6,7 +6,7 @@ import statistics
 
 from .units import geomean, plain, ratio
 
-#: rows that are named one by one; the others are counted
+#: cases whose noisy rows are named; the others are counted
 _NAMED = 4
 #: columns that others are held against; what remains serves ops here, and is held against each of them
 YARDSTICKS = ("torch", "torch-compile")
@@ -66,14 +66,20 @@ def _count(rows: list[dict]) -> list[str]:
 
 
 def _noise(rows: list[dict]) -> list[str]:
-    """How many rows are noisy, and the first few by name, with the reason."""
+    """How many rows are noisy, the first few by name, and why: of the first, for a busy machine gives all of them much the same reason."""
     mine = [r for r in rows if r["status"] == "ok" and is_noisy(r)]
     if not mine:
         return []
     timed = sum(r["status"] == "ok" for r in rows)
-    named = [f"{where(r)} on {plain(r['backend'])}" + (f" ({plain(r['noisy']).rstrip('.')})" if r.get("noisy") else "") for r in mine[:_NAMED]]
-    rest = f"; and {len(mine) - _NAMED} more" if len(mine) > _NAMED else ""
-    return [f"{len(mine)} of {timed} rows {'is' if len(mine) == 1 else 'are'} noisy, not to be relied on: {'; '.join(named)}{rest}."]
+    places: dict[str, list[str]] = {}
+    for r in mine:
+        places.setdefault(where(r), []).append(plain(r["backend"]))
+    named = [f"{at} on {', '.join(names)}" for at, names in list(places.items())[:_NAMED]]
+    rest = sum(map(len, list(places.values())[_NAMED:]))
+    why = next((r for r in mine if r.get("noisy")), None)
+    reason = f" Why, of {where(why)} on {plain(why['backend'])}: {plain(why['noisy']).rstrip('.')}." if why else ""
+    return [f"{len(mine)} of {timed} rows {'is' if len(mine) == 1 else 'are'} noisy, not to be relied on: {'; '.join(named)}"
+            + f"; and {rest} more" * bool(rest) + "." + reason]
 
 
 def speeds(rows: list[dict]) -> list[str]:

@@ -295,11 +295,17 @@ def test_the_last_lines_say_what_was_found():
             new(case="c"), new(case="c", backend="triton-cpu", t=1e-6, speedup_is="noisy", noisy="It spreads.")]
     text = " ".join(line.strip() for line in shown(rows, 120, {"busy": "a core of two was taken"}))
     assert "The machine was busy: a core of two was taken" in text
-    assert "1 of 8 rows is noisy, not to be relied on: softmax c fp32 on triton-cpu (It spreads)." in text
+    assert "1 of 8 rows is noisy, not to be relied on: softmax c fp32 on triton-cpu. Why, of softmax c fp32 on triton-cpu: It spreads." in text
     assert ("triton-cpu: 7.37x torch's speed, the geometric mean of 3 rows, 1 of them noisy; best 4.00x (softmax a fp32), worst 1.00x (softmax b fp32)."
             in text)
     assert "triton-cpu: 2.00x torch-compile's speed, the geometric mean of 2 rows; best 2.00x (softmax a fp32), worst 2.00x (softmax a fp32)." in text
     assert "8 of 8 results right: all of them." in text
+
+
+def test_many_noisy_rows_are_counted():
+    rows = [new(case=str(n), backend=b, speedup_is="noisy") for n in range(6) for b in ("torch", "x")]
+    assert words.words(rows)[0] == ("remark", "12 of 12 rows are noisy, not to be relied on: softmax 0 fp32 on torch, x; softmax 1 fp32 on torch, x; "
+                                    "softmax 2 fp32 on torch, x; softmax 3 fp32 on torch, x; and 4 more.")
 
 
 def test_a_ratio_of_other_columns_is_taken_round_by_round():
