@@ -356,3 +356,22 @@ def test_a_step_that_raises_leaves_nothing_open(tmp_path):
 def test_nothing_of_it_is_imported_by_the_command():
     code = "import sys\nfrom triport.tools.__main__ import main\ntry: main(['profile', '--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT.parent).returncode == 0
+
+
+def test_a_variant_beside_torch(tmp_path):
+    (tmp_path / "mine.py").write_text("""import torch
+from triport.ops import Op
+my_op = Op("both", eager=lambda x, y: (x + y, x * y), variants={"mine": lambda x, y: (y + x, y * x), "wrong": lambda x, y: (x, y)}, cases=("30x40,30x40",))
+""")
+    argv = ["profile", f"{tmp_path}/mine.py:my_op", "--steps", "1", "--no-counters", "--no-roof", "-o", str(tmp_path / "p")]
+    assert main([*argv, "--backend", "mine", "--against", "torch", "--case", "50x60"]) == 0
+    assert "both 50x60,50x60 fp32" in (tmp_path / "p" / "index.html").read_text()
+    assert main([*argv, "--backend", "wrong"]) == 2
+
+
+def test_a_variant_that_is_wrong_is_not_profiled(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("""from triport.ops import Op
+my_op = Op("twice", eager=lambda x: x * 2, variants={"thrice": lambda x: x * 3}, cases=("30x40",))
+""")
+    assert main(["profile", f"{tmp_path}/mine.py:my_op", "--steps", "1", "--no-counters", "--no-roof", "-o", str(tmp_path / "p")]) == 2
+    assert "twice 30x40 fp32 by thrice is wrong" in capsys.readouterr().err

@@ -54,14 +54,13 @@ def _inspect(op, case: str, dtype: str, folder: Path, base: Path, remark) -> dic
 
 def _profile(op, case: str, dtype: str, folder: Path, base: Path, remark) -> dict | None:
     """The profile of one op, written. Returns what its rows say of it."""
-    from ..backends import get
     from ..bench import results
     from ..ops import cases
     from .profiling import page, session, target
     below = folder / re.sub(r"[^\w.-]+", "-", f"profile-{op.name}-{dtype}")
     try:
         chosen = cases.parse(op, case)
-        profile = session.steps(target.of_op(op, chosen, dtype, get(BACKEND)), below, count_hardware=False, measure=False)
+        profile = session.steps(target.of_op(op, chosen, dtype, BACKEND), below, count_hardware=False, measure=False)
         page.write([("", profile)], below / "index.html", results.machine(), f"a profile of {op.name} {case} {dtype} beside its figures")
     except Exception as e:
         remark(f"no profile of {op.name} {dtype}: {type(e).__name__}: {str(e).partition(chr(10))[0]}")

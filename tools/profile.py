@@ -71,7 +71,7 @@ def _steps(session, target, folder: Path, args):
     from ..backends.base import Error
     try:
         options = {name: getattr(args, name) for name in ("case", "dtype", "backend", "against", "variant", "size", "steps", "seed")}
-        return session.steps(target, folder, args.steps, args.seed, not args.no_counters, not args.no_roof, (args.target, options))
+        return session.steps(target, folder, args.steps, not args.no_counters, not args.no_roof, (args.target, options))
     except Error:
         raise
     except OSError as e:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 @dataclass
 class Target:
     """title: for people. step: does it once, or None for a script. backend: what a column is called. synchronize: waits for a GPU. argv: a
-    script's path and arguments. op, case, dtype: of an op, its records and the dtype's name. nbytes, flops: of one step, where they are known."""
+    script's path and arguments. op, case, dtype: of an op, its records and the dtype's name. nbytes, flops: of one step, where they are known. error: of an
+    op, calls it and returns the normalised error of its result."""
 
     title: str
     backend: str = ""
@@ -29,6 +30,7 @@ class Target:
     device: str = "cpu"
     nbytes: int | None = None
     flops: int | None = None
+    error: Callable[[], float] | None = None
 
 
 def find(words: list[str], args) -> list[Target]:
@@ -101,47 +103,46 @@ def _synchronize() -> Callable[[], None]:
 
 def _op(op, args) -> list[Target]:
     from ...backends import available, get
-    from ...backends.base import Error, Unavailable, suggest
+    from ...backends.base import Error, suggest
     from ...ops import cases
     from ...ops.records import DTYPES
 
     device = "cuda" if any(b.device == "cuda" for b in available()) else "cpu"
-    names = [args.backend or ("triton-gpu" if device == "cuda" else "triton-cpu"), *([args.against] if args.against else [])]
-    device = get(names[0]).device or device  # both sides on one
+    usual = "triton-gpu" if device == "cuda" else "triton-cpu"
+    names = [args.backend or (usual if op.call else next(iter(op.variants), "torch")), *([args.against] if args.against else [])]
+    if names[0] not in op.variants:
+        device = get(names[0]).device or device  # both sides on one
     dtype = args.dtype or ("fp32" if "fp32" in op.dtypes else op.dtypes[0])
     if dtype not in DTYPES:
         raise Error(suggest("dtype", dtype, DTYPES))
     if dtype not in op.dtypes:
         raise Error(f"{op.name} takes {', '.join(op.dtypes)}, not {dtype}")
     case = cases.one(op, args.case, max(op.cases_on(device) or op.cases, key=lambda c: c.elements))
-    out = []
-    for name in names:
+    return [of_op(op, case, dtype, name, device, args.seed) for name in names]
+
+
+def of_op(op, case, dtype: str, name: str, device: str = "cpu", seed: int = 0) -> Target:
+    """One call of an op, with a case's inputs in dtype `dtype` (its short name), by a backend or a variant. Raises `Error` where it cannot."""
+    from ...backends import get
+    from ...backends.base import Error, Unavailable
+    from ...bench import check, columns
+
+    if name in op.variants:
+        column, = columns.of(op, [], [name], device)
+    else:
         backend = get(name)
-        reason = backend.unavailable()
-        if reason:
+        if reason := backend.unavailable():
             raise Unavailable(f"backend {name} cannot run here: {reason}")
         if backend.elsewhere:
             raise Error(f"backend {name} runs on another machine, where nothing of this can be seen; `triport bench --on` times it there")
         if not backend.takes(op):
             raise Error(f"backend {name} does not run {op.name}")
-        out.append(of_op(op, case, dtype, backend, device, args.seed))
-    return out
-
-
-def of_op(op, case, dtype: str, backend, device: str = "cpu", seed: int = 0) -> Target:
-    """One call of an op, with a case's inputs in dtype `dtype` (its short name), by a backend (`backends.get`)."""
-    from ...ops.records import DTYPES
-
-    place = backend.place(device)
-    inputs = case.make(DTYPES[dtype], place, seed)
-    return Target(f"{op.name} {case.name} {dtype}", backend.name, _bound(backend, op, inputs, case.kwargs), backend.synchronize, op=op, case=case,
-                  dtype=dtype, device=place, nbytes=op.nbytes(*inputs, **case.kwargs) if op.nbytes else None,
-                  flops=op.flops(*inputs, **case.kwargs) if op.flops else None)
-
-
-def _bound(backend, op, inputs, kwargs) -> Callable[[], object]:
-    bound = backend.bind(op)
-    return lambda: bound(*inputs, **kwargs)
+        column, = columns.of(op, [backend], [], device)
+    inputs = columns.Inputs(op, case, dtype, column.device, seed)
+    call = inputs.call(fn := column.bind())
+    return Target(f"{op.name} {case.name} {dtype}", name, call, column.synchronize, op=op, case=case, dtype=dtype, device=column.device,
+                  nbytes=op.nbytes(*inputs.args, **case.kwargs) if op.nbytes else None, flops=op.flops(*inputs.args, **case.kwargs) if op.flops else None,
+                  error=lambda: check.largest(inputs.result(fn), inputs.expected()))
 
 
 def _model(name: str, entry, args) -> list[Target]:
