@@ -9,6 +9,9 @@ Written as IR so that it needs no C compiler and is the same code on every ISA (
 - `tp_launch` runs on a pool of this module's own, where there is no OpenMP or after a fork, which OpenMP does not
   survive. It publishes one 64-bit word (generation << 32 | workers wanted); workers spin briefly, then sleep on its
   upper half with futex. One launch owns the pool at a time; another thread's launch meanwhile runs inline.
+- Where other programs have the cores, a launch waits for threads that do not come: milliseconds, for microseconds of work. Nothing tells beforehand, so
+  a launch looks at how long nobody worked on it; after one that lost more than its sharing can have saved, launches begin on the calling thread alone,
+  for as long as was lost, twice as long where it happens again, and call the others only after as long as meeting them may lose.
 - Scratch blocks are kept from launch to launch and grow when a kernel needs more.
 - After fork the child has no workers: `tp_forget` (called from Python's at-fork hook) starts from nothing.
 """
@@ -19,6 +22,9 @@ from .targets import Target
 
 MAX_THREADS = 256
 SLOTS = 512
+#: nanoseconds that nobody works on a launch from which on a thread came late, and that launches begin alone at most. Another late one is the
+#: same trouble where it comes before RECENT times as long is over, or before so many meetings that went well
+LATE, LONGEST, RECENT = 200_000, 1_000_000_000, 4
 SPIN = 2000  # turns of the waiting loop before a worker of our own sleeps: some 50 microseconds
 #: status codes of a launch; anything else is what a kernel returned
 OK, NO_MEMORY = 0, 1
@@ -27,8 +33,9 @@ _IR = """
 target triple = "{triple}"
 
 %slot = type {{ ptr, i64, i32, i32 }} ; scratch, its bytes, taken, padding
-; function, arguments, programs, scratch bytes, grid, threads, status, next program of each thread (a cache line each)
-%job = type {{ ptr, ptr, i64, i64, i32, i32, i32, i32, i64, [{threads} x [8 x i64]] }}
+; function, arguments, programs, scratch bytes, grid, threads, status, next program of each thread (a cache line each),
+; when the calling thread began, and when the last program ended so far (nanoseconds)
+%job = type {{ ptr, ptr, i64, i64, i32, i32, i32, i32, i64, [{threads} x [8 x i64]], i64, i64 }}
 
 @pool.word = internal global i64 0, align 64       ; generation << 32 | workers wanted
 @pool.sleepers = internal global i32 0, align 64
@@ -37,6 +44,12 @@ target triple = "{triple}"
 @pool.workers = internal global i32 0
 @pool.job = internal global ptr null, align 64
 @slots = internal global [{slots} x %slot] zeroinitializer, align 64
+; Where others take the cores: until when launches begin on the calling thread alone, for how long that was decided,
+; what the meeting lost that decided it, and how many have gone well since ({recent} and more are one). Any thread writes them, each by itself: a mixture decides no worse than either.
+@alone.until = internal global i64 0, align 64
+@alone.hold = internal global i64 0
+@alone.lost = internal global i64 0
+@alone.met = internal global i32 {recent}
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
@@ -44,6 +57,82 @@ declare i64 @syscall(i64, ...)
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 {spin_decl}
+
+{now}
+
+; A launch whose sharing began at %start is over. Where nobody worked on it for longer than the others can have saved, a
+; thread came late, for the cores are taken: launches begin alone for as long as was lost, and twice as long as the last
+; time where that is not long ago.
+define internal void @met(ptr %job, i64 %start) {{
+entry:
+  %end = call i64 @now()
+  %whole = sub i64 %end, %start
+  %met = load atomic i32, ptr @alone.met monotonic, align 4
+  %long = icmp sgt i64 %whole, {late}
+  br i1 %long, label %look, label %fine
+look:
+  %begun.p = getelementptr %job, ptr %job, i64 0, i32 10
+  %begun = load i64, ptr %begun.p
+  %ended.p = getelementptr %job, ptr %job, i64 0, i32 11
+  %ended = load atomic i64, ptr %ended.p monotonic, align 8
+  %work = sub i64 %ended, %begun
+  %lost = sub i64 %whole, %work
+  %n.p = getelementptr %job, ptr %job, i64 0, i32 7
+  %n = load i32, ptr %n.p
+  %n64 = zext i32 %n to i64
+  %others = sub i64 %n64, 1
+  %saved = mul i64 %work, %others
+  %most = call i64 @llvm.smax.i64(i64 %saved, i64 {late})
+  %late = icmp sgt i64 %lost, %most
+  br i1 %late, label %alone, label %fine
+alone:
+  %hold = load atomic i64, ptr @alone.hold monotonic, align 8
+  %until = load atomic i64, ptr @alone.until monotonic, align 8
+  %since = sub i64 %end, %until
+  %recent = mul i64 %hold, {recent}
+  %soon = icmp slt i64 %since, %recent
+  %few = icmp slt i32 %met, {recent}
+  %again = or i1 %soon, %few
+  %twice = mul i64 %hold, 2
+  %more = select i1 %again, i64 %twice, i64 %lost
+  %enough = call i64 @llvm.smax.i64(i64 %more, i64 %lost)
+  %new = call i64 @llvm.smin.i64(i64 %enough, i64 {longest})
+  %then = add i64 %end, %new
+  store atomic i64 %lost, ptr @alone.lost monotonic, align 8
+  store atomic i64 %new, ptr @alone.hold monotonic, align 8
+  store atomic i64 %then, ptr @alone.until monotonic, align 8
+  store atomic i32 0, ptr @alone.met monotonic, align 4
+  br label %done
+fine:
+  %count = icmp slt i32 %met, {recent}
+  br i1 %count, label %one, label %done
+one:
+  %met1 = add i32 %met, 1
+  store atomic i32 %met1, ptr @alone.met monotonic, align 4
+  br label %done
+done:
+  ret void
+}}
+declare i64 @llvm.smax.i64(i64, i64)
+
+; Where threads came late: run programs on this thread, for as long as a meeting may lose. Are all done?
+define internal i1 @alone(ptr %job) {{
+entry:
+  %until = load atomic i64, ptr @alone.until monotonic, align 8
+  %never = icmp eq i64 %until, 0
+  br i1 %never, label %no, label %ask
+ask:
+  %now = call i64 @now()
+  %over = icmp sge i64 %now, %until
+  br i1 %over, label %no, label %try
+try:
+  %lost = load atomic i64, ptr @alone.lost monotonic, align 8
+  %deadline = add i64 %now, %lost
+  %all = call i1 @enter(ptr %job, i32 0, i64 %deadline)
+  ret i1 %all
+no:
+  ret i1 false
+}}
 
 ; Thread %t's first program of %count, with %threads threads.
 define internal i64 @part(i64 %count, i32 %threads, i32 %t) {{
@@ -58,9 +147,10 @@ define internal i64 @part(i64 %count, i32 %threads, i32 %t) {{
   ret i64 %first
 }}
 
-; Take the programs of thread %t's part, then what is left of the others'.
-define internal void @work(ptr %job, i32 %t, ptr %scratch) {{
+; Take the programs of thread %t's part, then what is left of the others'. Past a %deadline (0: none) no more are taken. Are all taken?
+define internal i1 @work(ptr %job, i32 %t, ptr %scratch, i64 %deadline) {{
 entry:
+  %timed = icmp ne i64 %deadline, 0
   %fn = load ptr, ptr %job
   %args.p = getelementptr %job, ptr %job, i64 0, i32 1
   %args = load ptr, ptr %args.p
@@ -80,7 +170,8 @@ entry:
   %chunk = call i64 @llvm.umax.i64(i64 %c0, i64 1)
   br label %victim
 victim:
-  %v = phi i32 [ 0, %entry ], [ %v1, %next ]
+  %v = phi i32 [ 0, %entry ], [ %v1, %next ], [ %v, %ran ]
+  %some = phi i1 [ false, %entry ], [ %some.now, %next ], [ true, %ran ]
   %sum = add i32 %t, %v
   %who = urem i32 %sum, %n
   %who1 = add i32 %who, 1
@@ -88,8 +179,15 @@ victim:
   %counter = getelementptr %job, ptr %job, i64 0, i32 9, i32 %who, i32 0
   %next.one = load atomic i64, ptr %counter monotonic, align 8 ; a line that is only read is not fought for
   %some.left = icmp slt i64 %next.one, %last
-  br i1 %some.left, label %more, label %next
+  br i1 %some.left, label %time, label %next
+time:
+  br i1 %timed, label %clock, label %more
+clock:
+  %now = call i64 @now()
+  %late = icmp sgt i64 %now, %deadline
+  br i1 %late, label %stop, label %more
 more:
+  %some.more = phi i1 [ %some, %time ], [ %some, %clock ], [ true, %ran ]
   %begin = atomicrmw add ptr %counter, i64 %chunk monotonic
   %left = icmp slt i64 %begin, %last
   br i1 %left, label %run, label %next
@@ -98,31 +196,45 @@ run:
   %end = call i64 @llvm.smin.i64(i64 %e, i64 %last)
   %r = call i64 %fn(ptr %args, ptr %scratch, i64 %begin, i64 %end, i32 %gx, i32 %gy, i32 %gz)
   %bad = icmp ne i64 %r, 0
-  br i1 %bad, label %failed, label %more
+  br i1 %bad, label %failed, label %ran
+ran:
+  br i1 %timed, label %victim, label %more
+stop:
+  ret i1 false
 failed:
   %status = getelementptr %job, ptr %job, i64 0, i32 8
   store atomic i64 %r, ptr %status monotonic, align 8
-  ret void
+  ret i1 true
 next:
+  %some.now = phi i1 [ %some, %victim ], [ %some.more, %more ]
   %v1 = add i32 %v, 1
   %all = icmp eq i32 %v1, %n
   br i1 %all, label %done, label %victim
 done:
-  ret void
+  %others = icmp sgt i32 %n, 1
+  %shared = and i1 %others, %some.now
+  br i1 %shared, label %stamp, label %out
+stamp:
+  %end.now = call i64 @now()
+  %ended = getelementptr %job, ptr %job, i64 0, i32 11
+  %before = atomicrmw umax ptr %ended, i64 %end.now monotonic
+  br label %out
+out:
+  ret i1 true
 }}
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 
 ; Find scratch (a kept block, or one for this launch alone) and work.
-define internal void @enter(ptr %job, i32 %t) {{
+define internal i1 @enter(ptr %job, i32 %t, i64 %deadline) {{
 entry:
   %need.p = getelementptr %job, ptr %job, i64 0, i32 3
   %need = load i64, ptr %need.p
   %some = icmp ne i64 %need, 0
   br i1 %some, label %find, label %bare
 bare:
-  call void @work(ptr %job, i32 %t, ptr null)
-  ret void
+  %all = call i1 @work(ptr %job, i32 %t, ptr null, i64 %deadline)
+  ret i1 %all
 find:
   %tries = phi i32 [ 0, %entry ], [ %tries1, %next ]
   %at = add i32 %t, %tries
@@ -156,16 +268,16 @@ grown:
   br label %go
 go:
   %mem = phi ptr [ %old, %have ], [ %new, %grown ]
-  call void @work(ptr %job, i32 %t, ptr %mem)
+  %done = call i1 @work(ptr %job, i32 %t, ptr %mem, i64 %deadline)
   store atomic i32 0, ptr %taken release, align 4
-  ret void
+  ret i1 %done
 fail.slot:
   store atomic i32 0, ptr %taken release, align 4
   br label %fail
 fail:
   %status = getelementptr %job, ptr %job, i64 0, i32 8
   store atomic i64 1, ptr %status monotonic, align 8
-  ret void
+  ret i1 true
 }}
 
 ; Fill a job for %threads at most. Returns the number of threads that it is for.
@@ -197,6 +309,8 @@ entry:
   store i32 %use, ptr %p7
   %p8 = getelementptr %job, ptr %job, i64 0, i32 8
   store i64 0, ptr %p8
+  %p11 = getelementptr %job, ptr %job, i64 0, i32 11
+  store i64 0, ptr %p11
   br label %each
 each:
   %t = phi i32 [ 0, %entry ], [ %t1, %each ]
@@ -222,7 +336,15 @@ define internal void @region(ptr %data) {{
   %mine = icmp ult i32 %t, %n
   br i1 %mine, label %go, label %done
 go:
-  call void @enter(ptr %job, i32 %t)
+  %first = icmp eq i32 %t, 0 ; the thread that called
+  br i1 %first, label %stamp, label %share
+stamp:
+  %now = call i64 @now()
+  %begun = getelementptr %job, ptr %job, i64 0, i32 10
+  store i64 %now, ptr %begun
+  br label %share
+share:
+  %all = call i1 @enter(ptr %job, i32 %t, i64 0)
   br label %done
 done:
   ret void
@@ -236,16 +358,21 @@ define i64 @tp_launch_omp(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %sc
   %job = alloca %job, align 64
   %use = call i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
   %alone = icmp eq i32 %use, 1
-  br i1 %alone, label %inline, label %share
+  br i1 %alone, label %inline, label %try
 inline:
-  call void @enter(ptr %job, i32 0)
+  %all = call i1 @enter(ptr %job, i32 0, i64 0)
   br label %done
+try:
+  %already = call i1 @alone(ptr %job)
+  br i1 %already, label %done, label %share
 share:
+  %start = call i64 @now()
   %data = alloca {{ ptr, ptr }}
   store ptr %job, ptr %data
   %d1 = getelementptr {{ ptr, ptr }}, ptr %data, i64 0, i32 1
   store ptr %number, ptr %d1
   call void %parallel(ptr @region, ptr %data, i32 %team, i32 0)
+  call void @met(ptr %job, i64 %start)
   br label %done
 done:
   %status.p = getelementptr %job, ptr %job, i64 0, i32 8
@@ -297,7 +424,7 @@ look:
   br i1 %mine, label %take, label %after
 take:
   %job = load ptr, ptr @pool.job
-  call void @enter(ptr %job, i32 %thread)
+  %all = call i1 @enter(ptr %job, i32 %thread, i64 0)
   %was = atomicrmw sub ptr @pool.pending, i32 1 acq_rel
   %last = icmp eq i32 %was, 1
   br i1 %last, label %tell, label %after
@@ -346,15 +473,21 @@ define i64 @tp_launch(ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratc
   %tid = alloca i64
   %use = call i32 @prepare(ptr %job, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch, i32 %threads)
   %alone = icmp eq i32 %use, 1
-  br i1 %alone, label %inline, label %try
+  br i1 %alone, label %inline, label %first
+first:
+  %already = call i1 @alone(ptr %job)
+  br i1 %already, label %report, label %try
 try:
   %won = cmpxchg ptr @pool.lock, i32 0, i32 1 acquire monotonic
   %got = extractvalue {{ i32, i1 }} %won, 1
   br i1 %got, label %begin, label %inline
 inline:
-  call void @enter(ptr %job, i32 0)
+  %all = call i1 @enter(ptr %job, i32 0, i64 0)
   br label %report
 begin:
+  %start = call i64 @now()
+  %begun = getelementptr %job, ptr %job, i64 0, i32 10
+  store i64 %start, ptr %begun
   %wanted = sub i32 %use, 1
   br label %spawn
 spawn:
@@ -393,7 +526,7 @@ wake:
   %r = call i64 (i64, ...) @syscall(i64 {futex}, ptr %hi, i32 129, i32 2147483647)
   br label %join
 join:
-  call void @enter(ptr %job, i32 0)
+  %whole = call i1 @enter(ptr %job, i32 0, i64 0)
   br label %wait
 wait:
   %n = phi i32 [ 0, %join ], [ %n1, %pause ]
@@ -416,6 +549,7 @@ block:
   br label %sleep
 finish:
   store atomic i32 0, ptr @pool.lock release, align 4
+  call void @met(ptr %job, i64 %start)
   br label %report
 report:
   %status.p = getelementptr %job, ptr %job, i64 0, i32 8
@@ -430,6 +564,7 @@ define void @tp_forget() {{
   store i32 0, ptr @pool.pending
   store i32 0, ptr @pool.lock
   store i32 0, ptr @pool.workers
+  store i64 0, ptr @alone.until
   br label %each
 each:
   %k = phi i32 [ 0, %0 ], [ %k1, %each ]
@@ -443,6 +578,28 @@ done:
 }}
 """
 
+#: nanoseconds, by the C library
+_CLOCK = """
+declare i32 @clock_gettime(i32, ptr)
+define internal i64 @now() {
+  %t = alloca { i64, i64 }
+  %r = call i32 @clock_gettime(i32 1, ptr %t)
+  %s = load i64, ptr %t
+  %n.p = getelementptr { i64, i64 }, ptr %t, i64 0, i32 1
+  %n = load i64, ptr %n.p
+  %ns = mul i64 %s, 1000000000
+  %all = add i64 %ns, %n
+  ret i64 %all
+}"""
+#: nanoseconds to within a factor of two, by the CPU's counter: the C library's clock takes three times as long, which the shortest shared launches feel
+_COUNTER = """
+declare i64 @llvm.readcyclecounter()
+define internal i64 @now() {{
+  %c = {counter}
+  %ns = lshr i64 %c, 1
+  ret i64 %ns
+}}"""
+
 
 def pool_ir(target: Target) -> str:
     """The runtime's LLVM IR for a row."""
@@ -453,4 +610,4 @@ def pool_ir(target: Target) -> str:
         params = "i32" if "i32" in target.spin else ""
         declared = f"declare void @{name}({params})"
     return _IR.format(triple=target.triple, slots=SLOTS, threads=MAX_THREADS, futex=target.futex,
-                      spin=spin, spin_decl=declared, spin_count=SPIN)
+                      spin=spin, spin_decl=declared, spin_count=SPIN, now=_COUNTER.format(counter=target.counter) if target.counter else _CLOCK, late=LATE, longest=LONGEST, recent=RECENT)

@@ -23,7 +23,8 @@ class Target:
     people; half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); fma: whether it multiplies and
     adds in one; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers;
     unroll: the same for other loops; dot_unroll: steps along K in the micro-kernel's loop; bf16_dot: what multiplies pairs of bf16 and
-    adds them to f32 ("avx512", "neon", "amx", "": nothing); spin: LLVM IR of the instruction for a waiting loop; futex: Linux's system call number."""
+    adds them to f32 ("avx512", "neon", "amx", "": nothing); spin: LLVM IR of the instruction for a waiting loop; counter: of one
+    that any program may read, which counts on by 2 to 4 a nanosecond, on all cores alike ("": none); futex: Linux's system call number."""
 
     name: str
     triple: str
@@ -34,6 +35,7 @@ class Target:
     registers: int
     dot: tuple[int, int]
     spin: str = ""
+    counter: str = ""
     futex: int = 98
     abi: str = ""
     scalef: bool = False
@@ -49,7 +51,7 @@ class Target:
         return max(1, self.vector_bits // max(bits, 8))
 
 
-_X86 = dict(triple="x86_64-unknown-linux-gnu", spin="call void @llvm.x86.sse2.pause()", futex=202)
+_X86 = dict(triple="x86_64-unknown-linux-gnu", spin="call void @llvm.x86.sse2.pause()", futex=202, counter="call i64 @llvm.readcyclecounter()")
 _ARM = dict(triple="aarch64-unknown-linux-gnu", spin="call void @llvm.aarch64.hint(i32 1)")
 _RISCV = dict(triple="riscv64-unknown-linux-gnu", abi="lp64d")
 _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
