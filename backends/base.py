@@ -104,7 +104,7 @@ def sources_digest(*folders: Path) -> str:
 
 def suggest(kind: str, name: str, known) -> str:
     """The sentence for an unknown `name`: the nearest known one, and all of them."""
-    known = sorted(known)
+    known = sorted(set(known))
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}? Known: " if near else ". Known: "
     return f"unknown {kind} {name!r}{hint}{', '.join(known)}"

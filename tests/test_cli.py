@@ -131,12 +131,6 @@ def test_unavailable_backend_says_why(capsys):
     assert "backend triton-gpu cannot run here" in capsys.readouterr().err
 
 
-def test_unknown_command_is_exit_2(capsys):
-    with pytest.raises(SystemExit) as e:
-        main(["benhc"])
-    assert e.value.code == 2
-
-
 def test_user_file_without_the_name(user_file, capsys):
     assert main(["bench", "--op", f"{user_file}:nothing"]) == 2
     assert "it has scale_kernel, double_op, wrong_op, broken_op" in capsys.readouterr().err

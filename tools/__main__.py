@@ -1,6 +1,6 @@
-"""`triport COMMAND`: one module a command, each with `add(parser)` and `run(args) -> exit code`.
+"""`triport COMMAND`: one module a command, each with `add(parser)`, `run(args) -> exit code` and `EXAMPLES`, the lines that its --help ends in.
 
-Data goes to stdout, remarks to stderr. Exit 0 good, 1 a result was wrong, 2 usage.
+Data goes to stdout, remarks to stderr; exit codes are those of `exits`. Nothing heavy is imported before a command runs: --help takes no torch.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+
+from . import exits
+from .parser import Parser
 
 #: command -> (module, one line)
 COMMANDS = {
@@ -22,29 +25,71 @@ COMMANDS = {
     "devices": ("devices", "list backends: what they would run on, and a proof or the reason why not"),
 }
 
+EXAMPLES = (
+    "triport bench --op softmax",
+    "triport asm softmax --target spacemit-x60",
+    "triport devices",
+)
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="triport", description="One op on every backend: run it, check it, time it.")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+class _Version(argparse.Action):
+    """--version: triport's, and those that decide what it makes; from what is installed, without importing it."""
+
+    def __call__(self, parser, namespace, values, option=None):
+        print(version())
+        parser.exit(exits.GOOD)
+
+
+class _Completion(argparse.Action):
+    """--print-completion SHELL: a script for the shell to source."""
+
+    def __call__(self, parser, namespace, values, option=None):
+        def run() -> int:
+            from . import completion
+            print(completion.script(parser, values))
+            return exits.GOOD
+
+        parser.exit(exits.guarded("triport", run))
+
+
+def version() -> str:
+    """"triport 0.1.0 (Python 3.11.7, torch 2.13.0, triton 3.9.0, llvmlite 0.50.0)"."""
+    from importlib import metadata
+
+    def of(package: str) -> str:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return "from source" if package == "triport" else "missing"
+
+    others = ", ".join(f"{p} {of(p)}" for p in ("torch", "triton", "llvmlite"))
+    return f"triport {of('triport')} (Python {sys.version.split()[0]}, {others})"
+
+
+def parser() -> tuple[Parser, dict]:
+    """The parser of everything, and command -> its `run`."""
+    top = Parser(prog="triport", description="One op on every backend: run it, check it, time it.", examples=EXAMPLES)
+    top.add_argument("--version", nargs=0, action=_Version, help="show the version, and those of what it is built on, and stop")
+    top.add_argument("--print-completion", choices=("bash", "zsh", "fish"), action=_Completion, metavar="SHELL",
+                     help="print a script that completes commands, options, ops, backends, targets and types in bash, zsh or fish, and stop")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
     runs = {}
     for name, (module, line) in COMMANDS.items():
         m = importlib.import_module(f".{module}", __package__)
-        m.add(commands.add_parser(name, help=line, description=line))
+        below = commands.add_parser(name, help=line, description=line, examples=m.EXAMPLES)
+        m.add(below)
         runs[name] = m.run
-    args = parser.parse_args(argv)
-    try:
-        return runs[args.command](args)
-    except BrokenPipeError:
-        return 0
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except Exception as e:
-        from ..backends.base import Error
-        if not isinstance(e, Error):
-            raise
-        print(f"triport {args.command}: {e}", file=sys.stderr)
-        return 2
+    return top, runs
+
+
+def main(argv: list[str] | None = None) -> int:
+    top, runs = parser()
+    args = top.parse_args(argv)
+    if args.command is None:
+        # As ruff, uv and argparse's required commands have it: a script that lost its command must not look as if it had done something.
+        top.print_help(sys.stderr)
+        return exits.USAGE
+    return exits.guarded(f"triport {args.command}", lambda: runs[args.command](args))
 
 
 if __name__ == "__main__":

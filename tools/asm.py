@@ -9,12 +9,17 @@ from pathlib import Path
 
 _FILES = (".s", ".S", ".asm", ".ptx", ".o", ".so", ".obj", ".cubin", ".hsaco", ".sass", ".amdgcn")
 
+EXAMPLES = (
+    "triport asm softmax --target spacemit-x60",
+    "triport asm kernels.py:add_kernel --target sm_90 --arg 'x_ptr=fp32[16]' --arg n=i32:16 --const BLOCK=1024",
+    'triport asm matmul --target native --require "vector>=0.9, spills=0"',
+    "triport asm softmax --stage ttir",
+    "triport asm kernel.cubin --html kernel.html",
+    "triport asm --list-targets",
+)
+
 
 def add(parser):
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = ("examples:\n  triport asm softmax --target spacemit-x60\n  triport asm kernels.py:add_kernel --target sm_90 "
-                     "--arg x_ptr=fp32[16] --arg n=i32:16 --const BLOCK=1024\n  triport asm matmul --target native --require "
-                     "\"vector>=0.9, spills=0\"\n  triport asm kernel.cubin --html kernel.html")
     parser.add_argument("what", nargs="?", help="an op; file.py:kernel; file.py:OP; file.cu:kernel; or a .s, .ptx, .o, .so, .cubin, .hsaco file")
     parser.add_argument("--target", action="append", default=[], metavar="NAME", help="a target, repeatable (default: native); --list-targets")
     parser.add_argument("--on", metavar="RUNNER", help="the CPU of a board: ssh:user@board, qemu:riscv64?vlen=256 or local")
@@ -131,8 +136,9 @@ def _pairs(texts, flag: str) -> dict[str, str]:
 
 def codes_of(what: str, args, goal) -> list:
     """The codes of what a user named for a target (None: the default). Raises `Error`."""
-    from ..backends.base import Error
+    from ..backends.base import Error, suggest
     from ..ops import cases, registry
+    from ..ops.records import DTYPES
     from .inspector import code, launches, targets
 
     path, sep, name = what.rpartition(":")
@@ -155,6 +161,8 @@ def codes_of(what: str, args, goal) -> list:
     op = registry.get(what)
     if args.arg or args.const:
         raise Error(f"--arg and --const belong to a kernel (file.py:kernel); for the op {op.name} choose --case and --dtype")
+    if args.dtype not in DTYPES:
+        raise Error(f"{suggest('dtype', args.dtype, DTYPES)}; {op.name} takes {', '.join(op.dtypes)}")
     if args.dtype not in op.dtypes:
         raise Error(f"--dtype {args.dtype}: {op.name} takes {', '.join(op.dtypes)}")
     case = cases.one(op, args.case)

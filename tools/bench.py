@@ -6,6 +6,16 @@ import re
 import sys
 from pathlib import Path
 
+from . import exits
+
+EXAMPLES = (
+    "triport bench --op softmax --case 1823x781",
+    "triport bench --op matmul --backend torch --backend triton-cpu --threads 1",
+    "triport bench --op docs/my_op.py:my_op --json new.json",
+    "triport bench --compare old.json new.json       # exit code 1: a row got slower",
+    "triport bench --list",
+)
+
 
 def add(parser):
     parser.add_argument("--op", action="append", default=[], metavar="NAME|FILE.py:NAME",
@@ -144,7 +154,7 @@ def _bundle(args) -> int:
         wrong += not right
         times = f", median {time_text(statistics.median(answer.wall))} of {len(answer.wall)}" if answer.wall else ""
         print(f"{case['file']}: {'right' if right else 'WRONG'}, error {error:.2g} of {allowed:.2g} allowed{times}")
-    return 1 if wrong else 0
+    return exits.WRONG if wrong else exits.GOOD
 
 
 def _selected(args, ops, names: list[str], usable: list) -> int:
@@ -207,8 +217,8 @@ def _measure(args, plan) -> int:
         results.save()
         print(f"interrupted after {len(results.rows)} rows" + (f"; {args.json} holds them" if args.json else ""),
               file=sys.stderr)
-        return 130
-    return 1 if wrong else 0
+        return exits.INTERRUPTED
+    return exits.WRONG if wrong else exits.GOOD
 
 
 def _print(args, data: dict, names: list[str] | None):

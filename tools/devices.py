@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 
+EXAMPLES = (
+    "triport devices",
+    "triport devices --json",
+    "triport devices --on 'qemu:riscv64?vlen=256'",
+)
+
 
 def add(parser):
     parser.add_argument("--on", metavar="RUNNER", help="describe a board instead: ssh:user@board, qemu:riscv64?vlen=256 or local")

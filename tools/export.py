@@ -6,6 +6,12 @@ import re
 import sys
 from pathlib import Path
 
+EXAMPLES = (
+    "triport export softmax matmul --target spacemit-x60 --case 256x256 -o bundle",
+    "triport export docs/my_op.py:my_op --target rv64gcv:vlen512 -o bundle",
+    "triport export gelu --on ssh:user@board -o bundle",
+)
+
 
 def add(parser):
     parser.add_argument("op", nargs="+", metavar="OP", help="an op, built in or a triport.ops.Op in a file of yours (FILE.py:NAME)")

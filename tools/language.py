@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+EXAMPLES = (
+    "triport language -o docs/language.md",
+    "triport language --target rv64gcv",
+)
+
 
 def add(parser):
-    parser.add_argument("--target", default="native", help="a target row (default: this machine's)")
-    parser.add_argument("-o", "--output", type=Path, help="write the page there instead of to the terminal")
+    parser.add_argument("--target", default="native", metavar="NAME", help="a target row: spacemit-x60, rv64gcv, aarch64, x86-64-v3, ... (default: this machine's)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the page there instead of to the terminal")
 
 
 def run(args) -> int:

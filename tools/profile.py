@@ -5,6 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+EXAMPLES = (
+    "triport profile softmax --case 1823x781 --against torch -o profile",
+    "triport profile mlp --variant torch-compile --steps 5",
+    "triport profile -o profile -- train.py --steps 3",
+)
+
 
 def add(parser):
     parser.usage = "triport profile [options] TARGET\n       triport profile [options] -- SCRIPT.py [arguments]"

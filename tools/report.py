@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
+EXAMPLES = (
+    "triport bench --op softmax --json laptop.json --artefacts laptop-code",
+    "triport report laptop.json board.json -o report.html",
+    "triport report laptop.json -o report.html --png plots",
+)
+
 
 def add(parser):
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = ("examples:\n  triport bench --op softmax --json laptop.json --artefacts laptop-code\n"
-                     "  triport report laptop.json board.json -o report.html\n"
-                     "  triport report laptop.json -o report.html --png plots")
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json", help="files of `triport bench --json`, one for each machine")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="the page (default: report.html)")
     parser.add_argument("--png", type=Path, metavar="DIR", help="write each plot there as a PNG, too")

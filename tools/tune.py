@@ -6,6 +6,12 @@ import sys
 import time
 from pathlib import Path
 
+EXAMPLES = (
+    "triport tune --op square --dry-run",
+    "triport tune --op matmul --dtype fp32 --threads 2",
+    "triport tune --on ssh:user@board -o tuned.json",
+)
+
 
 def add(parser):
     parser.add_argument("--op", action="append", default=[], metavar="NAME", help="an op with candidates; repeatable (default: all)")

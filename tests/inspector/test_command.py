@@ -197,7 +197,7 @@ def test_cuda(capfd, tmp_path):
     (["softmaxx"], "did you mean 'softmax'?"), (["softmax", "--case", "9x9x9"], "case"), (["softmax", "--dtype", "fp8"], "softmax takes fp32"),
     (["softmax", "--arg", "x=fp32[16]"], "belong to a kernel"), (["softmax", "--require", "vectors>1"], "did you mean 'vector'?"),
     (["softmax", "--vlen", "256", "--target", "x86-64-v3"], "RISC-V"), (["softmax", "--vlen", "100", "--target", "rv64gcv"], "power of two"),
-    (["softmax", "--vlen", "128", "--target", "spacemit-x60"], "256"), (["softmax", "--stage", "sass", "--target", "rv64gcv"], "no stage 'sass'"),
+    (["softmax", "--vlen", "128", "--target", "spacemit-x60"], "256"), (["softmax", "--stage", "sass", "--target", "rv64gcv"], "unknown stage 'sass'"),
     (["softmax", "-o", "x.s"], "--stage"), (["softmax", "--html", "/no/such/folder/x.html"], "no folder"), ([], "say what to look at"),
     (["/no/such/file.s"], "there is no file"), (["/no/such/file.py:kernel"], "there is no file"),
 ])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...backends import nvrtc
-from ...backends.base import CompileError, Error
+from ...backends.base import CompileError, Error, suggest
 from . import tools
 from .launches import Launch
 from .targets import Goal
@@ -41,7 +41,7 @@ class Code:
     def stage(self, name: str) -> str | bytes:
         """A stage by name. Raises `Error` with the names there are."""
         if name not in self.stages:
-            raise Error(f"{self.name} for {self.target} has no stage {name!r}; it has {', '.join(self.stages)}")
+            raise Error(f"{self.name} for {self.target}: {suggest('stage', name, self.stages)}")
         return self.stages[name]
 
 
