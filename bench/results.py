@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Callable
 
-from . import clock, noise
-
-SCHEMA = 1
+from ..backends.base import Error
+from . import clock, noise, schema
 
 
 def machine(device: str = "cpu") -> dict:
@@ -75,11 +75,16 @@ def add_rates(row: dict, base: dict | None, limits: dict, dtype: str):
 
 
 class Results:
-    """Rows as they come; written whole after each, so that an interrupted run leaves a valid file."""
+    """Rows as they come; written whole after each, so that an interrupted run leaves a valid file. also: other files -> what their text is,
+    of `data()`; they are there from the first row on."""
 
-    def __init__(self, path: Path | None = None):
-        self.path, self.rows, self.meta = path, [], {}
+    def __init__(self, path: Path | None = None, also: dict[Path, Callable[[dict], str]] | None = None):
+        self.path, self.also, self.rows, self.meta = path, also or {}, [], {}
         self.complete = False
+
+    def data(self) -> dict:
+        """What the file holds."""
+        return {"schema": schema.VERSION, "complete": self.complete, "machine": self.meta, "rows": self.rows}
 
     def add(self, row: dict):
         self.rows.append(row)
@@ -90,34 +95,52 @@ class Results:
         self.save()
 
     def save(self):
-        if self.path is None:
+        if self.path is not None:
+            write(self.path, text(self.data()))
+        for path, made in self.also.items():
+            if self.rows:
+                write(path, made(self.data()))
+
+
+def text(data: dict) -> str:
+    """Data as JSON that any program reads: what is not finite is text ("NaN", "Infinity")."""
+    return json.dumps(schema.plain(data), indent=1, allow_nan=False) + "\n"
+
+
+def write(path: Path, content: str):
+    """Write a file beside and rename it: a reader never meets half of one, whenever the writer is killed. What is no regular file (a pipe,
+    /dev/stderr) is written to. Raises `Error` where it cannot be written."""
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(content, encoding="utf-8", errors="replace")
             return
-        text = json.dumps({"schema": SCHEMA, "complete": self.complete, "machine": self.meta, "rows": self.rows}, indent=1)
-        # Written beside and renamed: a reader never meets half a file.
-        fd, tmp = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name, suffix=".tmp")
+        path = path.resolve()  # through a link to the file that it names
+        fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
         try:
-            with os.fdopen(fd, "w") as f:
-                f.write(text)
+            with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as f:
+                f.write(content)
             os.chmod(tmp, 0o644)
-            os.replace(tmp, self.path)
+            os.replace(tmp, path)
         except BaseException:
             Path(tmp).unlink(missing_ok=True)
             raise
+    except OSError as e:
+        raise Error(f"{path} cannot be written: {e.strerror or e}") from None
 
 
 def load(path: Path) -> dict:
-    """A results file. Raises `Error` where it is not one."""
-    from ..backends.base import Error
+    """A results file of this version or an earlier one. Raises `Error` where it is none; its rows are looked at by who reads them (`schema.rows`)."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise Error(f"{path} is not a results file of `triport bench --json`: {e}") from None
     if not isinstance(data, dict):
         raise Error(f"{path} is not a results file of `triport bench --json`: its JSON is a {type(data).__name__}, not an object with rows")
-    if data.get("schema") != SCHEMA:
-        raise Error(f"{path} has schema {str(data.get('schema'))[:40]}; this version reads {SCHEMA}: run `triport bench --json` again")
+    if isinstance(data.get("schema"), bool) or data.get("schema") not in schema.READABLE:
+        raise Error(f"{path} has schema {schema.shown(data.get('schema'))}; this version reads {' and '.join(map(str, schema.READABLE))}: run "
+                    "`triport bench --json` again")
     for key, kind in (("machine", dict), ("rows", list)):
         if not isinstance(data.get(key), kind):
             wrong = "missing" if key not in data else "of another kind"
             raise Error(f"{path} is not a results file of `triport bench --json`: its {key!r} is {wrong}")
-    return data
+    return {**data, "rows": [schema.restored(r) for r in data["rows"]]}

@@ -90,7 +90,7 @@ def test_command(tmp_path, capsys):
 
 @pytest.mark.parametrize("text,said", [
     ("[1, 2]", "its JSON is a list"), ('"text"', "its JSON is a str"), ("null", "its JSON is a NoneType"), ("no JSON", "Expecting value"),
-    ("[" * 100000, "recursion"), ('{"rows": []}', "has schema None"), ('{"schema": 2, "machine": {}, "rows": []}', "has schema 2; this version reads 1"),
+    ("[" * 100000, "recursion"), ('{"rows": []}', "has schema None"), ('{"schema": 3, "machine": {}, "rows": []}', "has schema 3; this version reads 1 and 2"),
     ('{"schema": 1, "machine": {}}', "its 'rows' is missing"), ('{"schema": 1, "machine": [], "rows": []}', "its 'machine' is of another kind")])
 def test_what_is_no_results_file(tmp_path, text, said):
     path = tmp_path / "x.json"

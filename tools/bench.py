@@ -6,12 +6,13 @@ import re
 import sys
 from pathlib import Path
 
-from . import exits
+from . import exits, outputs
 
 EXAMPLES = (
     "triport bench --op softmax --case 1823x781",
     "triport bench --op matmul --backend torch --backend triton-cpu --threads 1",
-    "triport bench --op docs/my_op.py:my_op --json new.json",
+    "triport bench --op docs/my_op.py:my_op --json new.json --csv new.csv",
+    "triport bench --op gelu --markdown -            # for GitHub",
     "triport bench --compare old.json new.json       # exit code 1: a row got slower",
     "triport bench --list",
 )
@@ -41,7 +42,7 @@ def add(parser):
     parser.add_argument("--precision", default="2%", metavar="P", help="measure until the median's 95%% confidence interval is within +-P (default: 2%%)")
     parser.add_argument("--budget", default="2s", metavar="T", help="or until so much time went into a case: 500ms, 60s, 2min (default: 2s)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure first calls (cold, reloaded, in a new process)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row")
+    outputs.add(parser)
     parser.add_argument("--artefacts", type=Path, metavar="DIR", help="with --json: write the page of each right op's machine code and its profile "
                         "there, and name them in the rows")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
@@ -93,7 +94,7 @@ def run(args) -> int:
 
     if args.bundle:
         return _bundle(args)
-    if args.artefacts and not args.json:
+    if args.artefacts and (not args.json or str(args.json) == "-"):
         raise Error("--artefacts goes with --json FILE: the rows there name what it writes")
     if args.target and not args.on:
         raise Error("--target goes with --on; this machine's backends compile for it as it is")
@@ -172,13 +173,13 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
             raise Unavailable(f"backend {name} cannot run here: {reason}")
     if not names:
         backends, variants = [b.name for b in usable if device == "cuda" or b.device != "cuda"], None
-    if args.json and not args.json.parent.is_dir():
-        raise Error(f"--json {args.json}: there is no folder {args.json.parent}")
     if args.artefacts and args.artefacts.exists() and not args.artefacts.is_dir():
         raise Error(f"--artefacts {args.artefacts}: it is a file; name a folder")
-    return _measure(args, plan.Plan(
+    wanted = plan.Plan(
         ops, backends, args.dtype or ["fp32"], args.case, args.sweep, variants, args.mode, args.reps, _share(args.precision), _seconds(args.budget),
-        cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0))
+        cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0)
+    with outputs.opened(args) as results:
+        return _measure(args, wanted, results)
 
 
 def _compare(old: Path, new: Path) -> int:
@@ -196,13 +197,11 @@ def _compare(old: Path, new: Path) -> int:
     return 1 if any(c.is_regression for c in found) else 0
 
 
-def _measure(args, plan) -> int:
+def _measure(args, plan, results) -> int:
     from ..bench import fields, progress, runner
-    from ..bench.results import Results
 
     names = fields.chosen(args.columns, [m for op in plan.ops for m in op.metrics]) if args.columns is not None else None
     plan.items()  # a selection that is empty says so before anything is measured
-    results = Results(args.json)
     stopped = False
     with progress.shown(results.rows) as display:
         try:

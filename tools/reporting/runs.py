@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ...backends.base import Error
 from ...bench import results
+from ...bench.schema import clean
 
 STATUSES = ("ok", "wrong", "failed", "skipped")
-_TEXT = 200  # characters of a name that are kept
 _SHOWN = 6  # rows left out that are named one by one
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:|[/\\]")
 
@@ -61,13 +61,6 @@ def names(paths: list[Path]) -> list[str]:
         seen[name] += 1
         out.append(name if found.count(name) == 1 else f"{name} {seen[name]}")
     return out
-
-
-def clean(text: str, limit: int = _TEXT) -> str:
-    """Text that any file and page can hold: no control characters, no half of a surrogate pair, not longer than `limit`."""
-    text = "".join(c if c.isprintable() else " " for c in text).strip()
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= limit else text[:limit - 3] + "..."
 
 
 def _run(name: str, path: Path, data: dict, page: Path) -> Run:
@@ -162,6 +155,10 @@ def _row(raw) -> dict:
         if not isinstance(raw.get(key), str) or not clean(raw[key]):
             raise _Bad(f"its {key} is {'missing' if key not in raw else 'no text'}")
         row[key] = clean(raw[key])
+    if isinstance(raw.get("mode"), str) and raw["mode"] != "fwd":
+        row["op"] = clean(f"{row['op']} {raw['mode']}")
+    if raw.get("status") == "skipped":
+        raise _Bad(f"it was skipped: {clean(str(raw.get('reason')), 80)}")
     if raw.get("status") not in STATUSES:
         raise _Bad(f"its status is {_shown(raw.get('status'))}, none of {', '.join(STATUSES)}")
     row["device"] = clean(raw["device"]) if isinstance(raw.get("device"), str) else "cpu"

@@ -1,0 +1,71 @@
+"""The files that a command's figures go to: `--json`, `--csv` and `--markdown FILE`, any of them together; `-` is stdout.
+
+Who asks for figures on stdout gets nothing else there: what the command would print goes to stderr then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Callable, Iterator
+
+#: option -> what it writes
+KINDS = {"json": "JSON", "csv": "CSV", "markdown": "a table in GitHub's Markdown"}
+
+
+def add(parser):
+    """The options, of a command whose figures are rows."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row (docs/results.md); - is stdout, here and below")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a line of CSV for each row there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as GitHub's Markdown there")
+
+
+def wanted(args) -> dict[str, Path]:
+    """Option -> file, of those that were given. Raises `Error` for what cannot be written."""
+    from ..backends.base import Error
+    found = {kind: path for kind in KINDS if (path := getattr(args, kind, None)) is not None}
+    seen: dict[str, str] = {}
+    for kind, path in found.items():
+        where = "-" if str(path) == "-" else str(path.resolve())
+        if where in seen:
+            raise Error(f"--{seen[where]} and --{kind} both go to {path}; give each a file of its own")
+        seen[where] = kind
+        if where != "-" and path.is_dir():
+            raise Error(f"--{kind} {path}: it is a folder; name a file")
+        if where != "-" and not path.resolve().parent.is_dir():
+            raise Error(f"--{kind} {path}: there is no folder {path.resolve().parent}")
+    return found
+
+
+@contextlib.contextmanager
+def kept(paths: dict[str, Path]) -> Iterator[Callable]:
+    """Within it, what is printed leaves stdout to the figures, where they go there. It gives `write(made)`: made: option -> a function that makes its
+    text; called with it, what goes to stdout is printed, and files are written."""
+    from ..bench.results import write
+    stdout = sys.stdout
+
+    def put(made: dict[str, Callable[[], str]]):
+        for kind, path in paths.items():
+            if kind not in made:
+                continue
+            if str(path) == "-":
+                print(made[kind]().rstrip("\n"), file=stdout)
+            else:
+                write(path, made[kind]())
+
+    with contextlib.redirect_stdout(sys.stderr) if any(str(p) == "-" for p in paths.values()) else contextlib.nullcontext():
+        yield put
+
+
+@contextlib.contextmanager
+def opened(args) -> Iterator:
+    """The `bench.results.Results` of a run, which writes its files after each row; what goes to stdout is printed at the end, of an interrupted run, too."""
+    from ..bench import flat, report, results
+    makers = {"json": results.text, "csv": flat.as_csv, "markdown": report.markdown}
+    paths = wanted(args)
+    files = {kind: path for kind, path in paths.items() if str(path) != "-"}
+    with kept({k: p for k, p in paths.items() if k not in files}) as put:
+        made = results.Results(files.get("json"), {path: makers[kind] for kind, path in files.items() if kind != "json"})
+        yield made
+        put({kind: lambda make=make: make(made.data()) for kind, make in makers.items() if made.rows})
