@@ -208,7 +208,7 @@ def test_a_gpus_own_time_stands_beside_the_hosts():
     shown = out.export_text()
     assert re.search(r"cuda +4.0 us +2.00x .*60.0 us", shown) and re.search(r"triton-cpu +30.0 us", shown)
     slower = {**data, "rows": [torch_, _gpu_row("cuda", 8e-6, 60e-6)]}
-    change = next(c for c in compare.compare(data, slower) if c.key[3] == "cuda")
+    change = next(c for c in compare.compare(data, slower) if c.key.backend == "cuda")
     assert change.verdict == "slower" and abs(change.ratio - 2) < 0.01
 
 

@@ -4,11 +4,17 @@ import copy
 import json
 import random
 import re
+from pathlib import Path
 
 import pytest
+import results_files
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
 from triport.backends.base import Error
 from triport.bench import changes as compare
-from triport.bench import clock, results
+from triport.bench import changes_report as compare_report
+from triport.bench import clock, results, schema
 from triport.tools.__main__ import main
 
 MACHINE = {"cpu": "X", "threads": 2, "torch": "1", "triton": "1", "LLVM": "1", "python": "3"}
@@ -30,7 +36,7 @@ BASE = {("a", "torch"): 1e-3, ("a", "triton-cpu"): 5e-4, ("b", "torch"): 2e-3, (
 
 
 def verdicts(old, new):
-    return {c.key[::3]: c.verdict for c in compare.compare(old, new)}
+    return {(c.key.op, c.key.backend): c.verdict for c in compare.compare(old, new)}
 
 
 def test_drift_of_the_machine_is_not_a_change():
@@ -45,7 +51,7 @@ def test_drift_of_the_machine_is_not_a_change():
 @pytest.mark.parametrize("factor,verdict", [(1.2, "slower"), (0.8, "faster"), (1.01, "same")])
 def test_a_change_beyond_the_noise(factor, verdict):
     new = {**BASE, ("a", "triton-cpu"): 5e-4 * factor}
-    changes = {c.key[::3]: c for c in compare.compare(made(BASE), made(new, seed=2))}
+    changes = {(c.key.op, c.key.backend): c for c in compare.compare(made(BASE), made(new, seed=2))}
     c = changes["a", "triton-cpu"]
     assert c.verdict == verdict and abs(c.ratio / factor - 1) < 0.02 and 0.03 <= c.band < 0.04 and c.basis == "torch"
     assert changes["b", "triton-cpu"].verdict == "same"
@@ -53,7 +59,7 @@ def test_a_change_beyond_the_noise(factor, verdict):
 
 def test_noisy_rounds_widen_the_band():
     new = {**BASE, ("a", "triton-cpu"): 5e-4 * 1.1}
-    got = {c.key[::3]: c for c in compare.compare(made(BASE, noise=0.3), made(new, noise=0.3, seed=2))}["a", "triton-cpu"]
+    got = {(c.key.op, c.key.backend): c for c in compare.compare(made(BASE, noise=0.3), made(new, noise=0.3, seed=2))}["a", "triton-cpu"]
     assert got.band > 0.12 and got.verdict == "same"
 
 
@@ -61,7 +67,7 @@ def test_files_without_rounds():
     old, new = made(BASE), made({**BASE, ("a", "triton-cpu"): 1e-3})
     for r in old["rows"] + new["rows"]:
         del r["rounds_s"]
-    got = {c.key[::3]: c for c in compare.compare(old, new)}["a", "triton-cpu"]
+    got = {(c.key.op, c.key.backend): c for c in compare.compare(old, new)}["a", "triton-cpu"]
     assert got.basis == "wall" and got.verdict == "slower" and 1.8 < got.ratio < 2.2
 
 
@@ -84,13 +90,14 @@ def test_command(tmp_path, capsys):
     code, text = run(paths["slow"])
     assert code == 1 and "1 slower" in text and "2.0" in text
     code, text = run(paths["wrong"])
-    assert code == 1 and "broken" in text and "threads: 2 before, 16 now" in text
+    assert code == 1 and "broken" in text and "threads: 2 in A, 16 in B" in text
     assert run(paths["other"])[0] == 2 and run(tmp_path / "none.json")[0] == 2
 
 
 @pytest.mark.parametrize("text,said", [
     ("[1, 2]", "its JSON is a list"), ('"text"', "its JSON is a str"), ("null", "its JSON is a NoneType"), ("no JSON", "Expecting value"),
     ("[" * 100000, "recursion"), ('{"rows": []}', "has schema None"), ('{"schema": 3, "machine": {}, "rows": []}', "has schema 3; this version reads 1 and 2"),
+    ('{"schema": true, "machine": {}, "rows": []}', "has schema True"), ('{"schema": [1], "machine": {}, "rows": []}', "has schema a list"),
     ('{"schema": 1, "machine": {}}', "its 'rows' is missing"), ('{"schema": 1, "machine": [], "rows": []}', "its 'machine' is of another kind")])
 def test_what_is_no_results_file(tmp_path, text, said):
     path = tmp_path / "x.json"
@@ -106,15 +113,16 @@ def test_first_launches_are_told_and_not_judged(tmp_path, capsys):
         ours = [r for r in data["rows"] if r["backend"] == "triton-cpu"]
         for row, t in zip(ours, seconds):
             row["first_call_s"] = {"cold": 1.0, "reload": 0.003, "process": t}
-    assert compare.first_launches(old, new) == "first launch of a new process, median of 2: 600.00 ms before, 30.00 ms now"
+    runs = [compare.Run("A", "old.json", old), compare.Run("B", "new.json", new)]
+    assert compare.first_launches(runs) == "first launch of a new process, median of 2: 600.00 ms in A, 30.00 ms in B"
     paths = [tmp_path / "old.json", tmp_path / "new.json"]
     for path, data in zip(paths, (new, old)):  # backwards: slower by far
         path.write_text(json.dumps(data))
     assert main(["bench", "--compare", *map(str, paths)]) == 0
-    assert "30.00 ms before, 600.00 ms now" in capsys.readouterr().out
+    assert "30.00 ms in A, 600.00 ms in B" in capsys.readouterr().out
     for row in old["rows"]:
         row["first_call_s"] = {"cold": 1.0, "disk": 0.003}
-    assert compare.first_launches(old, new) is None
+    assert compare.first_launches(runs) is None
 
 
 def test_a_board_against_a_laptop():
@@ -126,10 +134,199 @@ def test_a_board_against_a_laptop():
     laptop = {"machine": {"cpu": "L"}, "rows": rows("torch", 1e-3, 1e-3) + rows("triton-cpu", 1e-3, 1e-3)}
     board = {"machine": {"cpu": "L", "board": {"runner": "ssh:k1", "cpu": "spacemit,x60", "target": "spacemit-x60"}}, "rows": rows("spine", 5e-3, 5e-3)}
     (change,) = compare.compare(laptop, board)
-    assert (change.verdict, round(change.ratio, 6), change.is_regression, change.key[3]) == ("slower", 5.0, False, "spine")
-    assert compare.differences(laptop, board) == ["kernels ran on: this machine before, ssh:k1 (spacemit,x60, spacemit-x60) now"]
+    assert (change.verdict, round(change.ratio, 6), change.is_regression, change.key.backend) == ("slower", 5.0, False, "spine")
+    assert compare.differences(laptop, board) == ["kernels ran on: this machine in A, ssh:k1 (spacemit,x60, spacemit-x60) in B"]
     board["rows"] = rows("spine", 5e-3, 5e-3, status="wrong")
     assert compare.compare(laptop, board)[0].is_regression
     board["rows"] = rows("spine", 5e-3, 5e-3)
     later = {**board, "rows": rows("spine", 9e-3, 9e-3)}
     assert compare.compare(board, later)[0].is_regression  # one board, twice
+
+
+def screen(result, width):
+    with Console(width=width, record=True, file=open("/dev/null", "w"), legacy_windows=False) as console:
+        compare_report.show(result, console)
+    return console.export_text().splitlines()
+
+
+def three(**more):
+    """A base, one of its kind, and one with a row slower, one missing and one of its own."""
+    slow = made({**BASE, ("b", "triton-cpu"): 2e-3, ("c", "torch"): 1.0}, seed=2)
+    del slow["rows"][2]
+    return compare.beside([("base.json", made(BASE)), ("same.json", made(BASE, seed=1)), ("a long name of a file.json", slow)])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_a_table_fits_its_screen(width):
+    """Each figure of each run is there whole, at any width; runs that have no room beside the others come below."""
+    result = three()
+    lines = screen(result, width)
+    assert all(len(line) <= width for line in lines)
+    titles = [line.split() for line in lines if line.split()[:1] == ["A"] and "noise" in line]
+    assert [t[1] for t in titles] == (["B", "C"] if width < 106 else ["B"]) and (width < 106 or "C/A" in titles[0])
+    headings = [n for n, line in enumerate(lines) if line.strip() == "b  8x8  fp32"]
+    assert len(headings) == len(titles)
+    shown = "\n".join(lines)
+    for letter, changes in result.changes.items():
+        for c in changes:
+            if c.ratio is not None:
+                assert f"{c.ratio:.2f}" in shown and compare_report.time_text(c.new_s) in shown
+    assert "triton-cpu" in shown and "\u2026" not in shown
+    words = " ".join(shown.split())
+    assert "in A and not in C: 1 row (b 8x8 fp32 torch)" in words and "in C and not in A: 1 row (c 8x8 fp32 torch)" in words
+    assert "B against A: 0 slower, 0 broken, 0 faster" in words and "C against A: 1 slower" in words
+
+
+def test_long_names_fold_and_figures_stay():
+    data = [made({("a", "torch"): 1e-3, ("a", "a_variant_with_a_name_" * 4): 1e-3}, seed=n) for n in range(2)]
+    lines = screen(compare.beside(list(zip("xy", data))), 80)
+    assert all(len(line) <= 80 for line in lines) and sum("1.00 ms" in line or "ms" in line for line in lines) >= 2
+    assert "a_variant_with_a_name_" * 4 in "".join(re.findall("[a-z_]{9,}", " ".join(lines)))
+
+
+def test_names_are_text_and_not_markup():
+    data = [made({("[red]a[/]", "[/nonsense]"): 1e-3, ("a\x1b[31m", "torch"): 1.0}, seed=n) for n in range(2)]
+    shown = "\n".join(screen(compare.beside([("[bold]x", data[0]), ("y", data[1])]), 120))
+    assert "[red]a[/]" in shown and "[/nonsense]" in shown and "[bold]x" in shown and "\x1b" not in shown
+
+
+@pytest.mark.parametrize("name", ["markdown", "github"])
+def test_markdown_of_a_comparison(tmp_path, capsys, name):
+    if name not in _formats():
+        pytest.skip(f"there is no --format {name}")
+    paths = results_files.written(tmp_path, a=made(BASE), b=made({**BASE, ("a|b", "torch"): 1.0, ("b", "triton-cpu"): 3e-3}, seed=1))
+    assert main(["bench", "--compare", *map(str, paths), "--format", name]) == 1
+    text = capsys.readouterr().out
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(BASE) and len({line.count("|") for line in lines}) == 1
+    assert "**slower**" in text and "a\\|b" in text
+
+
+def _formats():
+    from triport.tools.__main__ import parser
+    return next(a.choices for a in parser()[0].commands()["bench"]._actions if a.dest == "format")
+
+
+def test_a_comparison_as_data(tmp_path, capsys):
+    """--json and --csv have every row, with and without a partner; on stdout there is nothing else."""
+    slow = made({**BASE, ("b", "triton-cpu"): 3e-3, ("c", "torch"): 1.0}, seed=1)
+    paths = results_files.written(tmp_path, a=made(BASE), b=slow, c=made(BASE, seed=2))
+    table = tmp_path / "t.csv"
+    assert main(["bench", "--compare", *map(str, paths), "--json", "-", "--csv", str(table)]) == 1
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert said["regressions"] == 1 and said["count"]["slower"] == 1 and len(said["rows"]) == 9 and [f["letter"] for f in said["files"]] == ["A", "B", "C"]
+    row = next(r for r in said["rows"] if r["regression"])
+    assert (row["op"], row["backend"], row["mode"], row["verdict"], row["basis"]) == ("b", "triton-cpu", "fwd", "slower", "torch")
+    assert abs(row["ratio"] / 3 - 1) < 0.05 and row["time_s"] > row["base_s"] > 0
+    assert sum(r["verdict"] == "only new" for r in said["rows"]) == 1 and "b  8x8  fp32" in err
+    lines = table.read_text().splitlines()
+    assert len(lines) == 10 and lines[0].split(",") == list(row)
+
+
+def test_modes_are_rows_of_their_own():
+    """A backward that got slower is not held against a forward; a row that names no mode is a forward."""
+    old, new = made({("a", "torch"): 1e-3}), made({("a", "torch"): 1e-3}, seed=1)
+    for data, t in ((old, 2e-3), (new, 4e-3)):
+        back = made({("a", "torch"): t})["rows"][0]
+        data["rows"].append({**back, "mode": "bwd"})
+    new["rows"][0]["mode"] = "fwd"
+    assert {c.key.mode: c.verdict for c in compare.compare(old, new)} == {"fwd": "same", "bwd": "slower"}
+
+
+def test_a_baseline_other_than_torch():
+    """Rows say what they are measured by: twice as slow together with it is no change, and it is the yardstick."""
+    old, new = made({("a", "ours"): 1e-3, ("a", "torch"): 1e-3}), made({("a", "ours"): 2e-3, ("a", "torch"): 2e-3}, seed=1)
+    for r in old["rows"] + new["rows"]:
+        r["baseline"] = "ours"
+    got = {c.key.backend: (c.verdict, c.basis) for c in compare.compare(old, new)}
+    assert got == {"ours": ("yardstick", "wall"), "torch": ("same", "ours")}
+
+
+@pytest.mark.parametrize("status,verdict", [("wrong", "broken"), ("failed", "broken"), ("skipped", "only old")])
+def test_what_was_right(status, verdict):
+    new = made(BASE)
+    new["rows"][1] = {**{k: v for k, v in new["rows"][1].items() if k not in ("wall_s", "rounds_s")}, "status": status}
+    changes = {(c.key.op, c.key.backend): c for c in compare.compare(made(BASE), new)}
+    assert changes["a", "triton-cpu"].verdict == verdict and changes["a", "triton-cpu"].is_regression == (verdict == "broken")
+
+
+def test_rows_twice_and_rows_without_times(tmp_path, capsys):
+    old, new = made(BASE), made(BASE, seed=1)
+    new["rows"].append({**new["rows"][1], "rounds_s": [1.0], "wall_s": {"p20": 1, "p50": 1, "p80": 1}})
+    del new["rows"][3]["wall_s"], new["rows"][3]["rounds_s"]
+    assert main(["bench", "--compare", *map(str, results_files.written(tmp_path, a=old, b=new))]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "b.json has 1 row (a 8x8 fp32 triton-cpu) more than once; the first counts" in out and "1 not timed" in out
+
+
+BAD_ROWS = [
+    (5, "it is 5, not an object"), ({}, "op is missing"), ({"op": 1}, "op is 1, no text"), ({"status": "good"}, "status is 'good', none of ok"),
+    ({"wall_s": [1]}, "wall_s is a list, no summary"), ({"wall_s": {"p20": 1, "p50": 1}}, "wall_s lacks p80"),
+    ({"wall_s": {"p20": 1, "p50": float("nan"), "p80": 1}}, "wall_s.p50 is nan, no number of seconds"), ({"rounds_s": [1.0, -1]}, "rounds_s[1] is -1"),
+    ({"rounds_s": [10**400]}, "rounds_s[0] is a int"), ({"rounds_s": [True]}, "rounds_s[0] is True"), ({"first_call_s": {"process": "x"}}, "first_call_s.process is 'x'"),
+    ({"wall_s": {"p20": 2, "p50": 1, "p80": 3}}, "wall_s has percentiles out of order"), ({"mode": None}, "mode is None, no text")]
+
+
+@pytest.mark.parametrize("change,said", BAD_ROWS, ids=[b[1] for b in BAD_ROWS])
+def test_a_row_that_cannot_be_is_exit_2(tmp_path, capsys, change, said):
+    """A verdict on what is left of a damaged file would be none."""
+    data = made(BASE)
+    data["rows"][1] = change if not isinstance(change, dict) or not change else {**data["rows"][1], **change}
+    assert main(["bench", "--compare", *map(str, results_files.written(tmp_path, a=made(BASE), b=data))]) == 2
+    err = capsys.readouterr().err
+    assert "b.json: its row 2 cannot be read: " + said in err and "Traceback" not in err
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from([10**400, "ok", 1e-3, "torch", "NaN"]),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["p20", "p50", "p80", "process", "runner", "x"]), inner, max_size=4),
+                    max_leaves=6)
+FIELDS = ["op", "case", "dtype", "backend", "mode", "status", "wall_s", "rounds_s", "device_s", "device_rounds_s", "first_call_s", "baseline", "noisy", "error",
+          "metrics"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_a_file_holds_there_is_no_traceback(tmp_path_factory, data):
+    """Any JSON in the place of any field of any file: a comparison, or a sentence and exit code 2."""
+    sides = [made(BASE), made(BASE, seed=1)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        side = data.draw(st.integers(0, 1))
+        target = sides[side]
+        where = data.draw(st.sampled_from(["file", "machine", "row", "field", "field", "field"]))
+        value = data.draw(JSON)
+        if not isinstance(target, dict):
+            continue
+        if where == "file" and data.draw(st.booleans()):
+            sides[side] = value
+        elif where == "file":
+            target[data.draw(st.sampled_from(["schema", "machine", "rows", "complete"]))] = value
+        elif where == "machine" and isinstance(target.get("machine"), dict):
+            target["machine"][data.draw(st.sampled_from(["cpu", "board", "threads", "torch"]))] = value
+        elif isinstance(target.get("rows"), list) and target["rows"]:
+            n = data.draw(st.integers(0, len(target["rows"]) - 1))
+            if where == "row":
+                target["rows"][n] = value
+            elif isinstance(target["rows"][n], dict):
+                target["rows"][n][data.draw(st.sampled_from(FIELDS))] = value
+    folder = tmp_path_factory.getbasetemp()
+    paths = results_files.written(folder, **{f"fuzzed-{k}": side for k, side in enumerate(sides)})
+    assert main(["bench", "--compare", *map(str, paths), "--json", str(folder / "fuzzed-out.json"), "--markdown", str(folder / "fuzzed-out.md")]) in (0, 1, 2)
+
+
+def test_bad_input_is_exit_2_and_ours_is_3(tmp_path, capsys, monkeypatch):
+    """A list, an empty one, other JSON, a missing file, one file alone: 2. What triport does wrong: 3, and never the 1 of a slower row."""
+    good, empty, other = results_files.written(tmp_path, good=made(BASE), empty="[]", other='{"a": 1}')
+    for files in ((good, empty), (empty, empty), (good, other), (good, tmp_path / "none.json"), (good,), (good, tmp_path)):
+        assert main(["bench", "--compare", *map(str, files)]) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith("triport bench: ") and len(said.err.splitlines()) == 1 and not said.out
+    monkeypatch.setattr(compare, "_change", lambda *a: 1 / 0)
+    assert main(["bench", "--compare", str(good), str(good)]) == 3
+    assert capsys.readouterr().err.splitlines()[-1].startswith("triport bench: internal error: ZeroDivisionError: division by zero")
+
+
+def test_spine_is_no_format_of_a_comparison(tmp_path, capsys):
+    good, = results_files.written(tmp_path, good=made(BASE))
+    assert main(["bench", "--compare", str(good), str(good), "--format", "spine"]) == 2
+    assert "--format spine is of a run" in capsys.readouterr().err

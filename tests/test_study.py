@@ -115,7 +115,7 @@ def test_rows_are_a_benchmarks(tmp_path, seed):
     assert torch_row["speedup"] == 1
     assert product["speedup"] == statistics.median(t / p for t, p in zip(torch_row["rounds_s"], product["rounds_s"], strict=True))
     assert product["gb_per_s"] > 0 and product["tflop_per_s"] > 0 and product["roofline"] > 0 and product["peak_bytes"] >= 33 * 7 * 4
-    changes = {c.key[3]: c.verdict for c in compare.compare(data, data)}
+    changes = {c.key.backend: c.verdict for c in compare.compare(data, data)}
     assert changes == {"torch": "yardstick", "product": "same", "zeros": "not right in either"}
     worse = copy.deepcopy(data)
     worse["rows"][1]["status"] = "wrong"

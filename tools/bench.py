@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -47,9 +48,9 @@ def add(parser):
                         "there, and name them in the rows")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
     _printing(parser)
-    parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD.json", "NEW.json"),
-                        help="compare two results files row by row, with a noise band from their rounds; exit 1 where a row is slower "
-                             "beyond it, or no longer right")
+    parser.add_argument("--compare", nargs="+", type=Path, metavar="FILE.json",
+                         help="hold results files against the first of them row by row, with a noise band from their rounds; exit 1 where a row is "
+                              "slower beyond it, or no longer right")
     parser.add_argument("--list", action="store_true", help="list ops, cases, dtypes and backends, and stop")
 
 
@@ -67,7 +68,7 @@ def _printing(parser):
 
 def run(args) -> int:
     if args.compare:
-        return _compare(*args.compare)
+        return _compare(args)
     from ..backends import BACKENDS, available
     from ..backends.base import Error, suggest
     from ..ops import registry
@@ -182,19 +183,23 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
         return _measure(args, wanted, results)
 
 
-def _compare(old: Path, new: Path) -> int:
+def _compare(args) -> int:
     from rich.console import Console
 
-    from ..bench import changes, results
+    from ..backends.base import Error
+    from ..bench import changes, changes_report, results
 
-    before, after = results.load(old), results.load(new)
-    found = changes.compare(before, after)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    changes.show(found, changes.differences(before, after), console)
-    launches = changes.first_launches(before, after)
-    if launches:
-        console.print(launches, highlight=False)
-    return 1 if any(c.is_regression for c in found) else 0
+    if args.format == "spine":
+        raise Error("--format spine is of a run; --compare prints a table or markdown")
+    with outputs.kept(outputs.wanted(args)) as put:
+        result = changes.beside([(str(path), results.load(path)) for path in args.compare])
+        if args.format == "table":
+            changes_report.show(result, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120))
+        else:
+            print(changes_report.markdown(result))
+        put({"json": lambda: results.text(changes_report.data(result)), "csv": lambda: changes_report.as_csv(result),
+             "markdown": lambda: changes_report.markdown(result) + "\n"})
+    return exits.WRONG if result.regressions else exits.GOOD
 
 
 def _measure(args, plan, results) -> int:
