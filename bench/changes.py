@@ -82,6 +82,7 @@ def beside(runs: list[tuple[str, dict]]) -> Comparison:
     for run in others:
         out.changes[run.letter] = compare(base.data, run.data, base.name, run.name)
         out.remarks += [f"not the same: {what}" for what in differences(base.data, run.data, run.letter)]
+    out.remarks += [f"{run.letter}'s machine was busy: {clean(busy)}" for run in out.runs if isinstance(busy := run.data["machine"].get("busy"), str)]
     out.remarks += [f"{run.letter} was interrupted: rows that would have followed are missing" for run in out.runs if run.data.get("complete") is False]
     return out
 

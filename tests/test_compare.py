@@ -326,7 +326,17 @@ def test_bad_input_is_exit_2_and_ours_is_3(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines()[-1].startswith("triport bench: internal error: ZeroDivisionError: division by zero")
 
 
-def test_spine_is_no_format_of_a_comparison(tmp_path, capsys):
+def test_what_runs_say_of_themselves():
+    """A busy machine, a noisy figure and an interruption are told beside the verdicts."""
+    old, new = made(BASE), made(BASE, seed=1)
+    new["machine"]["busy"], new["complete"], old["rows"][1]["noisy"] = "two other processes ran", False, "its spread is 40 %"
+    said = compare_report.remarks(compare.beside([("old", old), ("new", new)]))
+    assert said[:2] == ["B's machine was busy: two other processes ran", "B was interrupted: rows that would have followed are missing"]
+    assert said[2] == "A or B says itself that a figure is noisy: 1 row (a 8x8 fp32 triton-cpu)"
+
+
+@pytest.mark.parametrize("options,said", [(["--format", "spine"], "--format spine is of a run"), (["--op", "softmax"], "--op is of a run")])
+def test_options_that_are_of_a_run(tmp_path, capsys, options, said):
     good, = results_files.written(tmp_path, good=made(BASE))
-    assert main(["bench", "--compare", str(good), str(good), "--format", "spine"]) == 2
-    assert "--format spine is of a run" in capsys.readouterr().err
+    assert main(["bench", "--compare", str(good), str(good), *options]) == 2
+    assert said in capsys.readouterr().err

@@ -52,6 +52,15 @@ def test_an_interrupted_run_says_so(tmp_path, capsys):
     assert said in (tmp_path / "r.html").read_text() and said in capsys.readouterr().err
 
 
+def test_schema_2(tmp_path):
+    """A backward is an op of its own beside the forward; what was skipped is said, with its reason."""
+    data = made() | {"schema": 2}
+    data["rows"] += [row(backend=b, mode="bwd", t=1e-3) for b in ("torch", "triton-cpu")]
+    data["rows"][4] |= {"status": "skipped", "reason": "there is no GPU"}
+    run, = read(tmp_path, x=data)
+    assert [r["op"] for r in run.rows[-2:]] == ["softmax bwd"] * 2 and run.remarks == ["Row 5 is left out: it was skipped: there is no GPU."]
+
+
 @pytest.mark.parametrize("change,said", [
     ({"wall_s": {"p20": 1, "p50": "12", "p80": 13}}, "wall_s.p50 is '12', which is no number"), ({"wall_s": None}, "it has no wall_s"),
     ({"wall_s": {"p20": 1.0, "p50": math.nan, "p80": 2.0}}, "wall_s.p50 is nan"), ({"wall_s": {"p20": 2.0, "p50": 1.0, "p80": 3.0}}, "out of order"),

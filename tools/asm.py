@@ -9,6 +9,8 @@ from pathlib import Path
 
 _FILES = (".s", ".S", ".asm", ".ptx", ".o", ".so", ".obj", ".cubin", ".hsaco", ".sass", ".amdgcn")
 
+from . import exits
+
 EXAMPLES = (
     "triport asm softmax --target spacemit-x60",
     "triport asm kernels.py:add_kernel --target sm_90 --arg 'x_ptr=fp32[16]' --arg n=i32:16 --const BLOCK=1024",
@@ -101,7 +103,7 @@ def _judge(reports, required) -> int:
     if required and not failed:
         for r in reports:
             print(f"{r.code.name} [{r.code.target}]: {len(r.hot)} hot loop{'s' if len(r.hot) != 1 else ''} as required, {r.verdict}", file=sys.stderr)
-    return 1 if failed else 0
+    return exits.WRONG if failed else exits.GOOD
 
 
 def _stage(codes, args) -> int:

@@ -191,6 +191,9 @@ def _compare(args) -> int:
 
     if args.format == "spine":
         raise Error("--format spine is of a run; --compare prints a table or markdown")
+    for name in ("op", "backend", "case", "dtype", "on", "bundle", "artefacts"):
+        if getattr(args, name, None):
+            raise Error(f"--{name} is of a run; --compare holds whole files against each other")
     with outputs.kept(outputs.wanted(args)) as put:
         result = changes.beside([(str(path), results.load(path)) for path in args.compare])
         if args.format == "table":

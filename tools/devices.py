@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from . import exits
+
 EXAMPLES = (
     "triport devices",
     "triport devices --json",
@@ -59,7 +61,7 @@ def run(args) -> int:
             if r["versions"]:
                 print("    versions  " + ", ".join(f"{k} {v}" for k, v in r["versions"].items()))
             print(f"    {'proof' if 'proof' in r else 'reason':9} {r.get('proof') or r.get('reason')}")
-    return 1 if any(r["status"] in ("wrong", "failed") for r in rows) else 0
+    return exits.WRONG if any(r["status"] in ("wrong", "failed") for r in rows) else exits.GOOD
 
 
 def _board(args) -> int:
@@ -81,4 +83,4 @@ def _board(args) -> int:
                            ("copy", f"{board['bytes_per_s'] / 1e9:.2f} GB/s"), ("target", board["target"]), ("proof", proof.get("proof") or proof.get("reason"))):
             if text:
                 print(f"    {name:9} {text}")
-    return 1 if proof["status"] in ("wrong", "failed") else 0
+    return exits.WRONG if proof["status"] in ("wrong", "failed") else exits.GOOD
