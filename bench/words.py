@@ -78,6 +78,8 @@ def _noise(rows: list[dict]) -> list[str]:
     rest = sum(map(len, list(places.values())[_NAMED:]))
     why = next((r for r in mine if r.get("noisy")), None)
     reason = f" Why, of {where(why)} on {plain(why['backend'])}: {plain(why['noisy']).rstrip('.')}." if why else ""
+    if len(mine) == timed > 1:
+        return [f"All {timed} rows are noisy, not to be relied on.{reason}"]
     return [f"{len(mine)} of {timed} rows {'is' if len(mine) == 1 else 'are'} noisy, not to be relied on: {'; '.join(named)}"
             + f"; and {rest} more" * bool(rest) + "." + reason]
 
@@ -112,7 +114,7 @@ def against(backend: str, base: str, rows: list[dict]) -> str:
     if len(known) == 1:
         return f"{name}: {ratio(high)} {other}'s speed ({where(best)}{', noisy' * noisy})."
     said = (f"{name}: {ratio(geomean([x for _, x in known]))} {other}'s speed, the geometric mean of {len(known)} rows"
-            + (f", {noisy} of them noisy" if noisy else ""))
+            + (f", {'all' if noisy == len(known) else noisy} of them noisy" if noisy else ""))
     if len(sound) == 1:
         return said + f"; {ratio(high)} where it is not noisy ({where(best)})."
     return said + f"; best {ratio(high)} ({where(best)}), worst {ratio(low)} ({where(worst)})."
