@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from triport.backends.base import Error
 from triport.bench import fields, progress, screen, units, words
+from triport.tools import asm
 
 WIDTHS = (80, 100, 120, 200)
 
@@ -228,10 +229,11 @@ def test_figures():
 
 def test_width_away_from_a_terminal(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert screen.console().width == 120
+    assert screen.console().width == 120 and asm._console().width == 200
     for told, width in (("80", 80), ("200", 200), ("none", 120), ("0", 120)):
         monkeypatch.setenv("COLUMNS", told)
         assert screen.console().width == width
+        assert asm._console().width == (width if told.isdigit() and int(told) else 200)
 
 
 SCRIPT = """import sys; sys.path[:0] = [{tests!r}]

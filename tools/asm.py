@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -93,7 +94,8 @@ def run(args) -> int:
 
 def _console():
     from rich.console import Console
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    told = os.environ.get("COLUMNS", "")
+    return Console(width=None if sys.stdout.isatty() or told.isdigit() and int(told) else 200, highlight=False)
 
 
 def _judge(reports, required) -> int:
