@@ -1,10 +1,12 @@
 """Benchmark runs side by side, the first being what others are held against: each row's time over its time there, and whether it moved by more than
 its rounds did.
 
-Machines drift between runs, so where both runs have the baseline (`torch`, where rows name no other) of a row, the row's time is taken as a multiple of
-the baseline's in the same round; candidates took turns, so what slowed one slowed the other. The baseline's own row is then the yardstick
+Machines drift between runs, so where both runs have the baseline (`torch`, where rows name no other) of a row, the row's time is taken as a multiple
+of the baseline's in the same round; candidates took turns, so what slowed one slowed the other. The baseline's own row is then the yardstick
 and not judged. The noise band of a row is the spread of its rounds: half the distance from the 20th to the 80th percentile of the logarithms, of both
 runs together (root of the sum of squares), and at least `FLOOR`: the medians of two runs of one build differ by about that on a quiet machine.
+Where a median moved by more than that and the medians' 95 % confidence intervals still overlap, as rounds of two kinds make them do (a busy machine),
+the verdict is "noisy": nobody can tell.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from .schema import Key, clean
 
 FLOOR = 0.03
 #: what a row can be; what has no partner: "only old", "only new"
-VERDICTS = ("same", "faster", "slower", "yardstick", "broken", "mended", "not right in either", "not timed", "only old", "only new")
+VERDICTS = ("same", "faster", "slower", "noisy", "yardstick", "broken", "mended", "not right in either", "not timed", "only old", "only new")
 
 
 @dataclass
 class Change:
     """One row of two runs. ratio: new time / old time (below 1 is faster); band: e.g. 0.05 is 5 % either way; basis: the baseline's name
-    where times were multiples of its, else "wall"; verdict: same, faster, slower, yardstick (the baseline's, which others are measured by),
+    where times were multiples of its, else "wall"; verdict: same, faster, slower, noisy (moved, and nobody can tell), yardstick (the baseline's, which others are measured by),
     broken (right before, not now), mended, only old, only new, not right in either, or not timed; noisy: what a run said against its own figure."""
 
     key: Key
@@ -71,8 +73,8 @@ class Comparison:
 
 
 def beside(runs: list[tuple[str, dict]]) -> Comparison:
-    """The comparison of results [(name, data)], two or more, with the first. Raises `Error` where one has no row in common with it, or rows that cannot
-    be read."""
+    """The comparison of results [(name, data)], two or more, with the first. Raises `Error` where one has no row in common with it, or rows that
+    cannot be read."""
     if len(runs) < 2:
         raise Error(f"--compare takes two results files or more, not {len(runs)}")
     out = Comparison([Run(_letter(n), clean(name), data) for n, (name, data) in enumerate(runs)])
@@ -83,7 +85,9 @@ def beside(runs: list[tuple[str, dict]]) -> Comparison:
         out.changes[run.letter] = compare(base.data, run.data, base.name, run.name)
         out.remarks += [f"not the same: {what}" for what in differences(base.data, run.data, run.letter)]
     out.remarks += [f"{run.letter}'s machine was busy: {clean(busy)}" for run in out.runs if isinstance(busy := run.data["machine"].get("busy"), str)]
-    out.remarks += [f"{run.letter} was interrupted: rows that would have followed are missing" for run in out.runs if run.data.get("complete") is False]
+    for run in out.runs:
+        if run.data.get("complete") is False:
+            out.remarks.append(f"{run.letter} was interrupted: rows that would have followed are missing")
     return out
 
 
@@ -101,6 +105,16 @@ def _logs(row: dict, base: dict | None, key: str) -> list[float] | None:
         return [math.log(t) for t in rounds]
     against = base.get(key) or []
     return [math.log(t / u) for t, u in zip(rounds, against)] if len(against) == len(rounds) else None
+
+
+def _interval(values: list[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of a median by order statistics; of fewer than six values all that there is."""
+    ordered, n = sorted(values), len(values)
+    out, missed = 0, 2 / 2**n  # how often the median lies beyond the outermost values
+    while out + 1 < n / 2 and missed + 2 * math.comb(n, out + 1) / 2**n <= 0.05:
+        out += 1
+        missed += 2 * math.comb(n, out) / 2**n
+    return ordered[out], ordered[n - 1 - out]
 
 
 def board(data: dict) -> dict:
@@ -157,7 +171,8 @@ def _change(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
     x_logs, y_logs = map(clock.summary, logs)
     change = y_logs["p50"] - x_logs["p50"]
     band = max(FLOOR, math.hypot(*((s["p80"] - s["p20"]) / 2 for s in (x_logs, y_logs))))
-    verdict = "yardstick" if not judged else "slower" if change > band else "faster" if change < -band else "same"
+    apart = (_interval(logs[1])[0] > _interval(logs[0])[1]) if change > 0 else (_interval(logs[1])[1] < _interval(logs[0])[0])
+    verdict = "yardstick" if not judged else "same" if abs(change) <= band else "noisy" if not apart else "slower" if change > 0 else "faster"
     return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"],
                   noisy=clean(x.get("noisy") or y.get("noisy") or ""))
 
@@ -179,7 +194,8 @@ def differences(old: dict, new: dict, letter: str = "B") -> list[str]:
 
 def first_launches(runs: list[Run]) -> str | None:
     """What first launches in new processes took, over the rows where all runs measured one; one sample each, so nothing is judged."""
-    found = [{k: r["first_call_s"]["process"] for k, r in schema.rows(run.data, run.name)[0].items() if "process" in r.get("first_call_s", {})} for run in runs]
+    found = [{k: r["first_call_s"]["process"] for k, r in schema.rows(run.data, run.name)[0].items() if "process" in r.get("first_call_s", {})}
+             for run in runs]
     shared = set.intersection(*(set(f) for f in found))
     if not shared:
         return None

@@ -15,7 +15,7 @@ from . import schema
 from .changes import Change, Comparison, first_launches
 from .report import time_text
 
-_COLOURS = {"slower": "red", "broken": "red", "faster": "green", "mended": "green"}
+_COLOURS = {"slower": "red", "broken": "red", "faster": "green", "mended": "green", "noisy": "bright_black"}
 _SPARE = 30  # characters of a line that are not a run's own columns: the backend's name, the base's time
 _EACH = 38  # and those of a run
 _NAMED = 3
@@ -116,7 +116,7 @@ def words(result: Comparison) -> list[str]:
         out.append(launches)
     for letter, changes in result.changes.items():
         count = {v: sum(c.verdict == v for c in changes) for v in ("slower", "broken", "faster", "same")}
-        more = {v: n for v in ("mended", "not right in either", "not timed") if (n := sum(c.verdict == v for c in changes))}
+        more = {v: n for v in ("noisy", "mended", "not right in either", "not timed") if (n := sum(c.verdict == v for c in changes))}
         out.append(f"{letter} against A: " + ", ".join(f"{n} {v}" for v, n in (count | more).items()))
     return out
 
@@ -147,13 +147,14 @@ def flat(result: Comparison) -> list[dict]:
     """One flat object for each row of each run but the first; what docs/results.md lists."""
     names = {r.letter: r.name for r in result.runs}
     return [{"against": result.runs[0].name, "file": names[letter], **c.key._asdict(), "verdict": c.verdict, "ratio": c.ratio, "band": c.band,
-             "basis": c.basis or None, "base_s": c.old_s, "time_s": c.new_s, "noisy": c.noisy or None, "across": c.across, "regression": c.is_regression}
+             "basis": c.basis or None, "base_s": c.old_s, "time_s": c.new_s, "noisy": c.noisy or None, "across": c.across,
+             "regression": c.is_regression}
             for letter, changes in result.changes.items() for c in changes]
 
 
 def data(result: Comparison) -> dict:
     """The comparison as `--json` has it."""
-    count = {v: sum(c.verdict == v for changes in result.changes.values() for c in changes) for v in ("slower", "broken", "faster", "same")}
+    count = {v: sum(c.verdict == v for changes in result.changes.values() for c in changes) for v in ("slower", "broken", "faster", "same", "noisy")}
     return {"comparison": schema.VERSION, "files": [{"letter": r.letter, "name": r.name, "rows": len(r.data["rows"])} for r in result.runs],
             "regressions": len(result.regressions), "count": count, "remarks": remarks(result), "words": words(result), "rows": flat(result)}
 

@@ -15,7 +15,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     **{f"speedup_ci_{end}": ("speedup_ci", n) for n, end in enumerate(("low", "high"))},
     "speedup_is": ("speedup_is",), "noisy": ("noisy",), "bytes": ("bytes",), "flops": ("flops",), "gb_per_s": ("gb_per_s",),
     "tflop_per_s": ("tflop_per_s",), "roofline": ("roofline",),
-    **{f"first_call_{kind}_s": ("first_call_s", kind) for kind in ("cold", "reload", "process", "here")}, "peak_bytes": ("peak_bytes",), "reason": ("reason",)}
+    **{f"first_call_{kind}_s": ("first_call_s", kind) for kind in ("cold", "reload", "process", "here")},
+    "peak_bytes": ("peak_bytes",), "reason": ("reason",)}
 
 
 def _at(row, path: tuple):
@@ -30,15 +31,15 @@ def _at(row, path: tuple):
 
 
 def as_csv(data: dict) -> str:
-    """The rows of results `data` as CSV (RFC 4180, but lines end in one line feed): a heading line, `COLUMNS`, then a column `metric_NAME` for each metric
-    that an op has of its own, and the machine's name and the run's time in the last columns."""
+    """The rows of results `data` as CSV (RFC 4180, but lines end in one line feed): a heading line, `COLUMNS`, then a column `metric_NAME` for each
+    metric that an op has of its own, and the machine's name and the run's time in the last columns."""
     metrics = sorted({name for r in data["rows"] for name in r.get("metrics") or {}})
     machine = data["machine"]
+    where = (machine.get("board") or {}).get("runner") or machine.get("gpu") or machine.get("cpu")
     out = io.StringIO()
     w = csv.writer(out, lineterminator="\n")
     w.writerow([*COLUMNS, *(f"metric_{m}" for m in metrics), "machine", "time"])
     for r in data["rows"]:
         values = [_at({"mode": "fwd", "baseline": "torch", **r}, path) for path in COLUMNS.values()]
-        board = machine.get("board") or {}
-        w.writerow([*values, *((r.get("metrics") or {}).get(m) for m in metrics), board.get("runner") or machine.get("gpu") or machine.get("cpu"), machine.get("time")])
+        w.writerow([*values, *((r.get("metrics") or {}).get(m) for m in metrics), where, machine.get("time")])
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""What a results file holds, and rows read as data: files come from other machines, versions and hands, so each field that is used is looked at first.
+"""What a results file holds, and rows read as data: files come from other machines, versions and hands, so each field that is used is looked at.
 
 docs/results.md says what every field is, docs/results.schema.json the same to programs. To add a field write it there, in both; and here where
 something reads it.
@@ -91,7 +91,8 @@ def _status(value) -> str | None:
 
 #: fields that a comparison uses -> what is wrong with a value, or None; those that must be there
 _USED: dict[str, Callable] = {"op": _text, "case": _text, "dtype": _text, "backend": _text, "mode": _text, "status": _status, "wall_s": _summary,
-                              "baseline": _text, "device_s": _summary, "rounds_s": _times, "device_rounds_s": _times, "first_call_s": _first, "noisy": _text}
+                              "baseline": _text, "device_s": _summary, "rounds_s": _times, "device_rounds_s": _times, "first_call_s": _first,
+                              "noisy": _text}
 _NEEDED = ("op", "case", "dtype", "backend", "status")
 
 
@@ -107,7 +108,10 @@ def wrong(row) -> str | None:
     for name in _NEEDED:
         if name not in row:
             return f"{name} is missing"
-    return next((f"{name}{'' if said[0] in '.[' else ' '}{said}" for name, check in _USED.items() if name in row and (said := check(row[name]))), None)
+    for name, check in _USED.items():
+        if name in row and (said := check(row[name])):
+            return f"{name}{'' if said[0] in '.[' else ' '}{said}"
+    return None
 
 
 def rows(data: dict, name: str) -> tuple[dict[Key, dict], list[str]]:

@@ -63,6 +63,26 @@ def test_noisy_rounds_widen_the_band():
     assert got.band > 0.12 and got.verdict == "same"
 
 
+def test_rounds_of_two_kinds_are_no_regression(tmp_path, capsys):
+    """A busy machine: the baseline takes one time or fifty times as long, and medians fall on either side. Nobody can tell, and the exit code is 0."""
+    def rows(torch_rounds):
+        out = made({("a", "torch"): 1e-4, ("a", "triton-cpu"): 1e-4})
+        for r, rounds in zip(out["rows"], (torch_rounds, [1e-4] * 5)):
+            r |= {"rounds_s": rounds, "wall_s": clock.summary(rounds)}
+        return out
+
+    old, new = rows([5e-3, 5e-3, 5e-3, 4.9e-3, 1e-4]), rows([1e-4, 1.1e-4, 1e-4, 1e-4, 5e-3])
+    change = next(c for c in compare.compare(old, new) if c.key.backend == "triton-cpu")
+    assert change.ratio > 1 + 10 * change.band and change.verdict == "noisy" and not change.is_regression
+    assert main(["bench", "--compare", *map(str, results_files.written(tmp_path, a=old, b=new))]) == 0
+    assert "0 slower, 0 broken, 0 faster, 0 same, 1 noisy" in capsys.readouterr().out
+
+
+def test_intervals_of_a_median():
+    """Order statistics, as in tables: of 5 values all, of 6 all, of 9 the 2nd to the 8th, of 10 the 2nd to the 9th, of 20 the 6th to the 15th."""
+    assert [compare._interval(list(range(1, n + 1))) for n in (1, 2, 5, 6, 9, 10, 20)] == [(1, 1), (1, 2), (1, 5), (1, 6), (2, 8), (2, 9), (6, 15)]
+
+
 def test_files_without_rounds():
     old, new = made(BASE), made({**BASE, ("a", "triton-cpu"): 1e-3})
     for r in old["rows"] + new["rows"]:

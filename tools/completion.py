@@ -24,7 +24,7 @@ def names() -> dict[str, list[str]]:
 
 
 def script(parser, shell: str) -> str:
-    """The script for a shell ("bash", "zsh", "fish") that completes the commands of `parser`, which it changes. Raises `Error` where shtab is not there."""
+    """The script for a shell ("bash", "zsh", "fish") that completes the commands of `parser`, which it changes. Raises `Error` without shtab."""
     try:
         import shtab
     except ModuleNotFoundError:

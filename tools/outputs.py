@@ -16,7 +16,7 @@ KINDS = {"json": "JSON", "csv": "CSV", "markdown": "a table in GitHub's Markdown
 
 def add(parser):
     """The options, of a command whose figures are rows."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row (docs/results.md); - is stdout, here and below")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, row by row (docs/results.md); - is stdout")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a line of CSV for each row there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as GitHub's Markdown there")
 
@@ -60,7 +60,7 @@ def kept(paths: dict[str, Path]) -> Iterator[Callable]:
 
 @contextlib.contextmanager
 def opened(args) -> Iterator:
-    """The `bench.results.Results` of a run, which writes its files after each row; what goes to stdout is printed at the end, of an interrupted run, too."""
+    """The `bench.results.Results` of a run, which writes its files after each row; stdout gets its part at the end, of an interrupted run, too."""
     from ..bench import flat, report, results
     makers = {"json": results.text, "csv": flat.as_csv, "markdown": report.markdown}
     paths = wanted(args)

@@ -21,8 +21,11 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
     def _fill_text(self, text, width, indent):
         # Line by line: a list stays one, and what a line has too much goes below it.
-        return "\n".join(textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent + " " * (len(line) - len(line.lstrip()) + 2 * (line[:1] == " ")))
-                         for line in text.splitlines())
+        def wrapped(line: str) -> str:
+            below = len(line) - len(line.lstrip())
+            return textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent + " " * (below and below + 2))
+
+        return "\n".join(map(wrapped, text.splitlines()))
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         return self.commands().get(name, self)
 
     def _refuse_unknown(self, args: list[str]):
-        """Ends with a sentence for a long option that this parser lacks: before anything else is found to be missing, as the typing error is the cause."""
+        """Ends with a sentence for a long option that this parser lacks: before anything is found to be missing, of which that is the cause."""
         rest = any(a.nargs in (argparse.REMAINDER, argparse.PARSER) for a in self._actions)
         known = self._option_string_actions
         for text in args:
@@ -73,8 +76,9 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action, value):
         if action.choices is not None and value not in action.choices:
-            what = "command" if isinstance(action, argparse._SubParsersAction) else f"{'/'.join(action.option_strings) or action.dest}"
-            self.error(_unknown(what, str(value), list(action.choices)) if what == "command" else f"{what}: {_unknown('value', str(value), action.choices)}")
+            if isinstance(action, argparse._SubParsersAction):
+                self.error(_unknown("command", str(value), action.choices))
+            self.error(f"{'/'.join(action.option_strings) or action.dest}: {_unknown('value', str(value), action.choices)}")
 
 
 def _unknown(kind: str, name: str, known) -> str:
