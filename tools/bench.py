@@ -11,6 +11,8 @@ from . import exits, outputs
 
 EXAMPLES = (
     "triport bench --op softmax --case 1823x781",
+    "triport bench --op matmul --case 700x300,N=500 --dtype fp64      # sizes of your own",
+    "triport bench --op softmax --sweep N=256..4096:x2 --mode fwd+bwd",
     "triport bench --op matmul --backend torch --backend triton-cpu --threads 1",
     "triport bench --op docs/my_op.py:my_op --json new.json --csv new.csv",
     "triport bench --op gelu --markdown -            # for GitHub",

@@ -16,7 +16,7 @@ def names() -> dict[str, list[str]]:
     from ..backends import BACKENDS
     from ..bench.models import MODELS
     from ..ops import registry
-    from ..ops.common import DTYPES
+    from ..ops.records import DTYPES
     from .inspector import targets
 
     return {"op": list(registry.NAMES), "backend": list(BACKENDS), "against": list(BACKENDS), "dtype": list(DTYPES), "target": targets.names(),

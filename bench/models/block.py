@@ -16,7 +16,7 @@ from triton import next_power_of_2
 from ..clock import summary
 from ..changes import FLOOR
 from ..study import Study
-from ...ops.common import traffic
+from ...ops.records import traffic
 from . import common
 from .variants import Variants, launching, of_size
 

@@ -10,7 +10,7 @@ import torch
 
 from ...backends.base import Error, suggest
 from ...ops import registry
-from ...ops.common import DTYPES, Case
+from ...ops.records import DTYPES, Case
 from .. import fields, report, study
 from ..results import Results
 from ..study import Study

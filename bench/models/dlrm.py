@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from ... import ops
 from ...backends.base import Error
-from ...ops.common import TOLERANCE
+from ...ops.records import TOLERANCE
 from ..study import Study
 from . import common
 from .clicks import DENSE, SPARSE, Clicks

@@ -11,7 +11,7 @@ import torch
 
 from ...backends.base import Error, suggest
 from ...ops import registry
-from ...ops.common import DTYPES
+from ...ops.records import DTYPES
 from . import common
 from .variants import Variants, of_size
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from ... import ops
 from ...backends.base import Error, suggest
-from ...ops.common import TOLERANCE
+from ...ops.records import TOLERANCE
 from .. import scaling
 from ..study import Study
 from . import common
