@@ -31,20 +31,22 @@ def names(device: str) -> list[str]:
     return [n for n, t in searches().items() if n == "matmul" or (t.cuda_candidates if device == "cuda" else t.candidates)]
 
 
-def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: str = "cpu", texts: list[str] = []) -> object | None:
+def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: str = "cpu", texts: list[str] = [],
+           sweeps: list[str] = []) -> object | None:
     """The tiles to use, or None where the default is as good. `say` takes a line for every candidate; device: cpu, cuda, or board, the one that
-    backend spine has. texts: the op's cases to search over (`ops.cases`; default: its own). Raises `Error` where a candidate's result is wrong."""
+    backend spine has. texts, sweeps: the cases to search over (`ops.cases`; default: the
+    op's own). Raises `Error` where a candidate's result is wrong."""
     tiles = searches()[name]
     if name == "matmul":
-        if texts:
-            raise Error("--case does not go with matmul: its tiles' speeds are measured one by one, whatever the sizes")
+        if texts or sweeps:
+            raise Error("--case and --sweep do not go with matmul: its tiles' speeds are measured one by one, whatever the sizes")
         return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say, device)
     op = registry.get(next(n for n in sorted(registry.NAMES, key=len, reverse=True) if name.startswith(n)))
     default, more = (tiles.cuda, tiles.cuda_candidates) if device == "cuda" else (tiles.cpu, tiles.candidates)
     candidates = [default, *(c for c in more if c != default)]
     times: dict[int, list[float]] = {n: [] for n in range(len(candidates))}
     own = [c for c in op.cases if c.device == "cuda"] if device == "cuda" else op.cases_on("cpu")
-    for case in cases.select(op, texts) if texts else own:
+    for case in cases.sweep(op, cases.select(op, texts) if texts else own, sweeps):
         for dtype in dtypes:
             if dtype not in op.dtypes:
                 continue

@@ -168,9 +168,10 @@ def test_profile_takes_it(tmp_path, capsys):
 def test_tune_takes_it(tmp_path, capsys):
     assert main(["tune", "--op", "square", "--case", "64x32", "--dtype", "fp32", "--reps", "1", "--dry-run"]) == 0
     assert "square" in capsys.readouterr().out
+    assert main(["tune", "--op", "square", "--case", "64x32", "--sweep", "N=8,16", "--dtype", "fp32", "--reps", "1", "--dry-run"]) == 0
     assert main(["tune", "--op", "square", "--case", "64y", "--dry-run"]) == 2
     assert main(["tune", "--op", "matmul", "--case", "64x64,64x64", "--dry-run"]) == 2
-    assert "--case does not go with matmul" in capsys.readouterr().err
+    assert "--case and --sweep do not go with matmul" in capsys.readouterr().err
 
 
 def test_an_op_that_takes_no_such_case_is_left_out_with_a_remark(capsys, tmp_path):

@@ -218,3 +218,15 @@ def test_a_run_on_a_gpu_that_is_not_there(capsys):
         pytest.skip("it is")
     assert main(["bench", "--device", "cuda"]) == 2
     assert "--device cuda: " in capsys.readouterr().err
+
+
+def test_spine_format_of_a_run(capsys):
+    """Single calls, the first one included and apart: of each column a title and its lines, in seconds."""
+    assert main(["bench", "--op", "square", *QUICK, "--no-cold", "--format", "spine"]) == 0
+    out = capsys.readouterr().out
+    number = r"\d+\.\d{6}"
+    for backend in ("torch", "triton-cpu"):
+        assert f"bench_square(128x128, '{backend}') {{}}, 2 times, all results in seconds" in out
+    assert len(re.findall(rf"^Wall: Avg={number}, min={number}, std={number}, max={number}", out, re.M)) == 2
+    assert len(re.findall(rf"^CPU: Avg={number}, min={number}, std={number}, max={number}", out, re.M)) == 2
+    assert re.search(r"[Ff]irst", out)

@@ -18,6 +18,7 @@ def add(parser):
     parser.add_argument("--dtype", action="append", default=[], metavar="NAME", help="repeatable (default: fp32 and bf16; on a GPU fp32 and fp16)")
     parser.add_argument("--case", action="append", default=[], metavar="TEXT", help="search over these: sizes like 700x300, or a case's name or part of it; "
                         "repeatable (default: the op's own)")
+    parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A..B", help="these with other sizes: M=256..8192:x2; repeatable")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to search for (default: cpu)")
     parser.add_argument("--on", metavar="RUNNER", help="search for a board, on it: ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--reps", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
@@ -80,7 +81,7 @@ def _search(args, names: list[str], kind: str, device: str, on: str | None) -> i
     entry["runs"].append(run)
     for name in names:
         found = search.search(name, args.dtype or ["fp32", "fp16" if args.device == "cuda" else "bf16"], args.reps, args.gain,
-                              lambda text: print(text, file=sys.stderr), device, args.case)
+                              lambda text: print(text, file=sys.stderr), device, args.case, args.sweep)
         if found is None:
             entry["tiles"].pop(name, None)
             print(f"{name}: the default stays")
