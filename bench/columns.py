@@ -14,7 +14,7 @@ from typing import Callable
 import torch
 
 from ..backends.base import Backend, Error
-from ..ops.records import DTYPES, Case, Op, wide
+from ..ops.records import Case, Op, wide
 from . import check, clock
 
 MODES = ("fwd", "bwd", "fwd+bwd")
@@ -42,94 +42,100 @@ def of(op: Op, backends: list[Backend], variants: list[str] | None, device: str)
 
 
 class Inputs:
-    """A case's arguments on a device, those that gradients are asked of among them, and the op's ways to be called with them."""
+    """A case's arguments, those that gradients are asked of among them (`wanted`), and the op's ways to be called with them."""
 
-    def __init__(self, op: Op, case: Case, dtype: str, device: str, seed: int, mode: str = "fwd"):
-        self.op, self.case, self.mode, self.seed = op, case, mode, seed
-        self.args = case.make(DTYPES[dtype], device, seed)
-        self._changed = _mutated(op, self.args)
-        self._kept = {k: self.args[k].clone() for k in self._changed}
-        self.wanted = []
-        if mode != "fwd":
-            if self._changed:
-                raise Error(f"{op.name} changes {', '.join(op.mutates)} in place; it runs forward only (--mode fwd)")
-            self.wanted = [t.requires_grad_() for t in self.args if t.is_floating_point()]
-            if not self.wanted:
-                raise Error(f"{op.name} has no gradient in {dtype}; --mode {mode} takes floating dtypes")
+    def __init__(self, op: Op, case: Case, args: list, mode: str = "fwd", seed: int = 0):
+        self.op, self.case, self.args, self.mode, self.seed = op, case, args, mode, seed
+        self._changed = _mutated(op, args)
+        self._kept = {k: args[k].clone() for k in self._changed}
+        self.wanted = [] if mode == "fwd" else [t.requires_grad_() for t in args if t.is_floating_point()]
+        if mode != "fwd" and self._changed:
+            raise Error(f"{op.name} changes {', '.join(op.mutates)} in place; it runs forward only (--mode fwd)")
+        if mode != "fwd" and not self.wanted:
+            raise Error(f"{op.name} has no gradient in {', '.join(str(a.dtype).removeprefix('torch.') for a in args)}; --mode {mode} takes floating dtypes")
+
+    @property
+    def in_place(self) -> bool:
+        """Does the op change arguments?"""
+        return bool(self._changed)
 
     def renew(self):
         """Put back what a call changed."""
         for k, t in self._kept.items():
             self.args[k].copy_(t)
 
+    def forward(self, fn: Callable) -> list[torch.Tensor]:
+        """What one call returns."""
+        return check.tensors(self.op.name, fn(*self.args, **self.case.kwargs), nothing=self.in_place)
+
     def result(self, fn: Callable) -> list[torch.Tensor]:
         """What one call leaves: changed arguments, then what it returned; in a backward mode its gradients (None as zeros), after the results
         where both are run."""
         self.renew()
-        out = check.tensors(self.op.name, fn(*self.args, **self.case.kwargs), bool(self._changed))
+        out = self.forward(fn)
         if self.mode == "fwd":
             changed = [self.args[k] for k in self._changed]
             held = {t.untyped_storage().data_ptr() for t in changed}
             return [t.clone() for t in changed] + [t for t in out if t.untyped_storage().data_ptr() not in held]
-        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(self.wanted, self._gradients(out))]
+        through, flow = self._outward(out)
+        gradients = torch.autograd.grad(through, self.wanted, flow, allow_unused=True)
+        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(self.wanted, gradients)]
         return gradients if self.mode == "bwd" else out + gradients
 
     def expected(self) -> list[torch.Tensor]:
         """The same of the reference, from float64 inputs."""
         self.renew()
-        other = Inputs.__new__(Inputs)
-        other.op, other.case, other.mode, other.seed = self.op, self.case, self.mode, self.seed
-        other.args = list(map(wide, self.args))
-        other._changed, other._kept = self._changed, {}
-        other.wanted = [t.requires_grad_() for t in other.args if t.is_floating_point()] if self.wanted else []
         fn = self.op.reference or self.op.eager or self.op.variants.get(self.op.baseline) or self.op.call
-        return other.result(fn)
+        return Inputs(self.op, self.case, list(map(wide, self.args)), self.mode, self.seed).result(fn)
+
+    def check_unchanged(self, fresh: list):
+        """Raises `Error` where a call changed an argument that the op does not say it changes; fresh: the arguments as they were."""
+        for k, (x, y) in enumerate(zip(self.args, fresh)):
+            if k not in self._changed and not torch.equal(x, y):
+                names = list(inspect.signature(self.op.function).parameters)
+                raise Error(f"{self.op.name} changed its argument {names[k] if k < len(names) else k!r}; say so, mutates=(\"{names[k] if k < len(names) else '...'}\",), "
+                            "and it gets a fresh one for each call")
 
     def call(self, fn: Callable) -> Callable[[], object]:
-        """One call as it is timed. Backward alone keeps the graph of one forward call."""
+        """One call as it is timed. Backward alone keeps the graph of one forward call; what flows back is made once."""
         if self.mode == "fwd":
             return lambda: fn(*self.args, **self.case.kwargs)
+        through, flow = self._outward(self.forward(fn))
         if self.mode == "bwd":
-            out = check.tensors(self.op.name, fn(*self.args, **self.case.kwargs), bool(self._changed))
-            outward = self._outward(out)
-            return lambda: torch.autograd.grad(*outward, retain_graph=True, allow_unused=True)
-        return lambda: self._gradients(check.tensors(self.op.name, fn(*self.args, **self.case.kwargs), bool(self._changed)))
+            return lambda: torch.autograd.grad(through, self.wanted, flow, retain_graph=True, allow_unused=True)
+        return lambda: torch.autograd.grad([t for t in self.forward(fn) if t.requires_grad], self.wanted, flow, allow_unused=True)
 
     def turn(self, fn: Callable, synchronize: Callable, nbytes: int | None) -> clock.Turn:
         """How the clock calls it: with other inputs from call to call where a GPU's L2 would hold one set, and with fresh ones where it changes them."""
         if self._changed:
-            size = sum(t.nbytes for t in self._kept.values())
-            sets = [[t.clone() if k in self._kept else t for k, t in enumerate(self.args)] for _ in range(max(1, min(100, COPIES // max(size, 1))))]
-            at = itertools.count()
-
-            def before(repeats: int):
-                for mine in sets[:repeats]:
-                    for k, t in self._kept.items():
-                        mine[k].copy_(t)
-                nonlocal at
-                at = itertools.count()
-
-            return clock.Turn(lambda: fn(*sets[next(at) % len(sets)], **self.case.kwargs), synchronize, before, len(sets))
+            return self._renewed(fn, synchronize)
         if self.mode != "fwd":
             return clock.Turn(self.call(fn), synchronize)
         turns = itertools.cycle(_sets(self.args, nbytes or sum(a.nbytes for a in self.args)))
         return clock.Turn(lambda: fn(*next(turns), **self.case.kwargs), synchronize)
 
-    @property
-    def in_place(self) -> bool:
-        return bool(self._changed)
+    def _renewed(self, fn: Callable, synchronize: Callable) -> clock.Turn:
+        size = sum(t.nbytes for t in self._kept.values())
+        sets = [[t.clone() if k in self._kept else t for k, t in enumerate(self.args)] for _ in range(max(1, min(100, COPIES // max(size, 1))))]
+        at = itertools.count()
 
-    def _gradients(self, out: list[torch.Tensor]):
-        return torch.autograd.grad(*self._outward(out), allow_unused=True)
+        def before(repeats: int):
+            nonlocal at
+            for mine in sets[:repeats]:
+                for k, t in self._kept.items():
+                    mine[k].copy_(t)
+            at = itertools.count()
 
-    def _outward(self, out: list[torch.Tensor]) -> tuple:
-        """(results with a gradient, inputs, what flows into the results), the last the same for the same seed, whatever computes it."""
+        return clock.Turn(lambda: fn(*sets[next(at) % len(sets)], **self.case.kwargs), synchronize, before, len(sets))
+
+    def _outward(self, out: list[torch.Tensor]) -> tuple[list, list]:
+        """(results with a gradient, what flows back into them), the latter the same for the same seed, whatever computes it."""
         through = [t for t in out if t.requires_grad]
         if not through:
             raise Error(f"{self.op.name}: the result has no gradient; --mode {self.mode} takes ops that autograd follows")
         g = torch.Generator("cpu").manual_seed(self.seed + 1)
         # by way of bf16, so that a float64 reference gets the same values
-        return through, self.wanted, [torch.randn(t.shape, generator=g, device="cpu").bfloat16().to(t.device, t.dtype) for t in through]
+        return through, [torch.randn(t.shape, generator=g, device="cpu").bfloat16().to(t.device, t.dtype) for t in through]
 
 
 def _mutated(op: Op, args: list) -> list[int]:

@@ -143,8 +143,10 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, tur
     row = _row(plan, op, dtype, case, column, None)
     try:
         _fits(case, dtype, column.device)
-        inputs = Inputs(op, case, dtype, column.device, plan.seed, plan.mode)
+        inputs = Inputs(op, case, case.make(DTYPES[dtype], column.device, plan.seed), plan.mode, plan.seed)
         row = _row(plan, op, dtype, case, column, inputs.args)
+        if column.device not in wanted:
+            wanted[column.device] = inputs.expected()
         if plan.cold and plan.mode == "fwd" and column.backend is not None:
             row["first_call_s"] = first_calls(column.backend, op, lambda: column.bind()(*inputs.args, **case.kwargs))
         singles = {"calls_s": single_calls(column, op, inputs, plan.singles)} if plan.singles else {}
@@ -155,8 +157,7 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, tur
             row |= {"backend": "call", "first_call_s": {"here": row["first_call_s"]["here"]}}  # nothing of Triton's ran, or was compiled
         got = inputs.result(fn)
         column.synchronize()
-        if column.device not in wanted:
-            wanted[column.device] = inputs.expected()
+        inputs.check_unchanged(case.make(DTYPES[dtype], column.device, plan.seed))
         e, most = check.largest(got, wanted[column.device]), allowed(op, dtype, plan.mode)
         row |= {"status": "ok" if e <= most else "wrong", "error": e, "allowed": most}
         del got
@@ -242,7 +243,7 @@ def _on_board(plan: Plan, op, dtype: str, case, column: Column, wanted: dict) ->
         if plan.mode != "fwd":
             raise Error("a board runs ops forward only")
         _fits(case, dtype, "cpu")
-        inputs = Inputs(op, case, dtype, "cpu", plan.seed)
+        inputs = Inputs(op, case, case.make(DTYPES[dtype], "cpu", plan.seed))
         row = _row(plan, op, dtype, case, column, inputs.args)
         if "cpu" not in wanted:
             wanted["cpu"] = inputs.expected()

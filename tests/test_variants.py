@@ -93,7 +93,7 @@ def test_arguments_changed_in_place_are_renewed(size):
 def test_in_place_in_a_turn_of_many_calls():
     """The clock's calls see fresh arguments, too: more calls than copies are never asked for."""
     op = Op("increase", eager=lambda x: x.add_(1), mutates=("x",), cases=("3000x2000",))
-    inputs = columns.Inputs(op, op.cases[0], "fp32", "cpu", 0)
+    inputs = columns.Inputs(op, op.cases[0], op.cases[0].make(torch.float32))
     first, seen = inputs.args[0].clone(), []
     turn = inputs.turn(lambda x: (seen.append(bool(torch.equal(x, first))), x.add_(1)), lambda: None, None)
     assert turn.limit == columns.COPIES // first.nbytes
@@ -102,6 +102,14 @@ def test_in_place_in_a_turn_of_many_calls():
         for _ in range(n):
             turn.call()
     assert len(seen) == 1 + turn.limit and all(seen)
+
+
+def test_a_changed_argument_that_nobody_named():
+    op = Op("relus", eager=lambda x: x.relu(), variants={"in place": lambda x: x.relu_(), "wiped": lambda x: (x.relu(), x.zero_())[0]}, cases=("9x7",))
+    rows = rows_of(op)
+    assert rows["torch"]["status"] == "ok"
+    for name in ("in place", "wiped"):
+        assert "relus changed its argument 'x'; say so, mutates=(\"x\",)" in rows[name]["reason"]
 
 
 def test_in_place_op_that_names_no_argument():

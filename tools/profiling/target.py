@@ -126,6 +126,7 @@ def of_op(op, case, dtype: str, name: str, device: str = "cpu", seed: int = 0) -
     from ...backends import get
     from ...backends.base import Error, Unavailable
     from ...bench import check, columns
+    from ...ops.records import DTYPES
 
     if name in op.variants:
         column, = columns.of(op, [], [name], device)
@@ -138,7 +139,7 @@ def of_op(op, case, dtype: str, name: str, device: str = "cpu", seed: int = 0) -
         if not backend.takes(op):
             raise Error(f"backend {name} does not run {op.name}")
         column, = columns.of(op, [backend], [], device)
-    inputs = columns.Inputs(op, case, dtype, column.device, seed)
+    inputs = columns.Inputs(op, case, case.make(DTYPES[dtype], column.device, seed))
     call = inputs.call(fn := column.bind())
     return Target(f"{op.name} {case.name} {dtype}", name, call, column.synchronize, op=op, case=case, dtype=dtype, device=column.device,
                   nbytes=op.nbytes(*inputs.args, **case.kwargs) if op.nbytes else None, flops=op.flops(*inputs.args, **case.kwargs) if op.flops else None,
