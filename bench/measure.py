@@ -82,7 +82,7 @@ class Comparison:
 
     def verdict(self, name: str) -> str:
         """"faster" or "slower" than the baseline for certain and by more than 5 %, "noisy" where that cannot be said, else "same"."""
-        return self.speedup(name).verdict(bool(self[name].noisy or self[self.baseline].noisy))
+        return self.speedup(name).verdict(bool(self[name].noisy))
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         rows = []

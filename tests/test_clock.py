@@ -273,3 +273,40 @@ def test_summaries_have_the_medians_interval():
     values = [float(k) for k in range(20)]
     s = clock.summary(values)
     assert s["ci"] == [5.0, 14.0] and s["ci"][0] <= s["p50"] == statistics.median(values) <= s["ci"][1]
+
+
+def test_a_gpus_rounds_go_on_until_they_are_precise(world, monkeypatch):
+    """On a GPU that takes as long as the call says: what has inputs to renew is called, with as many as were made ready, and the rest is captured."""
+    torch = pytest.importorskip("torch")
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = world.now
+
+        def elapsed_time(self, end):
+            return 1e3 * (end.at - self.at)
+
+    for name, fake in (("zeros", lambda *a, **k: None), ("empty", lambda *a, **k: None), ("sum", lambda *a, **k: setattr(world, "now", world.now + 1e-3))):
+        monkeypatch.setattr(torch, name, fake)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda n: type("Properties", (), {"L2_cache_size": 4}))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    captured, ready = [], []
+    monkeypatch.setattr(clock, "_captured", lambda fn: (captured.append(fn), fn)[1])
+    rng = random.Random(0)
+
+    def noisy():
+        world.now += rng.uniform(1.0, 1.2) * 1e-3
+
+    def in_place():
+        ready.pop()
+        world.now += 2e-3
+
+    candidates = {"a": noisy, "b": clock.Turn(in_place, before=lambda n: ready.extend([0] * n), limit=2)}
+    out = clock.on_gpu(candidates, precision=0.01, budget=60)
+    assert captured == [noisy] and ready == [] and out["b"] == pytest.approx([2e-3] * len(out["a"]))
+    assert noise.width(out["a"]) <= 0.01 < noise.width(out["a"][:-1]) and len(out["a"]) > 6
+    assert {len(s) for s in clock.on_gpu(candidates, 7).values()} == {7}
