@@ -105,11 +105,10 @@ class Comparison:
         return _markdown(*self._table()) + "".join(f"\n\nnoisy: {why}" for why in self._reasons())
 
     def _reasons(self) -> list[str]:
-        """Why rows are noisy; what holds for all of them once."""
-        whys = {name: m.noisy for name, m in self.measurements.items() if m.noisy}
-        if len(whys) == len(self) and len(set(whys.values())) == 1:
-            return [next(iter(whys.values()))]
-        return [f"{name}: {why}" for name, why in whys.items()]
+        """Why figures are noisy: what holds for all of them once, then each candidate's own."""
+        whys = {name: (m.noisy or "").split("; ") for name, m in self.measurements.items()}
+        shared = [why for why in next(iter(whys.values())) if why and all(why in of for of in whys.values())]
+        return shared + [f"{name}: {'; '.join(own)}" for name, of in whys.items() if (own := [why for why in of if why and why not in shared])]
 
 
 _HEAD = ["median", "95 % confidence", "CPU time", "first call", "rounds x calls"]

@@ -76,6 +76,8 @@ def test_a_comparison_with_noise_in_words():
     busy = "other programs used 1.8 of 2 cores"
     both = measure.Comparison({k: measurement(k, [t] * 9, busy) for k, t in (("a", 1.0), ("b", 0.5))}, "a", {})
     assert both.verdict("b") == "noisy" and str(both).count(busy) == 1 and str(both).endswith(f"2.00x (2.00 to 2.00) noisy\n  noisy: {busy}")
+    mixed = measure.Comparison({"a": measurement("a", [1.0] * 9, busy), "b": measurement("b", [0.5] * 9, f"{busy}; few")}, "a", {})
+    assert str(mixed).endswith(f"\n  noisy: {busy}\n  noisy: b: few")
     one = measure.Comparison({"a": measurement("a", [1.0] * 9), "b": measurement("b", [0.5] * 9, "9 rounds")}, "a", {})
     assert str(one).endswith("\n  noisy: b: 9 rounds") and one._repr_markdown_().endswith("\n\nnoisy: b: 9 rounds")
 
