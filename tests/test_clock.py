@@ -204,6 +204,7 @@ def test_rounds_pair_so_that_drift_of_the_machine_is_not_noise(seed):
     a, b = _samples(random.Random(seed), 30, 0.8, 0.005)
     a, b = ([t * 10**(k / 30) for k, t in enumerate(x)] for x in (a, b))
     assert noise.paired(a, b).verdict() == "faster" and noise.apart(a, b).verdict() == "noisy"
+    assert _compared(a, b)["speedup_ci"] == list(noise.paired(a, b).ci)
 
 
 def test_a_noisy_rows_ratio_is_not_coloured():
