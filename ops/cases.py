@@ -79,6 +79,8 @@ def parse(op: Op, text: str) -> Case:
 def select(op: Op, texts: list[str], device: str = "cpu") -> list[Case]:
     """The cases that texts choose, each once, in their order; those that `device` runs by default where there are none. Raises `Error` for a text
     that is no case of the op, nor part of one's name."""
+    if not texts and not op.cases:
+        raise Error(f'{op.name} has no cases: choose one, as in --case 1823x781, or say cases=("1823x781",) in its Op')
     if not texts:
         return op.cases_on(device)
     found: dict[str, Case] = {}
@@ -95,7 +97,9 @@ def select(op: Op, texts: list[str], device: str = "cpu") -> list[Case]:
 
 def one(op: Op, text: str | None, default: Case | None = None) -> Case:
     """The first case that a text chooses; without one `default`, or the op's first."""
-    return select(op, [text])[0] if text else default or op.cases[0]
+    if text or not op.cases:
+        return select(op, [text] if text else [])[0]
+    return default or op.cases[0]
 
 
 def sweep(op: Op, cases: list[Case], texts: list[str]) -> list[Case]:
@@ -247,11 +251,15 @@ def _parameters(op: Op) -> dict[str, inspect.Parameter]:
 
 def _within(text: str, name: str) -> bool:
     """Is a text part of a name, from the beginning of a number or word to the end of one?"""
-    return bool(text) and re.search(rf"(?<![\w.]){re.escape(text)}(?![\w.])", name) is not None
+    if not text:
+        return False
+    before = r"(?<![\d.])" if text[0].isdecimal() else r"(?<![A-Za-z_])" if text[0].isalpha() else ""
+    behind = r"(?![\d.])" if text[-1].isdecimal() else r"(?![A-Za-z_])" if text[-1].isalpha() else ""
+    return re.search(before + re.escape(text) + behind, name) is not None
 
 
 def _unknown(op: Op, text: str, error: Error) -> str:
     """The sentence for a text that chooses nothing: what is wrong with it as a case, or the names that are known."""
     looks_like_one = text.strip()[:1].isdecimal() or "=" in text
     known = [c.name for c in op.cases]
-    return str(error) if looks_like_one else f"{op.name}: {suggest('case', text, known)}; or sizes of your own, like {known[0]}"
+    return str(error) if looks_like_one or not known else f"{op.name}: {suggest('case', text, known)}; or sizes of your own, like {known[0]}"

@@ -125,7 +125,7 @@ class Op:
     variants: name -> further ways to compute the same, each a column of its own name. Of these three at least one is given. baseline: the column
     that speed-ups are against (default: torch, and without `eager` the first variant).
 
-    cases: at least one; a text is read as on the command line ("1823x781", "64x1000,64:int64<1000"). dims: the tensors' dimensions by name, "MxK,KxN",
+    cases: what commands take by default; a text is read as on the command line ("1823x781", "64x1000,64:int64<1000"). dims: the tensors' dimensions by name, "MxK,KxN",
     which lets commands complete a case and sweep a dimension. dtypes: what it takes, by short name.
 
     reference: the result in float64, from inputs of which the floating ones are float64 (default: `eager`, else the baseline). Results are a tensor, or a tuple
@@ -171,8 +171,6 @@ class Op:
             raise wrong(f"dtypes {self.dtypes!r}: it takes one or more of {', '.join(DTYPES)}")
         if isinstance(self.cases, (str, Case)):
             object.__setattr__(self, "cases", (self.cases,))
-        if not self.cases:
-            raise wrong('it has no cases; say cases=("1823x781",), for example')
         object.__setattr__(self, "cases", tuple(cases.parse(self, c) if isinstance(c, str) else c for c in self.cases))
         names = [c.name for c in self.cases]
         if twice := next((n for n in names if names.count(n) > 1), None):

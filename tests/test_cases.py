@@ -92,6 +92,7 @@ def test_what_is_no_case_says_why(op, text, said):
 
 def test_part_of_a_name_chooses_by_whole_numbers_and_words():
     assert names(MATMUL, "512x512") == ["512x512,512x512", "512x512,512x512t"]
+    assert names(MATMUL, "1024") == ["1024x1024,1024x1024"] and names(MATMUL, "512t") == ["512x512,512x512t"]
     assert names(SOFTMAX, "23x78") == ["23x78"], "not 1823x781"
     assert names(SOFTMAX, "dim=0") == ["1024x1024,dim=0"] and len(names(SOFTMAX, "dim=0", device="cuda")) == 3
     assert names(ADD_MUL_ACT, "act=silu") == ["512x512,512x512,512,act=silu"]
@@ -133,13 +134,21 @@ def test_kept_dtypes(seed):
 
 
 @pytest.mark.parametrize("make,said", [
-    (lambda: Op("bad"), "nothing to run"), (lambda: Op("bad", call=abs), "no cases"), (lambda: Op("bad", call=abs, cases=("3x4", "3x4")), "two of its cases"),
+    (lambda: Op("bad"), "nothing to run"), (lambda: Op("bad", call=abs, cases=("3x4", "3x4")), "two of its cases"),
     (lambda: Op("bad", call=abs, cases=("3x4",), dtypes=("fp33",)), "fp33"), (lambda: Op("bad", variants={"torch": abs}, cases=("3",)), "name of a column"),
     (lambda: Op("bad", variants={"a": abs}, baseline="b", cases=("3",)), "baseline 'b' is none of its columns: a")])
 def test_an_op_that_cannot_be_says_why(make, said):
     with pytest.raises(Error) as e:
         make()
     assert "Op 'bad'" in str(e.value) and said in str(e.value)
+
+
+def test_an_op_without_cases_takes_sizes():
+    op = Op("bare", call=lambda x: x)
+    assert names(op, "3x4") == ["3x4"] and cases.one(op, "3x4").name == "3x4"
+    for choose in (lambda: cases.select(op, []), lambda: cases.one(op, None)):
+        with pytest.raises(Error, match="bare has no cases: choose one, as in --case 1823x781"):
+            choose()
 
 
 COMMANDS = {"bench": ["--op", "{op}", "--backend", "triton-cpu", "--reps", "1", "--no-cold", "--json", "{out}.json"], "asm": ["{op}", "--json"],

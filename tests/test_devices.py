@@ -15,6 +15,7 @@ from triport import ops
 from triport.backends import drivers
 from triport.backends.cpu import benchmarker
 from triport.bench import check
+from triport.ops import common
 from triport.ops.records import DTYPES
 from triton.backends.compiler import GPUTarget
 

@@ -117,7 +117,7 @@ def _op(op, args) -> list[Target]:
         raise Error(suggest("dtype", dtype, DTYPES))
     if dtype not in op.dtypes:
         raise Error(f"{op.name} takes {', '.join(op.dtypes)}, not {dtype}")
-    case = cases.one(op, args.case, max(op.cases_on(device) or op.cases, key=lambda c: c.elements))
+    case = cases.one(op, args.case, max(op.cases_on(device) or op.cases, key=lambda c: c.elements, default=None))
     return [of_op(op, case, dtype, name, device, args.seed) for name in names]
 
 
