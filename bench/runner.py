@@ -60,9 +60,8 @@ def _singles(column: Column, inputs: Inputs, n: int) -> dict[str, list[float]]:
     return {"wall": wall, "cpu": cpu}
 
 
-def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: Callable[[str], None] = lambda text: None,
-        done: Callable[[list[dict]], None] = lambda rows: None) -> int:
-    """Carry out a plan. `tick(n, of, text)` is called before each case, `done` with a case's rows. Returns how many results were wrong."""
+def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: Callable[[str], None] = lambda text: None) -> int:
+    """Carry out a plan. `tick(n, of, text)` is called before each case and at the end. Returns how many results were wrong."""
     items, remarks = plan.items()
     for text in remarks:
         remark(text)
@@ -80,7 +79,6 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: 
             if "wall_s" in row:
                 add_rates(row, base, limits[row["device"]], dtype)
             results.add(row)
-        done(rows)
     tick(len(items), len(items), "")
     results.meta |= watch.fact()
     results.finish()
@@ -142,7 +140,7 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, tur
     """Check one column's result; a right one gets its turn. wanted: device -> the reference's result."""
     row = _row(plan, op, dtype, case, column, None)
     try:
-        _fits(case, dtype, column.device)
+        _fits(op, case, dtype, column.device)
         inputs = Inputs(op, case, case.make(DTYPES[dtype], column.device, plan.seed), plan.mode, plan.seed)
         row = _row(plan, op, dtype, case, column, inputs.args)
         if column.device not in wanted:
@@ -154,7 +152,8 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, tur
         with columns.launches() as launched:
             row["first_call_s"].setdefault("here", clock.once(lambda: inputs.result(fn), column.synchronize)[0])
         if column.backend is not None and column.name in ("triton-cpu", "triton-gpu") and not launched:
-            row |= {"backend": "call", "first_call_s": {"here": row["first_call_s"]["here"]}}  # nothing of Triton's ran, or was compiled
+            name = "call" if column.device == plan.device else f"call-{column.device}"
+            row |= {"backend": name, "first_call_s": {"here": row["first_call_s"]["here"]}}  # nothing of Triton's ran, or was compiled
         got = inputs.result(fn)
         column.synchronize()
         inputs.check_unchanged(case.make(DTYPES[dtype], column.device, plan.seed))
@@ -184,11 +183,16 @@ def _failed(e: Exception) -> dict:
     return {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
 
 
-def _fits(case, dtype: str, device: str):
+def _fits(op, case, dtype: str, device: str):
     """Raises `Error` where this machine has not the memory for inputs, their float64 copies and results: the system would end the process."""
     if device == "cuda":
         return  # its allocator says so
-    needed = case.elements * (DTYPES[dtype].itemsize * 2 + 4 + 16)
+    itemsize = DTYPES[dtype].itemsize
+    try:  # the results' sizes, computed without them
+        made = sum(t.numel() for t in check.tensors(op.name, (op.eager or op.reference)(*case.blank(DTYPES[dtype], "meta"), **case.kwargs)))
+    except Exception:  # what only knows real tensors says nothing beforehand
+        made = 0
+    needed = case.elements * (itemsize * 2 + 4 + 16) + made * (itemsize * 2 + 16)
     try:
         with open("/proc/meminfo") as f:
             free = next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable"))
@@ -242,7 +246,7 @@ def _on_board(plan: Plan, op, dtype: str, case, column: Column, wanted: dict) ->
     try:
         if plan.mode != "fwd":
             raise Error("a board runs ops forward only")
-        _fits(case, dtype, "cpu")
+        _fits(op, case, dtype, "cpu")
         inputs = Inputs(op, case, case.make(DTYPES[dtype], "cpu", plan.seed))
         row = _row(plan, op, dtype, case, column, inputs.args)
         if "cpu" not in wanted:
@@ -253,7 +257,7 @@ def _on_board(plan: Plan, op, dtype: str, case, column: Column, wanted: dict) ->
         row |= {"status": "ok" if e <= op.allowed(DTYPES[dtype]) else "wrong", "error": e, "allowed": op.allowed(DTYPES[dtype]),
                 "first_call_s": {"here": answer.first}, "round_trip_s": time.perf_counter() - start}
         if row["status"] == "ok":
-            row |= {"wall_s": clock.summary(answer.wall), "cpu_s": clock.summary(answer.cpu), "repeats": 1, "rounds_s": answer.wall}
+            add_times(row, clock.Samples(answer.wall, answer.cpu), None)
     except KeyboardInterrupt:
         raise
     except Exception as e:
