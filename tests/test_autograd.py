@@ -104,7 +104,7 @@ def test_second_derivatives_are_torchs(name, seed):
 @pytest.mark.parametrize("name", CASES)
 def test_second_derivatives_keep_the_dtype(name, dtype, seed):
     """Their formulas compute in fp32 at least and round once or twice."""
-    wide = arguments(name, seed)
+    wide = [t / 2 for t in arguments(name, seed)]  # fourth powers stay below fp16's largest number
     tensors = [t.to(dtype).requires_grad_() for t in wide]
     twins = [t.detach().double().requires_grad_() for t in tensors]
 
