@@ -54,7 +54,11 @@ def _errors(got, want, allowed):
         import numpy
         import torch
         return [_of_tensors(*(torch.from_numpy(numpy.array(x)) for x in (got, want)), allowed)]
-    if isinstance(got, (float, complex)) and isinstance(want, (int, float, complex)) and got != want:
+    numbers = (bool, int, float, complex)
+    got, want = (x.item() if getattr(x, "shape", None) == () and hasattr(x, "item") and not _is_tensor(x) else x for x in (got, want))
+    if isinstance(got, numbers) and isinstance(want, numbers) and any(isinstance(x, (float, complex)) for x in (got, want)):
+        if got == want:
+            return [(0.0, FLOAT)]
         if got != got and want != want:
             return [(0.0, FLOAT)]
         off = abs(got - want) / abs(want) if want and math.isfinite(abs(want)) else math.inf

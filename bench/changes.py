@@ -16,7 +16,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from ..backends.base import Error
-from . import clock, schema
+from . import clock, noise, schema
 from .schema import Key, clean
 
 FLOOR = 0.03
@@ -107,16 +107,6 @@ def _logs(row: dict, base: dict | None, key: str) -> list[float] | None:
     return [math.log(t / u) for t, u in zip(rounds, against)] if len(against) == len(rounds) else None
 
 
-def _interval(values: list[float]) -> tuple[float, float]:
-    """The 95 % confidence interval of a median by order statistics; of fewer than six values all that there is."""
-    ordered, n = sorted(values), len(values)
-    out, missed = 0, 2 / 2**n  # how often the median lies beyond the outermost values
-    while out + 1 < n / 2 and missed + 2 * math.comb(n, out + 1) / 2**n <= 0.05:
-        out += 1
-        missed += 2 * math.comb(n, out) / 2**n
-    return ordered[out], ordered[n - 1 - out]
-
-
 def board(data: dict) -> dict:
     """What a run says of the board that its kernels ran on; empty where it was this machine."""
     found = data["machine"].get("board")
@@ -171,10 +161,11 @@ def _change(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
     x_logs, y_logs = map(clock.summary, logs)
     change = y_logs["p50"] - x_logs["p50"]
     band = max(FLOOR, math.hypot(*((s["p80"] - s["p20"]) / 2 for s in (x_logs, y_logs))))
-    apart = (_interval(logs[1])[0] > _interval(logs[0])[1]) if change > 0 else (_interval(logs[1])[1] < _interval(logs[0])[0])
+    (low, high), (least, most) = map(noise.interval, logs)
+    unsure = [r["noisy"] for r in (x, y, *filter(None, bases)) if r.get("noisy")] or [f"{len(v)} rounds are too few" for v in logs if len(v) < noise.FEW]
+    apart = not unsure and (least > high if change > 0 else most < low)
     verdict = "yardstick" if not judged else "same" if abs(change) <= band else "noisy" if not apart else "slower" if change > 0 else "faster"
-    return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"],
-                  noisy=clean(x.get("noisy") or y.get("noisy") or ""))
+    return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"], noisy=clean(unsure[0] if unsure else ""))
 
 
 def differences(old: dict, new: dict, letter: str = "B") -> list[str]:

@@ -52,15 +52,23 @@ class Turn:
 
     def run(self, n: int) -> tuple[float, float]:
         """(wall, CPU) seconds of n calls."""
+        return self.run_within(n, math.inf)[:2]
+
+    def run_within(self, n: int, seconds: float) -> tuple[float, float, int]:
+        """(wall, CPU) seconds of n calls, and how many: no more once they have taken `seconds`, which is looked at ten times on the way. Calls may
+        have become far slower than they were when a turn's length was chosen."""
         if self.before is not None:
             self.before(n)
             self.synchronize()
-        call = self.call
+        call, step, done = self.call, max(1, n // 10), 0
         cpu, wall = time.process_time(), time.perf_counter()
-        for _ in range(n):
-            call()
+        while done < n and (not done or time.perf_counter() - wall < seconds):
+            some = min(step, n - done)
+            for _ in range(some):
+                call()
+            done += some
         self.synchronize()
-        return time.perf_counter() - wall, time.process_time() - cpu
+        return time.perf_counter() - wall, time.process_time() - cpu, done
 
 
 @dataclass
@@ -89,9 +97,9 @@ def once(fn: Callable, synchronize: Callable = nothing) -> tuple[float, float]:
     return Turn(fn, synchronize).run(1)
 
 
-def singles(fn: Callable, synchronize: Callable = nothing, n: int = 10) -> tuple[list[float], list[float]]:
+def singles(turn: Turn, n: int = 10) -> tuple[list[float], list[float]]:
     """(wall, CPU) seconds of n single calls, in order: the first one is what the first one takes."""
-    times = [once(fn, synchronize) for _ in range(n)]
+    times = [turn.run(1) for _ in range(n)]
     return [wall for wall, _ in times], [cpu for _, cpu in times]
 
 
@@ -137,9 +145,9 @@ def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: 
         time.sleep(SETTLE)
         if not s.wall or s.wall[-1] < LONG:
             least[name] = min(least[name], turn.run(1)[0])
-        wall, cpu = turn.run(s.repeats)
-        s.wall.append(wall / s.repeats)
-        s.cpu.append(cpu / s.repeats)
+        wall, cpu, n = turn.run_within(s.repeats, 10 * seconds or math.inf)
+        s.wall.append(wall / n)
+        s.cpu.append(cpu / n)
         least[name] = min(least[name], s.wall[-1])
 
     def ended() -> bool:

@@ -19,8 +19,8 @@ from . import check, clock
 
 MODES = ("fwd", "bwd", "fwd+bwd")
 
-#: copies of an in-place op's arguments take this many bytes at most, for one turn
-COPIES = 64 << 20
+#: copies of an in-place op's arguments take this many bytes at most, for one turn: they stay in a core's cache, as the arguments of other ops do
+COPIES = 1 << 20
 
 
 @dataclass
@@ -46,6 +46,7 @@ class Inputs:
 
     def __init__(self, op: Op, case: Case, args: list, mode: str = "fwd", seed: int = 0):
         self.op, self.case, self.args, self.mode, self.seed = op, case, args, mode, seed
+        self._flow: list | None = None
         self._changed = _mutated(op, args)
         self._kept = {k: args[k].clone() for k in self._changed}
         self.wanted = [] if mode == "fwd" else [t.requires_grad_() for t in args if t.is_floating_point()]
@@ -68,6 +69,14 @@ class Inputs:
         """What one call returns."""
         return check.tensors(self.op.name, fn(*self.args, **self.case.kwargs), nothing=self.in_place)
 
+    def first(self, fn: Callable):
+        """One call, whatever is run of it, with nothing around it."""
+        out = self.forward(fn)
+        if self.mode == "fwd":
+            return out
+        through, flow = self._outward(out)
+        return torch.autograd.grad(through, self.wanted, flow, allow_unused=True)
+
     def result(self, fn: Callable) -> list[torch.Tensor]:
         """What one call leaves: changed arguments, then what it returned; in a backward mode its gradients (None as zeros), after the results
         where both are run."""
@@ -85,8 +94,11 @@ class Inputs:
     def expected(self) -> list[torch.Tensor]:
         """The same of the reference, from float64 inputs."""
         self.renew()
-        fn = self.op.reference or self.op.eager or self.op.variants.get(self.op.baseline) or self.op.call
-        return Inputs(self.op, self.case, list(map(wide, self.args)), self.mode, self.seed).result(fn)
+        other = Inputs(self.op, self.case, list(map(wide, self.args)), self.mode, self.seed)
+        out = other.result(self.op.reference or self.op.eager or self.op.variants.get(self.op.baseline) or self.op.call)
+        if other._flow is not None:  # made here, it is in nobody's time
+            self._flow = [f.to(t.dtype) for f, t in zip(other._flow, itertools.repeat(self.wanted[0]))]
+        return out
 
     def check_unchanged(self, fresh: list):
         """Raises `Error` where a call changed an argument that the op does not say it changes; fresh: the arguments as they were."""
@@ -100,10 +112,15 @@ class Inputs:
         """One call as it is timed. Backward alone keeps the graph of one forward call; what flows back is made once."""
         if self.mode == "fwd":
             return lambda: fn(*self.args, **self.case.kwargs)
-        through, flow = self._outward(self.forward(fn))
         if self.mode == "bwd":
+            through, flow = self._outward(self.forward(fn))
             return lambda: torch.autograd.grad(through, self.wanted, flow, retain_graph=True, allow_unused=True)
-        return lambda: torch.autograd.grad([t for t in self.forward(fn) if t.requires_grad], self.wanted, flow, allow_unused=True)
+
+        def both():
+            through, flow = self._outward(self.forward(fn))
+            return torch.autograd.grad(through, self.wanted, flow, allow_unused=True)
+
+        return both
 
     def turn(self, fn: Callable, synchronize: Callable, nbytes: int | None) -> clock.Turn:
         """How the clock calls it: with other inputs from call to call where a GPU's L2 would hold one set, and with fresh ones where it changes them."""
@@ -133,9 +150,12 @@ class Inputs:
         through = [t for t in out if t.requires_grad]
         if not through:
             raise Error(f"{self.op.name}: the result has no gradient; --mode {self.mode} takes ops that autograd follows")
-        g = torch.Generator("cpu").manual_seed(self.seed + 1)
-        # by way of bf16, so that a float64 reference gets the same values
-        return through, [torch.randn(t.shape, generator=g, device="cpu").bfloat16().to(t.device, t.dtype) for t in through]
+        flow = self._flow
+        if flow is None or [(f.shape, f.dtype, f.device) for f in flow] != [(t.shape, t.dtype, t.device) for t in through]:
+            g = torch.Generator("cpu").manual_seed(self.seed + 1)
+            # by way of bf16, so that a float64 reference gets the same values
+            flow = self._flow = [torch.randn(t.shape, generator=g, device="cpu").bfloat16().to(t.device, t.dtype) for t in through]
+        return through, flow
 
 
 def _mutated(op: Op, args: list) -> list[int]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Callable, Iterable
 
+from . import noise
 from .units import percent, plain, prefixed, ratio, time_text
 from .words import baseline, is_noisy, seconds
 
@@ -34,6 +35,8 @@ def _speedup(row: dict) -> str:
 
 def _interval(row: dict) -> str:
     s = row.get("device_s") or row.get("wall_s") or {}
+    if s.get("n", 0) < noise.SURE:
+        return ""  # the interval of so few samples is none
     if not s.get("ci") or not s.get("p50") or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in s["ci"]):
         return ""
     return "±" + percent((s["ci"][1] - s["ci"][0]) / 2 / s["p50"])

@@ -66,8 +66,8 @@ def verdict(rows: list[dict]) -> str:
     said = ", ".join(bad) or (f"{len(run)} of {len(run)} results right" if run else "no results")
     bases = list(dict.fromkeys(map(words.baseline, rows)))
     names = dict.fromkeys(r["backend"] for r in rows if r["backend"] not in (*words.YARDSTICKS, *bases))
-    noisy = {r["backend"] for r in rows if r["status"] == "ok" and words.is_noisy(r)}
-    speeds = [f"{plain(name)} at {ratio(x)} {plain(base)}'s speed" + " (noisy)" * (name in noisy)
+    sound = {r["backend"] for r in rows if r["status"] == "ok" and not words.is_noisy(r)}
+    speeds = [f"{plain(name)} at {ratio(x)} {plain(base)}'s speed" + " (noisy)" * (name not in sound)
               for name in names for base in bases if (x := words.mean(name, base, rows))]
     return "; ".join([said, *speeds])
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 BAND = 0.05
 #: rounds below which there is nothing to say about a median
 FEW = 5
+#: rounds from which on an interval has its 95 %
+SURE = 6
 
 
 @functools.lru_cache(maxsize=None)

@@ -4,6 +4,7 @@ interleaved. Nothing is timed that was not checked in the same run."""
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 import time
 import traceback
@@ -50,14 +51,8 @@ def single_calls(column: Column, op, inputs: Inputs, n: int) -> dict[str, list[f
 
 
 def _singles(column: Column, inputs: Inputs, n: int) -> dict[str, list[float]]:
-    fn = column.bind()
-    call, wall, cpu = inputs.call(fn), [], []
-    for _ in range(n):
-        inputs.renew()
-        spent = clock.once(call, column.synchronize)
-        wall.append(spent[0])
-        cpu.append(spent[1])
-    return {"wall": wall, "cpu": cpu}
+    turn = clock.Turn(inputs.call(column.bind()), column.synchronize, lambda n: inputs.renew())
+    return dict(zip(("wall", "cpu"), clock.singles(turn, n)))
 
 
 def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: Callable[[str], None] = lambda text: None) -> int:
@@ -73,7 +68,7 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: 
     for n, (op, dtype, case) in enumerate(items):
         tick(n, len(items), f"{op.name} {case.name} {dtype}")
         rows = _case(plan, op, dtype, case, backends, remark)
-        base = next((r for r in rows if r["backend"] == op.baseline and "wall_s" in r), None)
+        base = next((r for r in rows if "wall_s" in r and op.baseline in (r["backend"], r.get("column"))), None)
         for row in rows:
             wrong += row["status"] in ("wrong", "failed")
             if "wall_s" in row:
@@ -101,22 +96,27 @@ def _limits(plan: Plan, backends: list, items: list, meta: dict) -> dict:
 
 
 def _case(plan: Plan, op, dtype: str, case, backends: list, remark: Callable[[str], None]) -> list[dict]:
-    """A case's rows, checked and, where right, timed in turns."""
+    """A case's rows, checked and, where right, timed in turns, and checked once more: what was timed is what was right."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()  # shapes of its own for every case, without meeting the recompile limit
     turns: dict[str, clock.Turn] = {}
     calls: dict[str, Callable] = {}
     rows: dict[str, dict] = {}
     wanted: dict[str, list] = {}
+    again: dict[str, Callable[[], float]] = {}
     for column in columns.of(op, backends, plan.variants, plan.device):
         if column.device == "board":
             row = _on_board(plan, op, dtype, case, column, wanted)
         else:
-            row = _prepare(plan, op, dtype, case, column, wanted, turns, calls)
+            row = _prepare(plan, op, dtype, case, column, wanted, turns, calls, again)
         rows[row["backend"]] = row
-    wanted.clear()
     samples = clock.interleave(turns, plan.rounds, plan.seconds, precision=plan.precision, budget=plan.budget) if turns else {}
     on_gpu = {n: call for n, call in calls.items() if rows[n]["device"] == "cuda"}
     devices = clock.on_gpu(on_gpu, plan.rounds, precision=plan.precision, budget=plan.budget) if on_gpu else {}
     for name in turns:
+        if why := _still_right(again[name], rows[name]["allowed"]):
+            rows[name] |= why
+            continue
         add_times(rows[name], samples[name], devices.get(name))
         _metrics(op, dtype, case, rows[name], remark)
     return list(rows.values())
@@ -136,8 +136,17 @@ def allowed(op, dtype: str, mode: str) -> float:
     return op.allowed(DTYPES[dtype]) * (1 if mode == "fwd" else 4)
 
 
-def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, turns: dict, calls: dict) -> dict:
-    """Check one column's result; a right one gets its turn. wanted: device -> the reference's result."""
+def _still_right(error: Callable[[], float], most: float) -> dict | None:
+    """What a row is to say where a call after the timed ones is not right any more."""
+    try:
+        e = error()
+    except Exception as problem:
+        return _failed(problem)
+    return None if e <= most else {"status": "wrong", "error": e, "reason": "the first calls were right, and one after those that were timed is not"}
+
+
+def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, turns: dict, calls: dict, again: dict) -> dict:
+    """Check one column's result; a right one gets its turn. wanted: device -> the reference's result; again: column -> the error of one more call."""
     row = _row(plan, op, dtype, case, column, None)
     try:
         _fits(op, case, dtype, column.device)
@@ -150,10 +159,11 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, tur
         singles = {"calls_s": single_calls(column, op, inputs, plan.singles)} if plan.singles else {}
         fn = column.bind()
         with columns.launches() as launched:
-            row["first_call_s"].setdefault("here", clock.once(lambda: inputs.result(fn), column.synchronize)[0])
-        if column.backend is not None and column.name in ("triton-cpu", "triton-gpu") and not launched:
+            inputs.renew()
+            row["first_call_s"].setdefault("here", clock.once(lambda: inputs.first(fn), column.synchronize)[0])
+        if column.backend is not None and column.name in ("triton-cpu", "triton-gpu") and not launched and case.elements:
             name = "call" if column.device == plan.device else f"call-{column.device}"
-            row |= {"backend": name, "first_call_s": {"here": row["first_call_s"]["here"]}}  # nothing of Triton's ran, or was compiled
+            row |= {"backend": name, "column": column.name, "first_call_s": {"here": row["first_call_s"]["here"]}}  # nothing of Triton's ran, or was compiled
         got = inputs.result(fn)
         column.synchronize()
         inputs.check_unchanged(case.make(DTYPES[dtype], column.device, plan.seed))
@@ -170,6 +180,13 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, tur
             inputs.renew()
             turns[row["backend"]] = inputs.turn(fn, column.synchronize, row["bytes"])
             calls[row["backend"]] = turns[row["backend"]] if inputs.in_place else call
+
+            def once_more():
+                e = check.largest(inputs.result(fn), wanted[column.device])
+                inputs.check_unchanged(case.make(DTYPES[dtype], column.device, plan.seed))
+                return e
+
+            again[row["backend"]] = once_more
     except KeyboardInterrupt:
         raise
     except Exception as e:

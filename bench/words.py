@@ -113,10 +113,10 @@ def against(backend: str, base: str, rows: list[dict]) -> str:
     noisy = sum(is_noisy(r) for r, _ in known)
     if len(known) == 1:
         return f"{name}: {ratio(high)} {other}'s speed ({where(best)}{', noisy' * noisy})."
-    said = (f"{name}: {ratio(geomean([x for _, x in known]))} {other}'s speed, the geometric mean of {len(known)} rows"
-            + (f", {'all' if noisy == len(known) else noisy} of them noisy" if noisy else ""))
     if len(sound) == 1:
-        return said + f"; {ratio(high)} where it is not noisy ({where(best)})."
+        return f"{name}: {ratio(high)} {other}'s speed ({where(best)}); of {noisy} more the figures are noisy."
+    said = f"{name}: {ratio(geomean([x for _, x in sound]))} {other}'s speed, the geometric mean of {len(sound)} rows"
+    said += ", all of them noisy" if noisy == len(known) else f" ({noisy} more noisy)" if noisy else ""
     return said + f"; best {ratio(high)} ({where(best)}), worst {ratio(low)} ({where(worst)})."
 
 
@@ -127,8 +127,9 @@ def _known(backend: str, base: str, rows: list[dict]) -> list[tuple[dict, float]
 
 
 def mean(backend: str, base: str, rows: list[dict]) -> float | None:
-    """A column's geometric mean of speed-ups over column `base`."""
-    return geomean([x for _, x in known]) if (known := _known(backend, base, rows)) else None
+    """A column's geometric mean of speed-ups over column `base`, of rows that are not noisy where there are such."""
+    known = _known(backend, base, rows)
+    return geomean([x for _, x in [(r, x) for r, x in known if not is_noisy(r)] or known]) if known else None
 
 
 def speedup(row: dict, base: str, beside: dict | None) -> float | None:

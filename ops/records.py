@@ -19,6 +19,10 @@ KEPT = DTYPES | {"bool": torch.bool, "int8": torch.int8, "int16": torch.int16, "
 #: `Op.backends` of an op that has CUDA C++ beside its Triton kernels
 WITH_CUDA = ("triton-cpu", "triton-gpu", "cuda")
 
+#: names that a table's columns have already, so that no metric can (`bench.fields.NAMES`)
+FIGURES = ("backend", "time", "speedup", "speedup_ci", "ci", "wall", "cpu", "spread", "bandwidth", "flops", "roofline", "metrics", "cold", "reload", "process",
+           "first", "memory", "error")
+
 #: normalised error ||got - want|| / ||want||: a few roundings of the type, measured over all ops and cases
 TOLERANCE = {"fp32": 2e-6, "fp16": 1e-3, "bf16": 8e-3, "fp64": 1e-14}
 
@@ -133,7 +137,7 @@ class Op:
     results. tolerance: accepted normalised error by dtype name.
 
     nbytes(*args, **kwargs) and flops(*args, **kwargs): memory traffic and arithmetic that the op cannot do without. metrics: name -> function of (seconds a
-    call, *args, **kwargs) that gives a number for the table. backends: who can run `call`, beside the torch columns."""
+    call in the mode that is run, *args, **kwargs) that gives a number for the table; its tensors have shapes and no values (device meta). backends: who can run `call`, beside the torch columns."""
 
     name: str
     call: Callable | None = None
@@ -167,6 +171,8 @@ class Op:
         columns = [*(["torch", "torch-compile"] if self.eager else []), *([*self.backends, "call"] if self.call else []), *self.variants]
         if self.baseline not in columns and (self.eager or self.variants):
             raise wrong(f"baseline {self.baseline!r} is none of its columns: {', '.join(columns)}")
+        if reserved := next((n for n in self.metrics if n in FIGURES), None):
+            raise wrong(f"metric {reserved!r} has the name of a column that every table has; call it otherwise")
         if not self.dtypes or any(d not in DTYPES for d in self.dtypes):
             raise wrong(f"dtypes {self.dtypes!r}: it takes one or more of {', '.join(DTYPES)}")
         if isinstance(self.cases, (str, Case)):

@@ -135,6 +135,7 @@ def test_kept_dtypes(seed):
 
 @pytest.mark.parametrize("make,said", [
     (lambda: Op("bad"), "nothing to run"), (lambda: Op("bad", call=abs, cases=("3x4", "3x4")), "two of its cases"),
+    (lambda: Op("bad", call=abs, cases=("3x4",), metrics={"time": abs}), "metric 'time' has the name of a column"),
     (lambda: Op("bad", call=abs, cases=("3x4",), dtypes=("fp33",)), "fp33"), (lambda: Op("bad", variants={"torch": abs}, cases=("3",)), "name of a column"),
     (lambda: Op("bad", variants={"a": abs}, baseline="b", cases=("3",)), "baseline 'b' is none of its columns: a")])
 def test_an_op_that_cannot_be_says_why(make, said):

@@ -133,8 +133,18 @@ def test_a_long_call_is_measured_as_often_as_the_budget_allows(world):
 
 
 def test_single_calls_are_in_order(world):
-    wall, cpu = clock.singles(world.call(8.0, 1.0, 2.0), n=4)
-    assert wall == cpu == [8.0, 1.0, 2.0, 2.0]
+    made_ready = []
+    wall, cpu = clock.singles(clock.Turn(world.call(8.0, 1.0, 2.0), before=made_ready.append), n=4)
+    assert wall == cpu == [8.0, 1.0, 2.0, 2.0] and made_ready == [1] * 4
+
+
+def test_a_turn_ends_where_its_calls_have_become_slow(world):
+    """A thousand calls of 10 us each, then of 1 s: the turn ends after a tenth of them, not after 1000 s."""
+    turn = clock.Turn(world.call(1.0))
+    assert turn.run_within(1000, 0.1) == (100.0, 100.0, 100)
+    assert turn.run_within(1000, 1e9) == (1000.0, 1000.0, 1000) and turn.run_within(3, 0.1) == (1.0, 1.0, 1)
+    samples = clock.interleave({"a": clock.Turn(world.call(*[1e-5] * 20000, 1.0))}, rounds=4)["a"]
+    assert max(samples.wall) <= 1.0 and len(samples.wall) == 4
 
 
 @pytest.mark.parametrize("n", range(1, 60))

@@ -14,7 +14,7 @@ from rich.console import Console
 from triport.backends.base import Error
 from triport.bench import changes as compare
 from triport.bench import changes_report as compare_report
-from triport.bench import clock, results, schema
+from triport.bench import clock, noise, results, schema
 from triport.tools.__main__ import main
 
 MACHINE = {"cpu": "X", "threads": 2, "torch": "1", "triton": "1", "LLVM": "1", "python": "3"}
@@ -78,9 +78,25 @@ def test_rounds_of_two_kinds_are_no_regression(tmp_path, capsys):
     assert "0 slower, 0 broken, 0 faster, 0 same, 1 noisy" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("spoil", [lambda rows: rows[1].update(noisy="It spreads."), lambda rows: [r.update(rounds_s=r["rounds_s"][:1]) for r in rows],
+                                   lambda rows: rows[0].update(noisy="so does torch")])
+def test_what_a_run_calls_noisy_is_no_regression(spoil):
+    """However far a row has moved: one round, a row's own doubts, or those of the yardstick."""
+    rows = [{"op": "a", "case": "1", "dtype": "fp32", "backend": b, "status": "ok", "wall_s": {"p20": 1e-3, "p50": 1e-3, "p80": 1e-3}, "rounds_s": [1e-3] * 8}
+            for b in ("torch", "triton-cpu")]
+    old, new = ({"machine": {}, "rows": copy.deepcopy(rows)} for _ in range(2))
+    new["rows"][1] |= {"rounds_s": [5e-3] * 8, "wall_s": {"p20": 5e-3, "p50": 5e-3, "p80": 5e-3}}
+    assert next(c for c in compare.compare(old, new) if c.key.backend == "triton-cpu").is_regression
+    for spoilt in (old, new):
+        one, other = copy.deepcopy(old), copy.deepcopy(new)
+        spoil((one if spoilt is old else other)["rows"])
+        change = next(c for c in compare.compare(one, other) if c.key.backend == "triton-cpu")
+        assert change.verdict == "noisy" and not change.is_regression and change.noisy
+
+
 def test_intervals_of_a_median():
     """Order statistics, as in tables: of 5 values all, of 6 all, of 9 the 2nd to the 8th, of 10 the 2nd to the 9th, of 20 the 6th to the 15th."""
-    assert [compare._interval(list(range(1, n + 1))) for n in (1, 2, 5, 6, 9, 10, 20)] == [(1, 1), (1, 2), (1, 5), (1, 6), (2, 8), (2, 9), (6, 15)]
+    assert [noise.interval(list(range(1, n + 1))) for n in (1, 2, 5, 6, 9, 10, 20)] == [(1, 1), (1, 2), (1, 5), (1, 6), (2, 8), (2, 9), (6, 15)]
 
 
 def test_files_without_rounds():
@@ -148,7 +164,7 @@ def test_first_launches_are_told_and_not_judged(tmp_path, capsys):
 def test_a_board_against_a_laptop():
     """triton-cpu there is what spine is here; a slower board is no regression, a wrong result is one."""
     def rows(backend, *times, status="ok"):
-        return [{"op": "softmax", "case": "8x8", "dtype": "fp32", "backend": backend, "status": status, "rounds_s": list(times),
+        return [{"op": "softmax", "case": "8x8", "dtype": "fp32", "backend": backend, "status": status, "rounds_s": list(times) * 3,
                  "wall_s": {"p20": times[0], "p50": times[0], "p80": times[0]}}]
 
     laptop = {"machine": {"cpu": "L"}, "rows": rows("torch", 1e-3, 1e-3) + rows("triton-cpu", 1e-3, 1e-3)}

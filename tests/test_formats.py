@@ -52,7 +52,7 @@ def test_githubs_summary():
     """A verdict, the words, a short table, and all of it folded."""
     text = formats.github(data(ROWS, busy="a core of two was taken"))
     lines = text.splitlines()
-    assert lines[0] == "## triport bench: 1 wrong, 1 failed; triton-cpu at 0.00063x torch's speed (noisy); spine at 40000x torch's speed"
+    assert lines[0] == "## triport bench: 1 wrong, 1 failed; triton-cpu at 3.23x torch's speed; spine at 40000x torch's speed"
     assert "- The machine was busy: a core of two was taken" in lines and "- triton-cpu: 4.19x torch-compile's speed (softmax 1823x781 fp32)." in lines
     short, whole = tables(text)
     assert short[0] == ["op", "case", "dtype", "mode", "backend", "time", "vs torch"] and len(whole[0]) > len(short[0])

@@ -578,7 +578,7 @@ def test_export_command(tmp_path, capsys):
     (tmp_path / "other" / "thesis.txt").write_text("mine")
     for arguments, message in ((["export", "softmax", "--target", "k9", "-o", str(out)], "unknown target"), (["export", "softmx", "--target", HERE, "-o", str(out)], "softmax"),
                                (["export", "softmax", "--target", HERE, "-o", str(tmp_path / "other")], "something else"),
-                               (["export", "softmax", "--target", HERE, "--case", "77x", "-o", str(out)], "unknown case"),
+                               (["export", "softmax", "--target", HERE, "--case", "77x", "-o", str(out)], "case '77x'"),
                                (["export", "softmax", "--target", HERE, "--dtype", "int32", "-o", str(out)], "takes fp32"),
                                (["export", "softmax", "--target", HERE, "--name", "../x", "-o", str(out)], "--name"),
                                (["export", "softmax", "--target", HERE, "--reps", "-1", "-o", str(out)], "--reps")):
@@ -599,7 +599,7 @@ def test_targets_of_a_board(tmp_path, capsys):
 
 def test_a_users_op(tmp_path):
     root = Path(__file__).parent.parent
-    assert main(["export", f"{root}/docs/my_op.py:my_op", "--target", HERE, "--case", "1823", "-o", str(tmp_path / "b"), "--reps", "0"]) == 0
+    assert main(["export", f"{root}/docs/my_op.py:my_op", "--target", HERE, "--case", "1823x781", "-o", str(tmp_path / "b"), "--reps", "0"]) == 0
     b = bundle.load(tmp_path / "b")
     x = torch.randn(11, 13)
     (y,), _ = runner.get("local").call(b, "triport_double_fp32", [x])

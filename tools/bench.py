@@ -9,6 +9,12 @@ from pathlib import Path
 
 from . import exits, outputs
 
+#: more than any machine's cores; torch starts as many as it is told, and the system ends a process that starts too many
+MOST_THREADS = 1024
+#: options that --compare takes, and what is no option; the others are of a run
+_COMPARED = ("compare", "json", "csv", "markdown", "format")
+_defaults: dict = {}
+
 EXAMPLES = (
     "triport bench --op softmax --case 1823x781",
     "triport bench --op matmul --case 700x300,N=500 --dtype fp64      # sizes of your own",
@@ -54,6 +60,7 @@ def add(parser):
                          help="hold results files against the first of them row by row, with a noise band from their rounds; exit 1 where a row is "
                               "slower beyond it, or no longer right")
     parser.add_argument("--list", action="store_true", help="list ops, cases, dtypes and backends, and stop")
+    _defaults.update({a.dest: a.default for a in parser._actions if a.dest != "help"})
 
 
 def _printing(parser):
@@ -79,6 +86,8 @@ def run(args) -> int:
     for value, low, name in ((args.threads, 1, "--threads"), (args.reps, 1, "--reps")):
         if value is not None and value < low:
             raise Error(f"{name} {value}: it takes a number from {low} up")
+    if args.threads and args.threads > MOST_THREADS:
+        raise Error(f"--threads {args.threads}: it takes {MOST_THREADS} at most")
     _share(args.precision), _seconds(args.budget)
     if not -2**63 <= args.seed < 2**63 - 1:
         raise Error(f"--seed {args.seed}: it takes a number of 64 bits")
@@ -193,9 +202,9 @@ def _compare(args) -> int:
 
     if args.format == "spine":
         raise Error("--format spine is of a run; --compare prints a table or markdown")
-    for name in ("op", "backend", "case", "dtype", "on", "bundle", "artefacts"):
-        if getattr(args, name, None):
-            raise Error(f"--{name} is of a run; --compare holds whole files against each other")
+    for name, default in _defaults.items():
+        if name not in _COMPARED and getattr(args, name, default) != default:
+            raise Error(f"--{name.replace('_', '-')} is of a run; --compare holds whole files against each other")
     with outputs.kept(outputs.wanted(args)) as put:
         result = changes.beside([(str(path), results.load(path)) for path in args.compare])
         if args.format == "table":
