@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from typing import Callable, Mapping
@@ -75,13 +76,15 @@ def _of_tensors(got, want, allowed: float | None) -> tuple[float, float]:
 
 def checked(candidates: dict[str, Callable], call: Callable, inputs, want, against: str | None, allowed: float | None) -> dict[str, float]:
     """name -> error of each candidate's result `call(name)` against `want`, or where `against` is None against the first candidate's. Raises `Error`
-    where one is wrong or changes `inputs`, tensors that all are given."""
-    given = tensors(inputs)
-    kept = [t.detach().clone() for t in given]
+    where one is wrong or changes `inputs` (tensors, arrays, lists and dicts) that all are given."""
+    given, others = tensors(inputs), _mutable(inputs)
+    kept, before = [t.detach().clone() for t in given], copy.deepcopy(others)
     errors = {}
     for name in candidates:
         got = call(name)
         _unchanged(name, given, kept)
+        if error(others, before, 0.0)[0]:
+            raise Error(f"compare: candidate {name} changes its arguments, which the others are given as well; compare functions that write into copies")
         if against is None:
             want, against = got, f"candidate {name}"
         errors[name], most = error(got, want, allowed)
@@ -89,6 +92,12 @@ def checked(candidates: dict[str, Callable], call: Callable, inputs, want, again
             raise Error(f"compare: candidate {name} is wrong: its error against {against} is {errors[name]:.1e}, and {most:.1e} is allowed; nothing was "
                         "timed. Where that much is right, say allowed=")
     return errors
+
+
+def _mutable(inputs) -> list:
+    """Arrays, lists and dicts without tensors among a call's (args, kwargs): what a candidate may change in place."""
+    args, kwargs = inputs
+    return [x for x in (*args, *kwargs.values()) if not tensors(x) and (hasattr(x, "__array__") or isinstance(x, (list, dict)))]
 
 
 def _unchanged(name: str, given: list, kept: list):

@@ -6,7 +6,6 @@ An op that changes arguments in place gets fresh ones for every call that is che
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 from dataclasses import dataclass
 from typing import Callable
@@ -14,6 +13,7 @@ from typing import Callable
 import torch
 
 from ..backends.base import Backend, Error
+from ..ops.cases import parameters_of
 from ..ops.records import Case, Op, wide
 from . import check, clock
 
@@ -104,7 +104,7 @@ class Inputs:
         """Raises `Error` where a call changed an argument that the op does not say it changes; fresh: the arguments as they were."""
         for k, (x, y) in enumerate(zip(self.args, fresh)):
             if k not in self._changed and not torch.equal(x, y):
-                names = list(inspect.signature(self.op.function).parameters)
+                names = list(parameters_of(self.op))
                 raise Error(f"{self.op.name} changed its argument {names[k] if k < len(names) else k!r}; say so, mutates=(\"{names[k] if k < len(names) else '...'}\",), "
                             "and it gets a fresh one for each call")
 
@@ -162,7 +162,7 @@ def _mutated(op: Op, args: list) -> list[int]:
     """The indices of the arguments that an op changes. Raises `Error` for a name that it does not have."""
     if not op.mutates:
         return []
-    names = list(inspect.signature(op.function).parameters)
+    names = list(parameters_of(op))
     unknown = [n for n in op.mutates if n not in names[:len(args)]]
     if unknown:
         raise Error(f"{op.name}: mutates names {unknown[0]!r}, which is none of its tensors ({', '.join(names[:len(args)])})")

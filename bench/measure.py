@@ -6,6 +6,7 @@ A comparison checks results before it times, and times its candidates in turns. 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import statistics
 import sys
@@ -145,6 +146,7 @@ def benchmark(fn: Callable, *args, precision: float = clock.PRECISION, budget: f
     are up; `rounds` is a fixed number of them instead. synchronize: waits for what a call began; by default torch.cuda.synchronize where an argument or
     the result is on a GPU. label: what it is called when printed. Raises what `fn` raises, and `Error` for options out of range."""
     _options(precision, budget, rounds)
+    _callable("benchmark", fn)
     name = _name(fn) if label is None else label
     _, first, wait = _first_call(fn, args, kwargs, synchronize)
     return _timed({name: fn}, args, kwargs, {name: first}, {name: wait}, rounds, precision, budget)[name]
@@ -176,11 +178,11 @@ def compare(candidates: Mapping[str, Callable] | Iterable[Callable], *args, base
 
 
 def _options(precision: float, budget: float, rounds: int | None):
-    if not precision > 0:
-        raise Error(f"precision {precision}: it takes a share of the median above 0, such as 0.02")
-    if not budget > 0:
-        raise Error(f"budget {budget}: it takes seconds above 0")
-    if rounds is not None and rounds < 1:
+    if not isinstance(precision, (int, float)) or not precision > 0:
+        raise Error(f"precision {precision!r}: it takes a share of the median above 0, such as 0.02")
+    if not isinstance(budget, (int, float)) or not budget > 0:
+        raise Error(f"budget {budget!r}: it takes seconds above 0")
+    if rounds is not None and (not isinstance(rounds, int) or rounds < 1):
         raise Error(f"rounds {rounds}: it takes a number from 1 up, or None for as many as the precision takes")
 
 
@@ -201,9 +203,16 @@ def _named(candidates) -> dict[str, Callable]:
     if not named:
         raise Error("compare: there are no candidates; give a dict of functions by name, or a list of functions")
     for name, fn in named.items():
-        if not callable(fn):
-            raise Error(f"compare: candidate {name} is {type(fn).__name__}, not a function")
+        _callable(f"compare: candidate {name}", fn)
     return named
+
+
+def _callable(what: str, fn):
+    """Raises `Error` for what is no function, and for one whose call only makes a coroutine."""
+    if not callable(fn):
+        raise Error(f"{what} is {type(fn).__name__}, not a function")
+    if inspect.iscoroutinefunction(fn):
+        raise Error(f"{what} is an async function: a call only makes a coroutine; give one that runs it, as by asyncio.run")
 
 
 def _first_call(fn: Callable, args, kwargs, synchronize: Callable | None) -> tuple[object, float, Callable]:

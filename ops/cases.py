@@ -32,7 +32,7 @@ _SETTING = re.compile(r"([A-Za-z_]\w*)=(.*)")
 def dims_of(op: Op) -> list[list[str]] | None:
     """The names of each tensor's dimensions: those of `Op.dims`, or M, N, ... where every case has one tensor, or tensors of one shape."""
     if op.dims:
-        return [part.split("x") for part in op.dims.split(",")]
+        return [part.partition(":")[0].split("x") for part in op.dims.split(",")]
     shapes = [c.shapes for c in op.cases if isinstance(c, Case)]
     if not shapes or any(len(set(s)) != 1 or len(s) != len(shapes[0]) for s in shapes):
         return None
@@ -67,7 +67,8 @@ def parse(op: Op, text: str) -> Case:
     shapes = _completed(op, text, shapes, dims, sizes)
     if too_many := next((s for s in shapes if math.prod(s) > LARGEST), None):
         raise Error(f"case {text!r}: a tensor of {shape_text(too_many)} is larger than any memory")
-    types += [_usual_type(op, k) for k in range(len(types), len(shapes))]
+    usual = _types(op, shapes)
+    types = [(types[k] if k < len(types) else "") or usual[k] for k in range(len(shapes))]
     try:
         made = Case(shapes, {k: _value(v) for k, v in settings.items()}, tuple(turned), _scale(op), "", tuple(types) if any(types) else ())
     except Error as e:
@@ -107,6 +108,9 @@ def sweep(op: Op, cases: list[Case], texts: list[str]) -> list[Case]:
     if not texts:
         return cases
     steps = [_steps(text) for text in texts]
+    swept = [name for step in steps for name in step[0]]
+    if twice := next((n for n in swept if swept.count(n) > 1), None):
+        raise Error(f"--sweep {' --sweep '.join(texts)}: {twice} is there twice; say NAME=1,2,4 for a list of values")
     out: dict[str, Case] = {}
     for case in cases:
         for settings in itertools.product(*steps):
@@ -144,13 +148,15 @@ def _with(op: Op, case: Case, settings: dict[str, str]) -> Case:
     """A case with other sizes and parameters."""
     dims = dims_of(op)
     named = {n for names in dims or [] for n in names}
+    if dims is None and (odd := next((k for k in settings if k not in parameters_of(op)), None)):
+        raise Error(f"{op.name} has no dimension or parameter {odd!r}; where it is a dimension say dims= in its Op, as in dims=\"MxK,KxN\"")
     sizes = {k: _size(f"{k}={v}", k, v) for k, v in settings.items() if k in named}
     kwargs = {**case.kwargs, **{k: _value(v) for k, v in settings.items() if k not in named}}
     shapes = case.shapes
     if sizes:
         known = _sizes(op, case.name, shapes, dims) | sizes
         shapes = tuple(tuple(known[n] for n in names) for names in dims)
-    made = dataclasses.replace(case, shapes=shapes, kwargs=kwargs)
+    made = dataclasses.replace(case, shapes=shapes, kwargs=kwargs, types=tuple(_types(op, shapes)) if ":" in op.dims else case.types)
     _check_names(op, made.name, [k for k in settings if k not in named], named)
     return next((c for c in op.cases if c.name == made.name), made)
 
@@ -163,8 +169,8 @@ def _completed(op: Op, text: str, shapes: list, dims, sizes: dict[str, int]) -> 
         return tuple(shapes)
     if dims is None:
         raise Error(f"case {text!r}: say the sizes of all of {op.name}'s tensors, as in {op.cases[0].name}" if op.cases else f"case {text!r} has no tensor")
-    if len(shapes) > len(dims) and not sizes and not op.dims and any(p.kind is p.VAR_POSITIONAL for p in _parameters(op).values()):
-        return tuple(shapes)  # any number of tensors
+    if len(shapes) > len(dims) and not sizes and not op.dims:
+        return tuple(shapes)  # dimensions that were told from the op's cases limit nothing
     if len(shapes) > len(dims):
         raise Error(f"case {text!r}: {op.name} takes {_form(dims)}, not {len(shapes)} tensors")
     known = _sizes(op, text, tuple(shapes), dims)
@@ -211,9 +217,16 @@ def _value(text: str):
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _usual_type(op: Op, k: int) -> str:
-    """The type of a tensor that a text leaves out: as in the op's first case."""
-    return op.cases[0].type_of(k) if op.cases and isinstance(op.cases[0], Case) else ""
+def _types(op: Op, shapes: tuple) -> list[str]:
+    """The types of tensors where a text says none: those of `Op.dims`, a limit by a dimension's name with its size; else as in the op's first case."""
+    first = op.cases[0] if op.cases and isinstance(op.cases[0], Case) else None
+    out = [first.type_of(k) if first else "" for k in range(len(shapes))]
+    if ":" in op.dims and all(len(s) == len(names) for s, names in zip(shapes, dims_of(op))):
+        sizes = _sizes(op, op.dims, shapes, dims_of(op))
+        for k, part in enumerate(op.dims.split(",")[:len(shapes)]):
+            kept, limited, below = part.partition(":")[2].partition("<")
+            out[k] = f"{kept}<{max(1, sizes.get(below, 0) if not below.isdecimal() else int(below))}" if limited else kept
+    return out
 
 
 def _scale(op: Op) -> float:
@@ -223,7 +236,7 @@ def _scale(op: Op) -> float:
 
 def _check_names(op: Op, text: str, names, dims):
     """Raises `Error` for a name that is none of the op's parameters (nor of its dimensions)."""
-    parameters = _parameters(op)
+    parameters = parameters_of(op)
     if parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for k in names:
             if k not in parameters:
@@ -232,21 +245,25 @@ def _check_names(op: Op, text: str, names, dims):
 
 def _check_number(op: Op, case: Case):
     """Raises `Error` where the op takes another number of tensors."""
-    parameters = _parameters(op)
+    parameters = parameters_of(op)
     if not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
         return
-    most = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in case.kwargs]
+    # what has a number or a word for its default is no tensor
+    most = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in case.kwargs
+            and p.default in (p.empty, None)]
     least = [n for n in most if parameters[n].default is inspect.Parameter.empty]
     if not len(least) <= len(case.shapes) <= len(most):
         raise Error(f"case {case.name!r}: {op.name} takes {', '.join(parameters)}; {len(case.shapes)} tensor{'s' * (len(case.shapes) != 1)} do not fit")
 
 
-def _parameters(op: Op) -> dict[str, inspect.Parameter]:
-    """Those of the op's function; none of a builtin that does not say."""
-    try:
-        return dict(inspect.signature(op.function).parameters)
-    except (TypeError, ValueError):
-        return {}
+def parameters_of(op: Op) -> dict[str, inspect.Parameter]:
+    """Those of the op's function, or of the first of its functions that says them; none where all are builtins that do not."""
+    for fn in (op.function, op.call, op.eager, *op.variants.values(), op.reference):
+        try:
+            return dict(inspect.signature(fn).parameters)
+        except (TypeError, ValueError):
+            continue
+    return {}
 
 
 def _within(text: str, name: str) -> bool:

@@ -130,7 +130,7 @@ class Op:
     that speed-ups are against (default: torch, and without `eager` the first variant).
 
     cases: what commands take by default; a text is read as on the command line ("1823x781", "64x1000,64:int64<1000"). dims: the tensors' dimensions by name, "MxK,KxN",
-    which lets commands complete a case and sweep a dimension. dtypes: what it takes, by short name.
+    which lets commands complete a case and sweep a dimension, with the types that tensors keep: "MxN,M:int64<N,M:bool". dtypes: what it takes, by short name.
 
     reference: the result in float64, from inputs of which the floating ones are float64 (default: `eager`, else the baseline). Results are a tensor, or a tuple
     or list of them. mutates: names of arguments that are changed in place: each call that is checked or timed gets fresh ones, and they count as

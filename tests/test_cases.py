@@ -79,7 +79,7 @@ def test_any_text_is_a_sweep_or_an_error(text):
 @pytest.mark.parametrize("op,text,said", [
     (MATMUL, "700x300", "matmul takes MxK,KxN; say N, as in 700x300,N=500"), (MATMUL, "3x4,5x6", "K is 4 in one tensor and 5 in another"),
     (MATMUL, "3x4,4x5,5x6", "not 3 tensors"), (MATMUL, "3x4,M=7,N=2", "M is 3 by a tensor's sizes and 7 by its name"),
-    (SOFTMAX, "3x4,5x6", "softmax takes MxN, not 2 tensors"), (SOFTMAX, "12x", "neither a tensor's sizes"), (SOFTMAX, "dim=0,3x4", "tensors come first"),
+    (SOFTMAX, "3x4,5x6", "softmax takes x, dim; 2 tensors do not fit"), (SOFTMAX, "12x", "neither a tensor's sizes"), (SOFTMAX, "dim=0,3x4", "tensors come first"),
     (SOFTMAX, "3x4,dim=0,dim=1", "dim is there twice"), (SOFTMAX, "3x4,dmi=0", "did you mean 'dim'?"), (SOFTMAX, "2x3x4t", "3 dimensions, not 2"),
     (SOFTMAX, "9999999x9999999x9999999", "larger than any memory"), (SOFTMAX, "3x4:int65", "it takes fp32"), (SOFTMAX, "3x4:bool<2", "<N goes with an integer"),
     (SOFTMAX, "3x4:int8<300", "<N goes with an integer type that holds it"), (SOFTMAX, "1823x78l", "neither a tensor's sizes"),
@@ -115,6 +115,14 @@ def test_sweeps(op, sweeps, want):
     assert [c.name for c in cases.sweep(op, [op.cases[0]], sweeps)] == want
 
 
+def test_sweeps_that_contradict_and_dimensions_without_names():
+    with pytest.raises(Error, match="N is there twice"):
+        cases.sweep(SOFTMAX, [SOFTMAX.cases[0]], ["N=1,2", "N=3"])
+    odd = Op("odd", call=lambda x, y: x, cases=("3x4,5",))
+    with pytest.raises(Error, match="say dims= in its Op"):
+        cases.sweep(odd, [odd.cases[0]], ["M=1..4"])
+
+
 @pytest.mark.parametrize("text,said", [
     ("Q=1..3", "unknown parameter 'Q'. Known: M, N, dim, x"), ("M=3..1", "goes upwards"), ("M=0..4:x2", "goes upwards"), ("M=1..5:x1", "goes upwards"),
     ("M=1..5:+0", "goes upwards"), ("M=a..b", "it takes NAME=START..STOP"), ("M", "it takes NAME=START..STOP"), ("M=", "it takes NAME=START..STOP"),
@@ -123,6 +131,20 @@ def test_what_is_no_sweep_says_why(text, said):
     with pytest.raises(Error) as e:
         cases.sweep(SOFTMAX, [SOFTMAX.cases[0]], [text])
     assert said in str(e.value)
+
+
+def test_types_follow_the_dimensions():
+    op = Op("loss", eager=lambda x, labels, mask: None, cases=("64x1000",), dims="MxN,M:int64<N,M:bool")
+    assert op.cases[0].name == "64x1000,64:int64<1000,64:bool" and names(op, "3x10") == ["3x10,3:int64<10,3:bool"]
+    assert names(op, "3x10,3:int64<4") == ["3x10,3:int64<4,3:bool"]
+    assert [c.name for c in cases.sweep(op, [op.cases[0]], ["N=5,7"])] == ["64x5,64:int64<5,64:bool", "64x7,64:int64<7,64:bool"]
+
+
+def test_a_builtin_and_more_tensors_than_the_cases_have():
+    builtin = Op("relu", eager=torch.relu_, variants={"mine": lambda x: x.relu_()}, mutates=("x",), cases=("3x4",))
+    assert list(cases.parameters_of(builtin)) == ["x"]
+    optional = Op("opt", call=lambda x, y=None: x, cases=("3x4",))
+    assert names(optional, "3x4,3x4") == ["3x4,3x4"]
 
 
 def test_kept_dtypes(seed):

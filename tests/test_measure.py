@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 
+import numpy
 import pytest
 import torch
 from triport.backends.base import Error
@@ -40,6 +41,26 @@ def test_a_measurement_of_a_function_with_its_arguments():
     assert m.ci[0] <= m.median <= m.ci[1] and m.median == sorted(m.rounds)[3] and len(seen) >= 7 * m.repeats
     assert benchmark(double, 1, rounds=1, label="twice").label == "twice"
     assert benchmark(double, 1, rounds=1).noisy == "1 round is too few to tell noise"
+
+
+@pytest.mark.parametrize("argument,fn", [(lambda: numpy.ones(5), lambda a: a.sort() or a.__iadd__(1)), (list, lambda a: a.append(1)), (dict, lambda a: a.update(x=1))])
+def test_candidates_that_change_what_is_no_tensor(argument, fn):
+    def nothing(a):
+        return None
+
+    with pytest.raises(Error, match="changes its arguments"):
+        compare({"nothing": nothing, "changes": lambda a: (fn(a), None)[1]}, argument())
+    assert compare([nothing, lambda a: None], argument(), rounds=1)
+
+
+def test_what_cannot_be_measured():
+    async def soon():
+        pass
+
+    for fn, options, said in ((soon, {}, "async function"), (3, {}, "not a function"), (int, {"rounds": 2.5}, "rounds 2.5"), (int, {"precision": "2%"}, "precision '2%'")):
+        with pytest.raises(Error, match=said):
+            benchmark(fn, **options)
+    assert compare([lambda: numpy.ones(4).mean(), lambda: 1.0], rounds=1)
 
 
 def test_a_measurement_waits_for_what_the_call_began():

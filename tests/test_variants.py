@@ -56,6 +56,54 @@ def test_every_result_counts(second, status):
     assert rows_of(op)["mine"]["status"] == status
 
 
+def test_complex_results_and_large_integers_count_whole():
+    op = Op("ft", eager=torch.fft.fft, variants={"same": lambda x: torch.fft.fft(x), "conjugate": lambda x: torch.fft.fft(x).conj(),
+                                                 "real": lambda x: torch.fft.fft(x).real}, cases=("9x7",))
+    assert {n: r["status"] for n, r in rows_of(op).items()} == {"torch": "ok", "same": "ok", "conjugate": "wrong", "real": "wrong"}
+    large = Op("large", eager=lambda x: x.long() + 2**60, variants={"off": lambda x: x.long() + 2**60 + 1}, cases=("9x7",), dtypes=("int32",))
+    assert {n: r["status"] for n, r in rows_of(large, dtypes=["int32"]).items()} == {"torch": "ok", "off": "wrong"}
+
+
+def test_what_is_wrong_later_is_wrong():
+    calls = []
+
+    def late(x):
+        calls.append(1)
+        return x * 2 if len(calls) < 5 else x * 3
+
+    op = Op("twice", eager=lambda x: x * 2, variants={"late": late, "wipes": lambda x, n=[]: (n.append(1), x * 2, len(n) < 5 or x.zero_())[1]}, cases=("9x7",))
+    rows = rows_of(op)
+    assert rows["torch"]["status"] == "ok" and rows["late"]["status"] == "wrong" and "one after those that were timed is not" in rows["late"]["reason"]
+    assert rows["wipes"]["status"] in ("wrong", "failed") and "wall_s" not in rows["late"] and "wall_s" not in rows["wipes"]
+
+
+def test_a_compiled_variant_meets_no_recompile_limit():
+    """Each case starts without what was compiled for those before it."""
+    seen = []
+
+    def fn(x):
+        if not torch.compiler.is_compiling():
+            seen.append(tuple(x.shape))
+        return x * 2
+
+    op = Op("twice", eager=lambda x: x * 2, variants={"compiled": torch.compile(fn, backend="eager", dynamic=False)}, cases=("9x7",), dims="MxN")
+    results = Results()
+    runner.run(plan.Plan([op], [], ["fp32"], sweeps=["N=1..10:+1"], rounds=1, seconds=0.0, cold=False), results)
+    assert len(results.rows) == 10 and all(r["status"] == "ok" for r in results.rows) and not seen, "nothing ran without being compiled"
+
+
+def test_single_calls_of_an_in_place_op_see_fresh_arguments():
+    seen = []
+    op = Op("increase", eager=lambda x: x.add_(1), variants={"mine": lambda x: (seen.append(x.sum().item()), x.add_(1))[1]}, mutates=("x",), cases=("9x7",))
+    rows_of(op, (), singles=6)
+    assert len(seen) > 6 and len(set(seen)) == 1
+
+
+def test_gradients_may_be_a_little_further_off():
+    op = Op("squares", eager=lambda x: x * x, cases=("9",))
+    assert runner.allowed(op, "fp32", "bwd") == runner.allowed(op, "fp32", "fwd+bwd") == 4 * runner.allowed(op, "fp32", "fwd") == 8e-6
+
+
 def test_a_result_too_few_is_wrong():
     op = Op("two", eager=lambda x: (x, x * 2), variants={"one": lambda x: x, "none": lambda x: None, "text": lambda x: "x"}, cases=("9x7",))
     rows = rows_of(op)

@@ -194,7 +194,7 @@ def test_cuda(capfd, tmp_path):
 
 @pytest.mark.parametrize("args,says", [
     (["softmax", "--target", "spacemit-x6O"], "did you mean 'spacemit-x60'?"), (["softmax", "--target", "sm_17"], "unknown target"),
-    (["softmaxx"], "did you mean 'softmax'?"), (["softmax", "--case", "9x9,9x9"], "case '9x9,9x9': softmax takes MxN"), (["softmax", "--dtype", "fp8"], "softmax takes fp32"),
+    (["softmaxx"], "did you mean 'softmax'?"), (["softmax", "--case", "9x9,9x9"], "case '9x9,9x9': softmax takes x, dim"), (["softmax", "--dtype", "fp8"], "softmax takes fp32"),
     (["softmax", "--arg", "x=fp32[16]"], "belong to a kernel"), (["softmax", "--require", "vectors>1"], "did you mean 'vector'?"),
     (["softmax", "--vlen", "256", "--target", "x86-64-v3"], "RISC-V"), (["softmax", "--vlen", "100", "--target", "rv64gcv"], "power of two"),
     (["softmax", "--vlen", "128", "--target", "spacemit-x60"], "256"), (["softmax", "--stage", "sass", "--target", "rv64gcv"], "unknown stage 'sass'"),
