@@ -50,6 +50,14 @@ def test_a_call_without_triton_is_not_called_so():
     assert list(rows) == ["torch", "triton-cpu"]
 
 
+def test_a_baseline_that_launches_nothing_is_still_the_baseline():
+    op = Op("plain", call=manual, eager=lambda x: x.softmax(-1), baseline="triton-cpu", cases=("13x78",))
+    rows = rows_of(op, ("torch", "triton-cpu"))
+    assert rows["call"]["column"] == "triton-cpu" and rows["call"]["speedup"] == 1 and rows["torch"]["speedup"] > 0
+    assert plan.split(["call"], [op]) == (["triton-cpu"], [])
+    assert list(rows_of(registry.get("square"), ("torch", "triton-cpu"), cases=["0x5"])) == ["torch", "triton-cpu"], "nothing to launch is no other column"
+
+
 @pytest.mark.parametrize("second,status", [(lambda x, y: x * y, "ok"), (lambda x, y: x * y + 1e-3, "wrong"), (lambda x, y: x / 0, "wrong")])
 def test_every_result_counts(second, status):
     op = Op("two", eager=lambda x, y: (x + y, x * y), variants={"mine": lambda x, y: [x + y, second(x, y)]}, cases=("9x7,9x7",))
