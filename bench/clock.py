@@ -165,7 +165,7 @@ def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: 
         return True
 
     _in_rounds({name: s.wall for name, s in out.items()}, take, rounds, precision, budget, ended)
-    busy = watch.busy()
+    busy = watch.busy(wait=rounds is None)  # what is soon known well enough may have been disturbed as well
     for s in out.values():
         s.busy = busy
     return out

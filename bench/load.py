@@ -51,9 +51,12 @@ class Watch:
         self._cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         self._begun = _all(self._cores), _own(), time.perf_counter()
 
-    def busy(self) -> str | None:
-        """A sentence such as "other programs used 1.8 of 2 cores", None where they did not, or where it is not known."""
+    def busy(self, wait: bool = False) -> str | None:
+        """A sentence such as "other programs used 1.8 of 2 cores", None where they did not, or where it is not known: also after too short a time, unless
+        it is to `wait` for the rest of it."""
         everybody, own, start = self._begun
+        if wait and everybody is not None:
+            time.sleep(max(0.0, SHORTEST - (time.perf_counter() - start)))
         now = _all(self._cores)
         if everybody is None or now is None:
             return None

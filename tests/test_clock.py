@@ -25,7 +25,8 @@ class World:
     def sleep(self, seconds):
         self.slept.append(seconds)
 
-    def busy(self):
+    def busy(self, wait):
+        self.waited = wait
         return self.said
 
     def call(self, *seconds, calls=None):
@@ -278,6 +279,19 @@ def test_a_watch_counts_what_is_not_ours(monkeypatch):
 def test_a_busy_machine_is_said_of_each_candidate(world):
     world.said = "other programs used 1.8 of 2 cores"
     assert [s.busy for s in clock.interleave({k: (world.call(1e-3), clock.nothing) for k in "ab"}, rounds=1).values()] == [world.said] * 2
+    assert not world.waited
+    clock.interleave({"a": (world.call(1e-3), clock.nothing)})
+    assert world.waited, "what was known soon waits for who else works"
+
+
+def test_a_watch_waits_where_too_little_has_passed(monkeypatch):
+    everybody, slept = iter([10.0, 10.4]), []
+    monkeypatch.setattr(load, "_all", lambda cores: next(everybody))
+    monkeypatch.setattr(load, "_own", lambda: 0.0)
+    monkeypatch.setattr(load.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(load.time, "perf_counter", lambda: 5.0 + sum(slept))
+    monkeypatch.setattr(load.time, "sleep", slept.append)
+    assert load.Watch().busy(wait=True) == "other programs used 1.6 of 2 cores" and slept == [load.SHORTEST]
 
 
 def test_summaries_have_the_medians_interval():

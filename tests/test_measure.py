@@ -14,7 +14,7 @@ from triport.bench import agreement, benchmark, clock, compare, load, measure
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
     """What else this machine does is not what is tested here."""
-    monkeypatch.setattr(load.Watch, "busy", lambda self: None)
+    monkeypatch.setattr(load.Watch, "busy", lambda self, wait=False: None)
 
 
 @pytest.fixture
