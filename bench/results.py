@@ -46,9 +46,10 @@ def add_times(row: dict, s: clock.Samples, device: list[float] | None):
 
 
 def least_time(limits: dict, nbytes: int | None, flops: int | None, dtype: str) -> float:
-    """Seconds that the slower of a device's limits (`roofline.measure`) allows for so many bytes and FLOPs in dtype `dtype`. What was measured in fp32 is twice
-    what a CPU's vectors do in fp64, which have half as many lanes."""
-    peak = limits.get(f"flop_per_s_{dtype}", limits["flop_per_s"] / (2 if dtype == "fp64" else 1))
+    """Seconds that the slower of a device's limits (`roofline.measure`) allows for so many bytes and FLOPs in dtype `dtype`. fp64 is not measured: a CPU's
+    vectors have half as many lanes for it as for fp32, and a GPU's tensor cores do as much in it as its FMA units in fp32, where it has such cores."""
+    fp64 = limits.get("flop_per_s_fp32", limits["flop_per_s"] / 2)
+    peak = limits.get(f"flop_per_s_{dtype}", fp64 if dtype == "fp64" else limits["flop_per_s"])
     return max((nbytes or 0) / limits["bytes_per_s"], (flops or 0) / peak)
 
 

@@ -230,3 +230,12 @@ def test_spine_format_of_a_run(capsys):
     assert len(re.findall(rf"^Wall: Avg={number}, min={number}, std={number}, max={number}", out, re.M)) == 2
     assert len(re.findall(rf"^CPU: Avg={number}, min={number}, std={number}, max={number}", out, re.M)) == 2
     assert re.search(r"[Ff]irst", out)
+
+
+@pytest.mark.parametrize("limits,dtype,peak", [
+    ({"flop_per_s": 4e11}, "fp32", 4e11), ({"flop_per_s": 4e11}, "bf16", 4e11), ({"flop_per_s": 4e11}, "fp64", 2e11),
+    ({"flop_per_s": 8e14, "flop_per_s_fp32": 5e13}, "fp16", 8e14), ({"flop_per_s": 8e14, "flop_per_s_fp32": 5e13}, "fp64", 5e13),
+    ({"flop_per_s": 4e11, "flop_per_s_fp64": 1e11}, "fp64", 1e11)])
+def test_the_least_time_by_dtype(limits, dtype, peak):
+    assert results.least_time({"bytes_per_s": 1e10, **limits}, 8, 10**9, dtype) == pytest.approx(1e9 / peak)
+    assert results.least_time({"bytes_per_s": 1e10, **limits}, 10**10, 8, dtype) == 1.0
