@@ -6,7 +6,7 @@ of the baseline's in the same round; candidates took turns, so what slowed one s
 and not judged. The noise band of a row is the spread of its rounds: half the distance from the 20th to the 80th percentile of the logarithms, of both
 runs together (root of the sum of squares), and at least `FLOOR`: the medians of two runs of one build differ by about that on a quiet machine.
 Where a median moved by more than that and the medians' 95 % confidence intervals still overlap, as rounds of two kinds make them do (a busy machine),
-the verdict is "noisy": nobody can tell.
+or a run calls the row or its baseline noisy, or there are too few rounds to tell, the verdict is "noisy".
 """
 
 from __future__ import annotations

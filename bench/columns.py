@@ -17,8 +17,6 @@ from ..ops.cases import parameters_of
 from ..ops.records import Case, Op, wide
 from . import check, clock
 
-MODES = ("fwd", "bwd", "fwd+bwd")
-
 #: copies of an in-place op's arguments take this many bytes at most, for one turn: they stay in a core's cache, as the arguments of other ops do
 COPIES = 1 << 20
 
@@ -44,9 +42,9 @@ def of(op: Op, backends: list[Backend], variants: list[str] | None, device: str)
 class Inputs:
     """A case's arguments, those that gradients are asked of among them (`wanted`), and the op's ways to be called with them."""
 
-    def __init__(self, op: Op, case: Case, args: list, mode: str = "fwd", seed: int = 0):
-        self.op, self.case, self.args, self.mode, self.seed = op, case, args, mode, seed
-        self._flow: list | None = None
+    def __init__(self, op: Op, case: Case, args: list, mode: str = "fwd", seed: int = 0, flow: list | None = None):
+        """flow: what flows back into the results, as another's `flow`; made when it is needed where that is None."""
+        self.op, self.case, self.args, self.mode, self.seed, self.flow = op, case, args, mode, seed, flow
         self._changed = _mutated(op, args)
         self._kept = {k: args[k].clone() for k in self._changed}
         self.wanted = [] if mode == "fwd" else [t.requires_grad_() for t in args if t.is_floating_point()]
@@ -72,10 +70,7 @@ class Inputs:
     def first(self, fn: Callable):
         """One call, whatever is run of it, with nothing around it."""
         out = self.forward(fn)
-        if self.mode == "fwd":
-            return out
-        through, flow = self._outward(out)
-        return torch.autograd.grad(through, self.wanted, flow, allow_unused=True)
+        return out if self.mode == "fwd" else self._gradients(out)
 
     def result(self, fn: Callable) -> list[torch.Tensor]:
         """What one call leaves: changed arguments, then what it returned; in a backward mode its gradients (None as zeros), after the results
@@ -86,18 +81,16 @@ class Inputs:
             changed = [self.args[k] for k in self._changed]
             held = {t.untyped_storage().data_ptr() for t in changed}
             return [t.clone() for t in changed] + [t for t in out if t.untyped_storage().data_ptr() not in held]
-        through, flow = self._outward(out)
-        gradients = torch.autograd.grad(through, self.wanted, flow, allow_unused=True)
-        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(self.wanted, gradients)]
+        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(self.wanted, self._gradients(out))]
         return gradients if self.mode == "bwd" else out + gradients
 
     def expected(self) -> list[torch.Tensor]:
         """The same of the reference, from float64 inputs."""
         self.renew()
         other = Inputs(self.op, self.case, list(map(wide, self.args)), self.mode, self.seed)
-        out = other.result(self.op.reference or self.op.eager or self.op.variants.get(self.op.baseline) or self.op.call)
-        if other._flow is not None:  # made here, it is in nobody's time
-            self._flow = [f.to(t.dtype) for f, t in zip(other._flow, itertools.repeat(self.wanted[0]))]
+        out = other.result(self.op.truth)
+        if other.flow is not None:
+            self.flow = [f.to(self.wanted[0].dtype) for f in other.flow]
         return out
 
     def check_unchanged(self, fresh: list):
@@ -115,12 +108,7 @@ class Inputs:
         if self.mode == "bwd":
             through, flow = self._outward(self.forward(fn))
             return lambda: torch.autograd.grad(through, self.wanted, flow, retain_graph=True, allow_unused=True)
-
-        def both():
-            through, flow = self._outward(self.forward(fn))
-            return torch.autograd.grad(through, self.wanted, flow, allow_unused=True)
-
-        return both
+        return lambda: self.first(fn)
 
     def turn(self, fn: Callable, synchronize: Callable, nbytes: int | None) -> clock.Turn:
         """How the clock calls it: with other inputs from call to call where a GPU's L2 would hold one set, and with fresh ones where it changes them."""
@@ -145,16 +133,20 @@ class Inputs:
 
         return clock.Turn(lambda: fn(*sets[next(at) % len(sets)], **self.case.kwargs), synchronize, before, len(sets))
 
+    def _gradients(self, out: list[torch.Tensor]) -> tuple:
+        through, flow = self._outward(out)
+        return torch.autograd.grad(through, self.wanted, flow, allow_unused=True)
+
     def _outward(self, out: list[torch.Tensor]) -> tuple[list, list]:
         """(results with a gradient, what flows back into them), the latter the same for the same seed, whatever computes it."""
         through = [t for t in out if t.requires_grad]
         if not through:
             raise Error(f"{self.op.name}: the result has no gradient; --mode {self.mode} takes ops that autograd follows")
-        flow = self._flow
+        flow = self.flow
         if flow is None or [(f.shape, f.dtype, f.device) for f in flow] != [(t.shape, t.dtype, t.device) for t in through]:
             g = torch.Generator("cpu").manual_seed(self.seed + 1)
             # by way of bf16, so that a float64 reference gets the same values
-            flow = self._flow = [torch.randn(t.shape, generator=g, device="cpu").bfloat16().to(t.device, t.dtype) for t in through]
+            flow = self.flow = [torch.randn(t.shape, generator=g, device="cpu").bfloat16().to(t.device, t.dtype) for t in through]
         return through, flow
 
 

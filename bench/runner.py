@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import dataclass
 from typing import Callable
 
 import torch
@@ -99,27 +100,57 @@ def _case(plan: Plan, op, dtype: str, case, backends: list, remark: Callable[[st
     """A case's rows, checked and, where right, timed in turns, and checked once more: what was timed is what was right."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()  # shapes of its own for every case, without meeting the recompile limit
-    turns: dict[str, clock.Turn] = {}
-    calls: dict[str, Callable] = {}
+    candidates: dict[str, Candidate] = {}
     rows: dict[str, dict] = {}
-    wanted: dict[str, list] = {}
-    again: dict[str, Callable[[], float]] = {}
+    truths: dict[str, Truth] = {}
     for column in columns.of(op, backends, plan.variants, plan.device):
         if column.device == "board":
-            row = _on_board(plan, op, dtype, case, column, wanted)
+            row, candidate = _on_board(plan, op, dtype, case, column, truths), None
         else:
-            row = _prepare(plan, op, dtype, case, column, wanted, turns, calls, again)
+            row, candidate = _prepare(plan, op, dtype, case, column, truths)
         rows[row["backend"]] = row
+        if candidate is not None:
+            candidates[row["backend"]] = candidate
+    turns = {name: c.turn for name, c in candidates.items()}
     samples = clock.interleave(turns, plan.rounds, plan.seconds, precision=plan.precision, budget=plan.budget) if turns else {}
-    on_gpu = {n: call for n, call in calls.items() if rows[n]["device"] == "cuda"}
+    on_gpu = {name: c.call for name, c in candidates.items() if rows[name]["device"] == "cuda"}
     devices = clock.on_gpu(on_gpu, plan.rounds, precision=plan.precision, budget=plan.budget) if on_gpu else {}
-    for name in turns:
-        if why := _still_right(again[name], rows[name]["allowed"]):
+    for name, candidate in candidates.items():
+        if why := _still_right(candidate.error, rows[name]["allowed"]):
             rows[name] |= why
             continue
         add_times(rows[name], samples[name], devices.get(name))
         _metrics(op, dtype, case, rows[name], remark)
     return list(rows.values())
+
+
+@dataclass
+class Candidate:
+    """A right result's way there. turn: what the host's clock times; call: what the GPU's does, with one set of inputs; error: of one more call."""
+
+    turn: clock.Turn
+    call: Callable | clock.Turn
+    error: Callable[[], float]
+
+
+@dataclass
+class Truth:
+    """A case on a device: its arguments, which no column gets itself, the reference's results, and what flows back into them (`columns.Inputs`), so
+    that making it is in nobody's time."""
+
+    args: list
+    expected: list
+    flow: list | None
+
+
+def _inputs(plan: Plan, op, dtype: str, case, device: str, truths: dict[str, Truth]) -> Inputs:
+    """Arguments for one column; the first one on a device has the reference's results computed."""
+    _fits(op, case, dtype, device)
+    if device not in truths:
+        args = case.make(DTYPES[dtype], device, plan.seed)
+        own = Inputs(op, case, [t.clone() for t in args], plan.mode, plan.seed)
+        truths[device] = Truth(args, own.expected(), own.flow)
+    return Inputs(op, case, [t.clone() for t in truths[device].args], plan.mode, plan.seed, truths[device].flow)
 
 
 def _row(plan: Plan, op, dtype: str, case, column: Column, args: list | None) -> dict:
@@ -145,15 +176,13 @@ def _still_right(error: Callable[[], float], most: float) -> dict | None:
     return None if e <= most else {"status": "wrong", "error": e, "reason": "the first calls were right, and one after those that were timed is not"}
 
 
-def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, turns: dict, calls: dict, again: dict) -> dict:
-    """Check one column's result; a right one gets its turn. wanted: device -> the reference's result; again: column -> the error of one more call."""
+def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str, Truth]) -> tuple[dict, Candidate | None]:
+    """Check one column's result: its row, and where it is right what is timed. truths: by device, filled as columns ask."""
     row = _row(plan, op, dtype, case, column, None)
     try:
-        _fits(op, case, dtype, column.device)
-        inputs = Inputs(op, case, case.make(DTYPES[dtype], column.device, plan.seed), plan.mode, plan.seed)
+        inputs = _inputs(plan, op, dtype, case, column.device, truths)
+        truth = truths[column.device]
         row = _row(plan, op, dtype, case, column, inputs.args)
-        if column.device not in wanted:
-            wanted[column.device] = inputs.expected()
         if plan.cold and plan.mode == "fwd" and column.backend is not None:
             row["first_call_s"] = first_calls(column.backend, op, lambda: column.bind()(*inputs.args, **case.kwargs))
         singles = {"calls_s": single_calls(column, op, inputs, plan.singles)} if plan.singles else {}
@@ -166,34 +195,31 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, wanted: dict, tur
             row |= {"backend": name, "column": column.name, "first_call_s": {"here": row["first_call_s"]["here"]}}  # nothing of Triton's ran, or was compiled
         got = inputs.result(fn)
         column.synchronize()
-        inputs.check_unchanged(case.make(DTYPES[dtype], column.device, plan.seed))
-        e, most = check.largest(got, wanted[column.device]), allowed(op, dtype, plan.mode)
+        inputs.check_unchanged(truth.args)
+        e, most = check.largest(got, truth.expected), allowed(op, dtype, plan.mode)
         row |= {"status": "ok" if e <= most else "wrong", "error": e, "allowed": most}
         del got
-        if row["status"] == "ok":
-            row |= singles
-            inputs.renew()
-            if plan.mode == "fwd" and column.backend is not None:
-                _new_process(plan, op, dtype, case, column.backend, row)
-            call = inputs.call(fn)
-            row["peak_bytes"] = memory.peak(call, column.device)
-            inputs.renew()
-            turns[row["backend"]] = inputs.turn(fn, column.synchronize, row["bytes"])
-            calls[row["backend"]] = turns[row["backend"]] if inputs.in_place else call
+        if row["status"] != "ok":
+            return row, None
+        row |= singles
+        inputs.renew()
+        if plan.mode == "fwd" and column.backend is not None:
+            _new_process(plan, op, dtype, case, column.backend, row)
+        call = inputs.call(fn)
+        row["peak_bytes"] = memory.peak(call, column.device)
+        inputs.renew()
+        turn = inputs.turn(fn, column.synchronize, row["bytes"])
 
-            def once_more():
-                e = check.largest(inputs.result(fn), wanted[column.device])
-                inputs.check_unchanged(case.make(DTYPES[dtype], column.device, plan.seed))
-                return e
+        def once_more() -> float:
+            e = check.largest(inputs.result(fn), truth.expected)
+            inputs.check_unchanged(truth.args)
+            return e
 
-            again[row["backend"]] = once_more
+        return row, Candidate(turn, turn if inputs.in_place else call, once_more)
     except KeyboardInterrupt:
         raise
     except Exception as e:
-        row |= _failed(e)
-        turns.pop(row["backend"], None)
-        calls.pop(row["backend"], None)
-    return row
+        return row | _failed(e), None
 
 
 def _failed(e: Exception) -> dict:
@@ -257,20 +283,17 @@ def _new_process(plan, op, dtype, case, backend, row):
         row["new_process"] = str(e)
 
 
-def _on_board(plan: Plan, op, dtype: str, case, column: Column, wanted: dict) -> dict:
+def _on_board(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str, Truth]) -> dict:
     """Check and time a backend whose machine is another one: its program times itself, nothing is interleaved with it."""
     row = _row(plan, op, dtype, case, column, None)
     try:
         if plan.mode != "fwd":
             raise Error("a board runs ops forward only")
-        _fits(op, case, dtype, "cpu")
-        inputs = Inputs(op, case, case.make(DTYPES[dtype], "cpu", plan.seed))
+        inputs = _inputs(plan, op, dtype, case, "cpu", truths)
         row = _row(plan, op, dtype, case, column, inputs.args)
-        if "cpu" not in wanted:
-            wanted["cpu"] = inputs.expected()
         start = time.perf_counter()
         got, answer = column.backend.measure(op, inputs.args, case.kwargs, plan.rounds or 10, plan.threads)
-        e = check.largest([got], wanted["cpu"])
+        e = check.largest([got], truths["cpu"].expected)
         row |= {"status": "ok" if e <= op.allowed(DTYPES[dtype]) else "wrong", "error": e, "allowed": op.allowed(DTYPES[dtype]),
                 "first_call_s": {"here": answer.first}, "round_trip_s": time.perf_counter() - start}
         if row["status"] == "ok":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -13,7 +14,6 @@ from . import exits, outputs
 MOST_THREADS = 1024
 #: options that --compare takes, and what is no option; the others are of a run
 _COMPARED = ("compare", "json", "csv", "markdown", "format")
-_defaults: dict = {}
 
 EXAMPLES = (
     "triport bench --op softmax --case 1823x781",
@@ -60,7 +60,6 @@ def add(parser):
                          help="hold results files against the first of them row by row, with a noise band from their rounds; exit 1 where a row is "
                               "slower beyond it, or no longer right")
     parser.add_argument("--list", action="store_true", help="list ops, cases, dtypes and backends, and stop")
-    _defaults.update({a.dest: a.default for a in parser._actions if a.dest != "help"})
 
 
 def _printing(parser):
@@ -202,8 +201,9 @@ def _compare(args) -> int:
 
     if args.format == "spine":
         raise Error("--format spine is of a run; --compare prints a table or markdown")
-    for name, default in _defaults.items():
-        if name not in _COMPARED and getattr(args, name, default) != default:
+    add(plain := argparse.ArgumentParser())
+    for name, value in vars(args).items():
+        if name not in (*_COMPARED, "command") and value != plain.get_default(name):
             raise Error(f"--{name.replace('_', '-')} is of a run; --compare holds whole files against each other")
     with outputs.kept(outputs.wanted(args)) as put:
         result = changes.beside([(str(path), results.load(path)) for path in args.compare])
