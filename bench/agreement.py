@@ -102,13 +102,7 @@ def _mutable(inputs) -> list:
 
 def _unchanged(name: str, given: list, kept: list):
     """Raises `Error` where a candidate changed what the others are to be given, and puts it right."""
-    import torch
-
     from . import check
-    changed = [k for k, (x, y) in enumerate(zip(given, kept)) if check.error(x, y) != 0]
-    with torch.no_grad():
-        for k in changed:
-            given[k].copy_(kept[k])
-    if changed:
+    if changed := check.put_back(given, kept):
         raise Error(f"compare: candidate {name} changes tensor {', '.join(map(str, changed))} of its arguments, which the others are given as well; "
                     "compare functions that write into copies")

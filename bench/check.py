@@ -55,6 +55,15 @@ def largest(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
     return max((error(g, w) for g, w in zip(got, want)), default=float("inf")) if len(got) == len(want) else float("inf")
 
 
+def put_back(given: list, kept: list) -> list[int]:
+    """Which of `given` are tensors that differ from what they were (`kept`); these get their values back."""
+    changed = [k for k, (x, y) in enumerate(zip(given, kept)) if isinstance(x, torch.Tensor) and error(x, y) != 0]
+    with torch.no_grad():
+        for k in changed:
+            given[k].copy_(kept[k])
+    return changed
+
+
 def verdict(op, got, args, kwargs) -> tuple[bool, float]:
     """(right?, error) of an op's result, one tensor or several, for its arguments, against its float64 reference."""
     e = largest(tensors(op.name, got), tensors("the reference", op.expected(*args, **kwargs)))

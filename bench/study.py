@@ -126,9 +126,5 @@ def _checked(study: Study, name: str, step: Callable, want, kept, device: str) -
 
 def _unchanged(name: str, inputs, kept):
     """Raises `Error` where a candidate changed what the others are to be given, and puts it right."""
-    changed = [k for k, (x, y) in enumerate(zip(inputs, kept)) if isinstance(x, torch.Tensor) and check.error(x, y) != 0]
-    for k in changed:
-        with torch.no_grad():
-            inputs[k].copy_(kept[k])
-    if changed:
+    if changed := check.put_back(inputs, kept):
         raise Error(f"candidate {name} changed input {', '.join(map(str, changed))}, which it shares with the others")

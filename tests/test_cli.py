@@ -113,6 +113,8 @@ BAD = [
     (["bench", "--backend", "troch"], "did you mean 'torch'"),
     (["bench", "--threads", "0"], "--threads 0: it takes a number from 1 up"),
     (["bench", "--reps", "0"], "--reps 0"),
+    *(([*command, "--threads", "100000"], "--threads 100000: it takes 1024 at most") for command in (
+        ["bench"], ["tune", "--op", "square", "--dry-run"], ["profile", "square"], ["models", "square"])),
     (["bench", "--op", "gelu", "--json", "/nowhere/at/all.json"], "there is no folder"),
 ]
 

@@ -304,6 +304,12 @@ def test_the_last_lines_say_what_was_found():
     assert "8 of 8 results right: all of them." in text
 
 
+def test_no_metric_can_have_a_columns_name():
+    """What ops refuse is what the table has."""
+    from triport.ops.records import FIGURES
+    assert FIGURES == fields.NAMES
+
+
 def test_many_noisy_rows_are_counted():
     rows = [new(case=str(n), backend=b, speedup_is="noisy") for n in range(6) for b in ("torch", "x")]
     assert words.words(rows)[0] == ("remark", "All 12 rows are noisy, not to be relied on.")

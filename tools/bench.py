@@ -10,8 +10,6 @@ from pathlib import Path
 
 from . import exits, outputs
 
-#: more than any machine's cores; torch starts as many as it is told, and the system ends a process that starts too many
-MOST_THREADS = 1024
 #: options that --compare takes, and what is no option; the others are of a run
 _COMPARED = ("compare", "json", "csv", "markdown", "format")
 
@@ -79,14 +77,11 @@ def run(args) -> int:
         return _compare(args)
     from ..backends import BACKENDS, available
     from ..backends.base import Error, suggest
+    from ..bench import counts
     from ..ops import registry
     from ..ops.records import DTYPES
 
-    for value, low, name in ((args.threads, 1, "--threads"), (args.reps, 1, "--reps")):
-        if value is not None and value < low:
-            raise Error(f"{name} {value}: it takes a number from {low} up")
-    if args.threads and args.threads > MOST_THREADS:
-        raise Error(f"--threads {args.threads}: it takes {MOST_THREADS} at most")
+    counts.check(threads=args.threads, reps=args.reps)
     _share(args.precision), _seconds(args.budget)
     if not -2**63 <= args.seed < 2**63 - 1:
         raise Error(f"--seed {args.seed}: it takes a number of 64 bits")

@@ -32,10 +32,9 @@ def add(parser):
 
 def run(args) -> int:
     from ..backends.base import Error
+    from ..bench import counts
 
-    for value, low, name in ((args.threads, 1, "--threads"), (args.steps or None, 1, "--steps")):
-        if value is not None and value < low:
-            raise Error(f"{name} {value}: it takes a number from {low} up")
+    counts.check(threads=args.threads, steps=args.steps or None)
     if not 0 <= args.seed < 2**63:
         raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
     import torch

@@ -35,7 +35,7 @@ def run(args) -> int:
     from ..backends import get
     from ..backends.base import Error, Unavailable, suggest
     from ..backends.cpu import targets
-    from ..bench import search
+    from ..bench import counts, search
     from ..ops import tuning
     from ..ops.records import DTYPES
 
@@ -46,9 +46,7 @@ def run(args) -> int:
     for d in args.dtype:
         if d not in DTYPES:
             raise Error(suggest("dtype", d, DTYPES))
-    for value, name in ((args.reps, "--reps"), (args.threads, "--threads")):
-        if value is not None and value < 1:
-            raise Error(f"{name} {value}: it takes a number from 1 up")
+    counts.check(reps=args.reps, threads=args.threads)
     if args.on and args.device == "cuda":
         raise Error("--on is for a board's CPU; it does not go with --device cuda")
     if args.device == "cuda" and (reason := get("triton-gpu").unavailable()):

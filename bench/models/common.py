@@ -11,7 +11,7 @@ import torch
 from ...backends.base import Error, suggest
 from ...ops import registry
 from ...ops.records import DTYPES, Case
-from .. import fields, report, study
+from .. import counts, fields, report, study
 from ..results import Results
 from ..study import Study
 from .variants import Variants, generated, of_size, on_device
@@ -38,9 +38,7 @@ def add(parser):
 
 def settle(args):
     """Check the common options and fill in what depends on the machine. Raises `Error`."""
-    for value, name in ((args.threads, "--threads"), (args.reps, "--reps")):
-        if value is not None and value < 1:
-            raise Error(f"{name} {value}: it takes a number from 1 up")
+    counts.check(threads=args.threads, reps=args.reps)
     if not 0 <= args.seed < 2**63:
         raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
     if args.clock not in CLOCKS:
