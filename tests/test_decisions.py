@@ -2,12 +2,13 @@
 
 Counts are taken of LLVM IR and scratch for rows of targets.py, so they are the same on every machine."""
 
+import random
 import re
 
 import pytest
 import triton
 import triton.language as tl
-from triport.backends.cpu import compiler
+from triport.backends.cpu import codegen, compiler, targets, ttir_reader
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -79,3 +80,34 @@ def test_what_is_dear_and_used_twice_is_kept(target):
     """An exponential that a sum and a store need is computed once and kept in scratch, all of it."""
     k = compiled(kept_kernel, target, BM=16, BN=64)
     assert k.metadata.scratch_bytes >= 16 * 64 * 4
+
+
+PRODUCTS_OF_ARGUMENTS = """module {
+  tt.func public @kernel(%p: !tt.ptr<f32>, %a: i32, %b: i32, %c: i32) {
+    %x = tt.get_program_id x : i32
+    %r = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32>
+    %start = arith.muli %x, %a : i32
+    %starts = tt.splat %start : i32 -> tensor<64xi32>
+    %bs = tt.splat %b : i32 -> tensor<64xi32>
+    %cs = tt.splat %c : i32 -> tensor<64xi32>
+    %rb = arith.muli %r, %bs : tensor<64xi32>
+    %rbc = arith.muli %rb, %cs : tensor<64xi32>
+    %at = arith.addi %rbc, %starts : tensor<64xi32>
+    %ps = tt.splat %p : !tt.ptr<f32> -> tensor<64x!tt.ptr<f32>>
+    %q = tt.addptr %ps, %at : tensor<64x!tt.ptr<f32>>, tensor<64xi32>
+    %zero = arith.constant dense<0.0> : tensor<64xf32>
+    tt.store %q, %zero : tensor<64x!tt.ptr<f32>>
+    tt.return
+  }
+}"""
+
+
+def test_code_does_not_depend_on_where_python_put_things(seed):
+    """An address's coefficient is a product of two arguments: their order is the kernel's, whatever memory they lie in."""
+    texts, junk = set(), []
+    for _ in range(30):
+        junk = [[object() for _ in range(random.randrange(200))] for _ in range(random.randrange(20))]
+        random.shuffle(junk)
+        del junk[::2]
+        texts.add(codegen.lower_module(ttir_reader.parse(PRODUCTS_OF_ARGUMENTS), targets.get("x86-64-v4")).text)
+    assert len(texts) == 1

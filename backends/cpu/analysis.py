@@ -15,7 +15,13 @@ from .ttir import Op, Value
 
 # --- polynomials in scalars ------------------------------------------------------------------------------------------
 
-Poly = dict  # monomial (tuple of scalar Values or Vals, sorted by id) -> integer coefficient
+Poly = dict  # monomial (tuple of scalar Values or Vals, in the order of `_place`) -> integer coefficient
+
+
+def _place(scalar) -> tuple[int, int | str]:
+    """Where a scalar stands among those of a monomial: where it was made, not where Python put it, so that a kernel's code is the same
+    in every process."""
+    return (0, scalar.number) if isinstance(scalar, Value) else (1, scalar.s)
 
 
 def poly(c: int = 0) -> Poly:
@@ -41,7 +47,7 @@ def poly_mul(a: Poly, b: Poly) -> Poly:
     out: Poly = {}
     for m1, c1 in a.items():
         for m2, c2 in b.items():
-            m = tuple(sorted(m1 + m2, key=id))
+            m = tuple(sorted(m1 + m2, key=_place))
             c = out.get(m, 0) + c1 * c2
             if c:
                 out[m] = c

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -89,12 +90,14 @@ class Loc:
 
 
 class Value:
-    """An SSA value: the result `index` of `op`, or (op is None) an argument of `block`."""
+    """An SSA value: the result `index` of `op`, or (op is None) an argument of `block`. `number` counts the values of a process."""
 
-    __slots__ = ("type", "op", "index", "block", "uses", "name")
+    __slots__ = ("type", "op", "index", "block", "uses", "name", "number")
+    _numbers = itertools.count()
 
     def __init__(self, type: Type, op=None, index=0, block=None, name=""):
         self.type, self.op, self.index, self.block, self.name = type, op, index, block, name
+        self.number = next(Value._numbers)
         self.uses: list[Op] = []
 
     def __repr__(self):
