@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 
-from .choice import use
+from .dispatch.choice import use
 
 __all__ = ["BACKENDS", "available", "get", "use"]
 

@@ -6,7 +6,8 @@ import contextlib
 import functools
 from pathlib import Path
 
-from . import choice, nvrtc
+from .dispatch import choice
+from . import nvrtc
 from .base import Backend, Error, Unsupported
 
 #: torch's dtype -> the element type in the .cu files (ops/common.cuh)

@@ -20,7 +20,7 @@ def machine(device: str = "cpu") -> dict:
     import torch
     import triton
 
-    from ..backends.cpu import machine as llvm
+    from ..backends.cpu.llvm import compile as llvm
     from ..backends.cpu.compiler import version
     from ..backends.host import cpu_name
     gpu = {}

@@ -24,8 +24,9 @@ def copy_bandwidth() -> float:
 @functools.lru_cache(maxsize=None)
 def _fma_kernel():
     """(address, FLOP per program): a loop of independent FMAs in registers, compiled by the CPU backend."""
-    from ..backends.cpu import ir, machine, runtime, targets
-    from ..backends.cpu.codegen import SIGNATURE
+    from ..backends.cpu.llvm import ir, compile as machine, targets
+    from ..backends.cpu.run import launch as runtime
+    from ..backends.cpu.emit.kernel import SIGNATURE
 
     target = targets.native()
     lanes = target.lanes(32)
@@ -65,7 +66,7 @@ def _fma_kernel():
 
 def fma_peak(threads: int | None = None) -> float:
     """fp32 FLOP per second of independent FMAs on this CPU, with `threads` threads (torch's number by default)."""
-    from ..backends.cpu import runtime
+    from ..backends.cpu.run import launch as runtime
 
     threads = threads or torch.get_num_threads()
     address, flop, scratch = _fma_kernel()

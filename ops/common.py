@@ -28,7 +28,7 @@ from triton import knobs
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction
 
-from ..backends import choice, drivers, quick, replay
+from ..backends.dispatch import choice, drivers, quick, replay
 from ..backends import get as get_backend
 from ..backends.base import ArgumentError, Unsupported, sources_digest
 from . import autocast, autograd

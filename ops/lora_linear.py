@@ -19,7 +19,7 @@ from .common import (FLOATS, cdiv, check, check_low_rank, check_number, check_pr
 from .records import Case, Op, traffic
 from .matmul import SMALLEST, _matmul_body, matmul_kernel, product_backward, product_jvp, tile_for
 from .product import add_product, product_tile, tile_of_program
-from ..backends.replay import temporary
+from ..backends.dispatch.replay import temporary
 
 
 def reference(x, w, a, b, s=1.0):

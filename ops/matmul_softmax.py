@@ -24,7 +24,7 @@ from .product import product_tile, tile_of_program
 from .tuning import Tiles
 from ..backends import cuda
 from ..backends.base import ArgumentError
-from ..backends.replay import temporary
+from ..backends.dispatch.replay import temporary
 
 CUDA = Path(__file__).with_suffix(".cu")
 

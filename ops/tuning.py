@@ -65,7 +65,7 @@ def kind(row) -> str:
 def tuned() -> dict:
     """Op -> tiles, for this machine's kind of CPU."""
     from ..backends.base import CompileError
-    from ..backends.cpu import targets
+    from ..backends.cpu.llvm import targets
     try:
         return tuned_for(targets.native())
     except CompileError:
@@ -118,7 +118,7 @@ def tries(table: str) -> bool:
 @contextlib.contextmanager
 def trying(table: str, tiles, op: str, plans: dict):
     """Within it `op`, whose table has the name `table`, uses `tiles`; `plans` keeps what its calls launched."""
-    from ..backends import replay
+    from ..backends.dispatch import replay
     _trial[table] = tiles
     try:
         with replay.plans(op, plans):

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from conftest import ROOT
-from triport.backends.cpu import targets
+from triport.backends.cpu.llvm import targets
 from triport.ops import tuning
 
 THREADS = (1, 2, 16)

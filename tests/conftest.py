@@ -110,7 +110,7 @@ def compiled_code_goes(request):
     """What a module's kernels were compiled to, a megabyte of texts and code for some, goes with the module: Triton keeps it as long as the kernel."""
     yield
     if "triton" in sys.modules:
-        from triport.backends import quick
+        from triport.backends.dispatch import quick
         from triton.runtime.jit import JITFunction
         for kernel in vars(request.module).values():
             if isinstance(kernel, JITFunction):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import everywhere, unavailable
 from triport import ops
-from triport.backends import replay
+from triport.backends.dispatch import replay
 from triport.backends.base import ArgumentError
 from triport.bench import check
 from triport.ops import registry

@@ -10,7 +10,7 @@ import torch
 from conftest import HANGS
 from spine_boards import BOARDS, CASES, on
 from triport.backends.base import Error
-from triport.backends.cpu import targets
+from triport.backends.cpu.llvm import targets
 from triport.backends.spine import bundle, request, runner
 from triport.bench import check
 from triport.ops import Case, registry

@@ -14,7 +14,7 @@ import triton.language as tl
 from spine_boards import on
 from triport import backends
 from triport.backends.base import Error
-from triport.backends.cpu import targets
+from triport.backends.cpu.llvm import targets
 from triport.backends.spine import backend as spine, bundle, library, runner
 from triport.ops import Case, Op
 from triton import knobs

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from spine_boards import CASES
 from triport import backends, ops
 from triport.backends.base import ArgumentError, Unsupported
-from triport.backends.cpu import targets
+from triport.backends.cpu.llvm import targets
 from triport.backends.spine import backend as spine, bundle, library, runner
 from triport.backends.spine.effects import Effects
 from triport.bench import check

@@ -15,7 +15,9 @@ import torch
 import triton
 import triton.language as tl
 from triport.backends.base import CompileError, Error
-from triport.backends.cpu import cache, facts, spare
+from triport.backends.cpu import cache
+from triport.backends.cpu.run import metadata as facts
+from triport.backends.cpu.plugin import spare
 
 
 @triton.jit

@@ -9,7 +9,8 @@ import torch
 import torch._dynamo.testing
 from conftest import unavailable
 from triport import backends, ops
-from triport.backends import base, choice
+from triport.backends import base
+from triport.backends.dispatch import choice
 from triport.ops import common
 
 calls = []

@@ -10,7 +10,9 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triport.backends.base import CompileError
-from triport.backends.cpu import codegen, lower, machine, targets, ttir_reader
+from triport.backends.cpu.emit import kernel as codegen, rules as lower
+from triport.backends.cpu.llvm import compile as machine, targets
+from triport.backends.cpu.ttir import reader as ttir_reader
 from triport.bench import check
 
 TORCH = {"i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,

@@ -9,7 +9,7 @@ from pathlib import Path
 import conditions
 import pytest
 from conftest import HANGS, ROOT, SEED
-from triport.backends.cpu import targets
+from triport.backends.cpu.llvm import targets
 from triport.ops import tuning
 
 TESTS = """

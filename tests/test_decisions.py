@@ -8,7 +8,10 @@ import re
 import pytest
 import triton
 import triton.language as tl
-from triport.backends.cpu import codegen, compiler, targets, ttir_reader
+from triport.backends.cpu.emit import kernel as codegen
+from triport.backends.cpu import compiler
+from triport.backends.cpu.llvm import targets
+from triport.backends.cpu.ttir import reader as ttir_reader
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -34,7 +37,7 @@ def softmax_kernel(x_ptr, out_ptr, n, BM: tl.constexpr, BN: tl.constexpr):
 
 @pytest.mark.parametrize("target", ROWS)
 def test_rows_are_carried_out_one_by_one(target):
-    """A softmax keeps the exponentials of one row, not of the tile (cpu/rows.py)."""
+    """A softmax keeps the exponentials of one row, not of the tile (emit/rows.py)."""
     row = 256 * 4
     for rows in (16, 64):
         scratch = compiled(softmax_kernel, target, BM=rows, BN=256).metadata.scratch_bytes

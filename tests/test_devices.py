@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from conftest import HANGS, unavailable
 from triport import ops
-from triport.backends import drivers
-from triport.backends.cpu import benchmarker
+from triport.backends.dispatch import drivers
+from triport.backends.cpu.plugin import benchmarker
 from triport.bench import check
 from triport.ops import common
 from triport.ops.records import DTYPES

@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 from triport.backends import base
-from triport.backends.cpu import gluon
+from triport.backends.cpu.plugin import gluon
 from triport.bench import first
 
 x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="what is tested is made for x86-64 alone")
@@ -51,7 +51,7 @@ def test_everything_that_triton_reads_is_watched(tmp_path):
         import json, os, sys
         import triton
         from triton.runtime import cache
-        from triport.backends.cpu import key
+        from triport.backends.cpu.plugin import key
         opened = set()
         sys.addaudithook(lambda event, args: opened.add(str(args[0])) if event == "open" else None)
         cache.triton_key.__wrapped__()
@@ -68,7 +68,7 @@ def test_a_warm_process_loads_and_hashes_nothing_that_it_can_do_without(tmp_path
     """Once on disk, a kernel needs neither LLVM nor gluon nor a digest of libtriton.so; with the switches off each of them is back."""
     code = KERNEL + textwrap.dedent("""
         import json
-        print(json.dumps({"modules": [m for m in ("llvmlite", "triton.experimental.gluon", "triport.backends.cpu.machine", "triport.backends.cpu.codegen")
+        print(json.dumps({"modules": [m for m in ("llvmlite", "triton.experimental.gluon", "triport.backends.cpu.llvm.compile", "triport.backends.cpu.emit.kernel")
                                       if m in sys.modules],
                           "hashed": any("libtriton" in f for f in opened)}))
     """)
@@ -142,7 +142,7 @@ def test_who_imports_gluon_in_that_moment_gets_it(tmp_path):
     code = """
         import importlib, sys, torch, triton
         from triton.runtime import jit
-        from triport.backends.cpu import gluon
+        from triport.backends.cpu.plugin import gluon
         def meanwhile(*args):
             hopper = sys.modules["triton.experimental.gluon.nvidia.hopper"]
             assert isinstance(hopper.TensorDescriptor, gluon.Lazy) and not isinstance(5, hopper.TensorDescriptor)

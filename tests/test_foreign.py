@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import HANGS
-from triport.backends import foreign
+from triport.backends.dispatch import foreign
 from triport.backends.base import Error, Unavailable
-from triport.backends.cpu import machine, targets
+from triport.backends.cpu.llvm import compile as machine, targets
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -80,7 +80,8 @@ class SpineTritonBackend(BaseBackend):
         pass
 
     def add_stages(self, stages, options, language=Language.TRITON):
-        from triport.backends.cpu import compiler, machine, targets
+        from triport.backends.cpu import compiler
+        from triport.backends.cpu.llvm import compile as machine, targets
         from triport.backends.spine import link
 
         def so(src, metadata):
@@ -139,7 +140,7 @@ class CPULauncher:
     launches = 0
 
     def __init__(self, src, metadata):
-        from triport.backends.cpu import runtime
+        from triport.backends.cpu.run import launch as runtime
         names = list(src.signature)
         fixed = {((names.index(c),) if isinstance(c, str) else tuple(c)) for c in src.constants}
         self.types = [(k, t) for k, t in enumerate(src.signature.values()) if (k,) not in fixed and t != "constexpr"]
@@ -254,7 +255,7 @@ def test_spine_triton_is_driven(spine_triton, tmp_path):
     done = run(spine_triton, tmp_path, """
         import sys, threading, torch, triton
         from triport import backends, ops
-        from triport.backends import foreign
+        from triport.backends.dispatch import foreign
         from triport.bench import check
         assert "triton.backends.spine_triton" in sys.modules  # Triton itself looked at it
         assert not any(b.driver.is_active() for b in triton.backends.backends.values())

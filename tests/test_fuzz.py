@@ -17,8 +17,8 @@ from fuzz.operations import Invalid
 from fuzz.program import Assign, Atomic, Buffer, Call, Expr, For, Function, If, Launch, Program, Return, Scalar, Storage, Store, While
 from fuzz.nodes import arith, const
 from fuzz.worker import Worker
-from triport.backends.cpu import lower
-from triport.backends.cpu.lower import control, memory
+from triport.backends.cpu.emit import rules as lower
+from triport.backends.cpu.emit.root import control, memory
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9), reason="its kernels are in the language of Triton 3.9")

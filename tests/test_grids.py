@@ -7,9 +7,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from triport.backends import quick
+from triport.backends.dispatch import quick
 from triport.backends.base import ArgumentError
-from triport.backends.cpu import grid as grids
+from triport.backends.cpu.run import grid as grids
 
 
 @triton.jit

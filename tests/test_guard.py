@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from conftest import HANGS
 from triport.backends.base import CompileError
-from triport.backends.cpu import guard, machine, runtime, targets
+from triport.backends.cpu.llvm import guard, compile as machine, targets
+from triport.backends.cpu.run import launch as runtime
 
 LIBC = ctypes.CDLL(None)
 SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
@@ -88,7 +89,7 @@ define i64 @deeper(i64 %n, i64 %b, i64 %c, i64 %d) noinline {{
     ("t = threading.Timer(0.3, os.abort); t.start(); guard.call(sleep, 3)", -signal.SIGABRT)])  # another thread than the one that makes a call
 def test_others_crashes_are_theirs(program, code):
     """They end the process as ever."""
-    text = ("import ctypes, os, threading\nfrom triport.backends.cpu import guard\nlibc = ctypes.CDLL(None)\n"
+    text = ("import ctypes, os, threading\nfrom triport.backends.cpu.llvm import guard\nlibc = ctypes.CDLL(None)\n"
             "sleep = ctypes.cast(libc.sleep, ctypes.c_void_p).value\n"
             "try: guard.call(ctypes.cast(libc.abort, ctypes.c_void_p).value)\nexcept guard.Crashed: pass\n" + program)
     assert subprocess.run([sys.executable, "-c", text], capture_output=True, timeout=HANGS).returncode == code

@@ -18,7 +18,7 @@ inductor = pytest.importorskip("torch._inductor.config")
 
 @pytest.fixture(autouse=True)
 def through_triton(monkeypatch, tmp_path_factory):
-    from triport.backends import drivers
+    from triport.backends.dispatch import drivers
     torch._dynamo.reset()
     with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
         yield

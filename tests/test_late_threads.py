@@ -7,7 +7,8 @@ import threading
 import time
 
 import pytest
-from triport.backends.cpu import kept, pool, runtime, targets
+from triport.backends.cpu.run import kept, pool, launch as runtime
+from triport.backends.cpu.llvm import targets
 
 PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
 REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

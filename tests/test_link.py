@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from triport.backends import memo
-from triport.backends.cpu import elf, gdb, host, kept, link, machine, runtime, targets
+from triport.backends.cpu.run import elf, gdb, kept, link, launch as runtime
+from triport.backends.cpu.llvm import host, compile as machine, targets
 from triton import knobs
 
 x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="what is tested is made for x86-64 alone")
@@ -147,7 +148,7 @@ def test_linked_code_runs(linker, far, monkeypatch):
     if linker == "LLVM":
         monkeypatch.setattr(link, "link", unknown)
     else:
-        monkeypatch.setitem(sys.modules, "triport.backends.cpu.llvm_linker", None)
+        monkeypatch.setitem(sys.modules, "triport.backends.cpu.run.llvm_linker", None)
     data = linker == "own" or far
     at = runtime.load_object(compiled(IR + DATA * data, far), ["twice", "constants", "outside", *["counts", "indirect", "data_of_others"] * data])
     i64 = ctypes.c_int64

@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from triport import ops
-from triport.backends import replay
-from triport.backends.cpu import loaded, machine, runtime, targets
+from triport.backends.dispatch import replay
+from triport.backends.cpu.run import loaded, launch as runtime
+from triport.backends.cpu.llvm import compile as machine, targets
 from triport.ops.common import direct, launch
 
 

@@ -6,7 +6,7 @@ from conftest import SEED
 from hypothesis import given, settings, strategies as st
 from test_ops import DIM, LAYOUT, laid_out
 from triport import ops
-from triport.backends import replay
+from triport.backends.dispatch import replay
 from triport.bench import check
 from triport.ops import registry
 from triport.ops.records import DTYPES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from triport.backends import base, memo
-from triport.backends.cpu import key
+from triport.backends.cpu.plugin import key
 from triton import knobs
 
 
@@ -184,7 +184,7 @@ def own_triton_key():
 
 
 def test_this_tritons_key_function_is_known():
-    assert key.known(own_triton_key()), "if Triton's triton_key changed, see what it reads (backends/cpu/key.py)"
+    assert key.known(own_triton_key()), "if Triton's triton_key changed, see what it reads (backends/cpu/plugin/key.py)"
 
 
 def test_a_function_that_does_more_is_not_known():

@@ -6,7 +6,7 @@ import triton
 from conftest import unavailable
 from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
-from triport.backends import drivers
+from triport.backends.dispatch import drivers
 from triport.bench import check
 from triport.ops import product_tma, registry
 from triton.backends.compiler import GPUTarget

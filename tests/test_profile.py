@@ -16,7 +16,7 @@ import pytest
 import torch
 from conftest import HANGS, ROOT
 from triport.backends.base import Error
-from triport.backends.cpu.trace import SPAN, Compilation, Launch, Trace
+from triport.backends.cpu.run.trace import SPAN, Compilation, Launch, Trace
 from triport.ops import registry
 from triport.tools.__main__ import main
 from triport.tools.profiling import counters, flame, ncu, session, timeline
@@ -294,7 +294,7 @@ def test_counters_are_by_kernel(monkeypatch):
 
 
 def test_instructions_by_valgrind(monkeypatch):
-    from triport.backends.cpu import targets
+    from triport.backends.cpu.llvm import targets
     if counters.shutil.which("valgrind") is None or targets.native().triple.split("-")[0] != "x86_64":
         pytest.skip("needs valgrind on x86-64")
     monkeypatch.setattr(counters, "_PATIENCE", HANGS)
@@ -342,7 +342,7 @@ def test_without_valgrind_it_says_so(monkeypatch):
 
 
 def test_a_step_that_raises_leaves_nothing_open(tmp_path):
-    from triport.backends.cpu import runtime
+    from triport.backends.cpu.run import launch as runtime
     from triport.tools.profiling.target import Target
 
     def fails():

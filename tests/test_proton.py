@@ -15,7 +15,7 @@ import triton.language as tl
 from triton import knobs
 
 from triport import ops
-from triport.backends import drivers, replay
+from triport.backends.dispatch import drivers, replay
 from triport.backends.base import Error
 
 proton = pytest.importorskip("triton.profiler", reason="this Triton was built without Proton")

@@ -12,8 +12,8 @@ import pytest
 import torch
 from conftest import HANGS
 from triport import ops
-from triport.backends import replay
-from triport.backends.cpu import call
+from triport.backends.dispatch import replay
+from triport.backends.dispatch import call
 from triport.bench import check
 
 
@@ -242,7 +242,7 @@ def test_what_is_too_large_for_a_table_has_no_plan():
 
 
 def test_an_assert_in_a_recognised_call_says_which(seed):
-    """Through `runtime.failed`, as every launch."""
+    """Through `launch.failed`, as every launch."""
     import triton
     import triton.language as tl
     from triport.ops.common import direct, launch

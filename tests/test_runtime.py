@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from conftest import HANGS
 from triport import ops
-from triport.backends import drivers
+from triport.backends.dispatch import drivers
 from triport.backends.base import Error
-from triport.backends.cpu import elf, runtime
+from triport.backends.cpu.run import elf, launch as runtime
 
 KERNEL = """
 import sys, torch, triton, triton.language as tl
@@ -144,7 +144,7 @@ def test_own_threads(tmp_path):
         import os, sys, threading, time, torch
         sys.path.insert(0, %r)
         import conftest, test_runtime as t
-        from triport.backends.cpu import runtime
+        from triport.backends.cpu.run import launch as runtime
         assert runtime.pool().openmp == (0, 0)
         torch.set_num_threads(4)
         errors = []
@@ -306,8 +306,8 @@ def test_importing_the_ops_imports_little():
     others = {m.partition(".")[0] for m in new} - set(sys.stdlib_module_names)
     assert "triport.ops.softmax" in new and others <= {"triport", "llvmlite", "triton"}, others
     ours = {m for m in new if m.startswith("triport.")}
-    assert not {m for m in ours if m.startswith(("triport.bench", "triport.tools", "triport.backends.spine", "triport.backends.cpu.lower"))}
-    assert not ours & {f"triport.backends.cpu.{m}" for m in ("codegen", "nest", "ttir_reader", "compiler", "analysis")}
+    assert not {m for m in ours if m.startswith(("triport.bench", "triport.tools", "triport.backends.spine", "triport.backends.cpu.emit"))}
+    assert not ours & {f"triport.backends.cpu.{m}" for m in ("emit.kernel", "emit.nest", "ttir.reader", "compiler", "plan.facts")}
     assert len([m for m in new if m.startswith("triton.")]) <= 5 and len(new) <= 100, new
 
 
@@ -318,7 +318,7 @@ def test_json_of_metadata_is_plain():
 
 def test_a_function_that_the_machine_lacks_is_an_error_not_a_crash():
     from triport.backends.base import CompileError
-    from triport.backends.cpu import machine, targets
+    from triport.backends.cpu.llvm import compile as machine, targets
     target = targets.native()
     text = (f'target triple = "{target.triple}"\ndeclare float @no_such_function(float)\ndeclare float @expf(float)\n'
             "define float @f(float %x) {\n%y = call float @no_such_function(float %x)\n%z = call float @expf(float %y)\n"

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from spine_boards import CASES
 from triport import backends, ops
 from triport.backends.base import Error, Unavailable, Unsupported
-from triport.backends.cpu import machine, targets
+from triport.backends.cpu.llvm import compile as machine, targets
 from triport.backends.spine import backend as spine, bundle, expressions, library, link, probe, request, runner
 from triport.backends.spine.trace import trace
 from triport.bench import check
@@ -322,7 +322,7 @@ def test_expressions(data):
     row = targets.native()
     ir = ("declare i64 @llvm.smax.i64(i64, i64)\ndeclare i64 @llvm.smin.i64(i64, i64)\ndeclare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)\ndefine i64 @f(i64 %x, i64 %y) {\n" + "\n".join(lines)
           + f"\n  ret i64 {result}\n}}\n")
-    from triport.backends.cpu import runtime
+    from triport.backends.cpu.run import launch as runtime
     address = runtime.load_object(machine.emit_object(f'target triple = "{row.triple}"\n{ir}', row), ["f"])["f"]
     got = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)(values[x], values[y])
     assert got == int(sympy.sympify(e).subs(values)), (e, values)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from triport.backends.cpu import mends
+from triport.backends.cpu.plugin import mends
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 from triport.backends.base import Error
-from triport.backends.cpu import runtime, trace
+from triport.backends.cpu.run import launch as runtime, trace
 from triport.bench.memory import quiet
 
 

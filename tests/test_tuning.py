@@ -8,9 +8,11 @@ import torch
 import triton
 import triton.language as tl
 from triport import ops
-from triport.backends import drivers, replay
+from triport.backends.dispatch import drivers, replay
 from triport.backends.base import Error
-from triport.backends.cpu import benchmarker, compiler, targets
+from triport.backends.cpu.plugin import benchmarker
+from triport.backends.cpu import compiler
+from triport.backends.cpu.llvm import targets
 from triport.bench import check, search
 from triport.ops import Case, registry, tuning
 from triport.tools.__main__ import main

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import HANGS
 from spine_boards import on
-from triport.backends.cpu import targets
+from triport.backends.cpu.llvm import targets
 from triport.backends.spine import bundle, runner
 from triport.ops import Case, registry
 

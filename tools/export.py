@@ -50,7 +50,7 @@ def wanted(names: list[str], cases: list[str], dtypes: list[str], sweeps: list[s
 
 def run(args) -> int:
     from ..backends.base import Error
-    from ..backends.cpu import targets
+    from ..backends.cpu.llvm import targets
     from ..backends.spine import bundle, runner
 
     if args.name and not re.fullmatch(r"[A-Za-z0-9][\w-]*", args.name):

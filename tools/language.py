@@ -45,7 +45,8 @@ HINTS = {
 
 def page(target: str) -> str:
     """The status page in Markdown."""
-    from ..backends.cpu import lower, status
+    from ..backends.cpu.emit import rules as lower
+    from . import probes as status
 
     tables = {"ELEMENTWISE": lower.ELEMENTWISE, "DIMS": lower.DIMS, "LANES": lower.LANES, "ROOTS": lower.ROOTS}
     lines = ["# The language on triton-cpu", "",

@@ -34,7 +34,7 @@ def run(args) -> int:
 
     from ..backends import get
     from ..backends.base import Error, Unavailable, suggest
-    from ..backends.cpu import targets
+    from ..backends.cpu.llvm import targets
     from ..bench import counts, search
     from ..ops import tuning
     from ..ops.records import DTYPES

@@ -23,7 +23,7 @@ class TritonCPU(Backend):
         others = other_claimants()
         if others:
             return f"another installed package compiles for target cpu ({', '.join(others)}); uninstall it"
-        from . import targets
+        from .llvm import targets
         try:
             targets.native()
         except Exception as e:
@@ -32,14 +32,14 @@ class TritonCPU(Backend):
 
     def target(self) -> str:
         from ..host import cpu_name
-        from . import targets
+        from .llvm import targets
         row = targets.native()
         return f"{cpu_name()}; compiled for {row.cpu}, {row.vector_bits}-bit vectors"
 
     def versions(self) -> dict[str, str]:
         import triton
 
-        from . import machine
+        from .llvm import compile as machine
         return {"triton": triton.__version__, **machine.versions()}
 
     def bind(self, op):
@@ -60,7 +60,7 @@ class TritonCPU(Backend):
 
     def forget(self, op):
         """Drop an op's compiled kernels from memory, so that the next call meets the disk cache."""
-        from .. import quick, replay
+        from ..dispatch import quick, replay
 
         replay.forget()
         for kernel in kernels_of(op):

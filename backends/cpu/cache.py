@@ -24,7 +24,7 @@ from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
 from ..base import CompileError
-from . import spare
+from .plugin import spare
 
 _MARK = b"triport.sha256:"
 _LENGTH = len(_MARK) + 64

@@ -18,7 +18,7 @@ from pathlib import Path
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
-from . import extra
+from .plugin import extra
 
 # Only the standard library and triton up here: entry points are imported by every `import triton`.
 
@@ -106,7 +106,8 @@ class CPUBackend(BaseBackend):
 
     def __init__(self, target: GPUTarget):
         super().__init__(target)
-        from . import cache, mends
+        from . import cache
+        from .plugin import mends
         cache.install()
         mends.install()
 
@@ -116,7 +117,7 @@ class CPUBackend(BaseBackend):
         return "native" if self.target.arch in (0, "0", "", None) else str(self.target.arch)
 
     def hash(self) -> str:
-        from . import host, targets
+        from .llvm import host, targets
         from ..base import sources_digest
         row = targets.get(self.row_name)
         return f"triport-{version()}-{sources_digest(Path(__file__).parent)[:16]}-{host.versions()}-{row}"
@@ -141,12 +142,12 @@ class CPUBackend(BaseBackend):
         return {"min_dot_size": lambda lhs, rhs: (1, 1, 1), "convert_custom_types": convert_fp8e4b15}
 
     def get_module_map(self):
-        from triton.language.extra.cuda import libdevice  # a table of names; lower/libdevice.py has what they compute
+        from triton.language.extra.cuda import libdevice  # a table of names; emit/element/libdevice.py has what they compute
         return {"triton.language.extra.libdevice": libdevice}
 
     def load_dialects(self, ctx):
         """TTIR only: Triton's own dialects are loaded already. The first thing that Triton asks for when it compiles."""
-        from . import mends
+        from .plugin import mends
         mends.install_for_compiling()
 
     def add_stages(self, stages, options, language=None):
@@ -174,7 +175,7 @@ class CPUBackend(BaseBackend):
 
 def convert_fp8e4b15(arg, dst_ty, fp_downcast_rounding, _semantic):
     """Casts from and to fp8e4b15, which MLIR has no type for: it travels as i8, and the casts are functions of ours that
-    lower/libdevice.py knows by name."""
+    emit/element/libdevice.py knows by name."""
     import triton.language as tl
 
     source, to = arg.type.scalar, dst_ty.scalar
@@ -202,7 +203,7 @@ _ADDRESSES = ("tt.load", "tt.dot", "tt.addptr", "tt.splat", "tt.broadcast", "tt.
 
 def _unroll_products(mod):
     """Ask Triton's unroller for loops that do nothing but load and multiply short pieces of K, as tiles made for a GPU's shared memory
-    are: `lower/dot.py` multiplies the pieces at once, so the accumulators go through registers once for all of them."""
+    are: `emit/product/dot.py` multiplies the pieces at once, so the accumulators go through registers once for all of them."""
     loops, bodies = [], {}
 
     def visit(op):
@@ -271,7 +272,10 @@ def _run(pm, mod, name):
 
 def make_llir(src, metadata, options) -> str:
     """TTIR -> optimised LLVM IR."""
-    from . import codegen, facts, machine, targets, ttir_reader
+    from .emit import kernel as codegen
+    from .run import metadata as facts
+    from .llvm import compile as machine, targets
+    from .ttir import reader as ttir_reader
 
     module = ttir_reader.parse(str(src))
     target = targets.get(options.arch)
@@ -291,13 +295,14 @@ def make_llir(src, metadata, options) -> str:
 
 
 def make_asm(llir: str, options) -> str:
-    from . import machine, targets
+    from .llvm import compile as machine, targets
     return machine.emit_assembly(llir, targets.get(options.arch))
 
 
 def make_obj(asm: str, llir: str | None, options) -> bytes:
     """The object, sealed with its digest: assembled where the target is the host's, else from the IR."""
-    from . import cache, machine, targets
+    from . import cache
+    from .llvm import compile as machine, targets
     from ..base import CompileError
     target = targets.get(options.arch)
     obj = machine.assemble(asm, target)

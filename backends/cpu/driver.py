@@ -34,7 +34,9 @@ class CPUUtils:
 
     def load_binary(self, name, kernel, shared, device):
         """(module, function, registers, spills, max threads): the object linked into this process."""
-        from . import cache, runtime, targets
+        from . import cache
+        from .run import launch as runtime
+        from .llvm import targets
 
         obj = cache.checked(kernel, name)
         fn = runtime.load_function(obj, name)
@@ -65,7 +67,7 @@ def mend_inductor():
 
 def make_launcher(src, metadata):
     """What Triton calls to launch one compiled kernel; built once per kernel."""
-    from . import runtime
+    from .run import launch as runtime
 
     mend_inductor()
 
@@ -89,7 +91,7 @@ def make_launcher(src, metadata):
         if not safe:
             import triton
 
-            from .. import drivers
+            from ..dispatch import drivers
 
             k = triton.compile(src, target=metadata.target, options={
                 "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug,
@@ -111,7 +113,8 @@ class CPUDriver(DriverBase):
         self.utils = CPUUtils()
         self.launcher_cls = make_launcher
         super().__init__()
-        from . import cache, gluon, key, mends
+        from . import cache
+        from .plugin import gluon, key, mends
         cache.install()
         mends.install()
         key.install()
@@ -157,7 +160,7 @@ class CPUDriver(DriverBase):
         return CpuInterface
 
     def get_benchmarker(self):
-        from .benchmarker import benchmark
+        from .plugin.benchmarker import benchmark
         return benchmark
 
     def get_empty_cache_for_benchmark(self):

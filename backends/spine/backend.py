@@ -15,9 +15,9 @@ import os
 
 import torch
 
-from .. import foreign
+from ..dispatch import foreign
 from ..base import ArgumentError, Backend, Error, Unavailable, Unsupported
-from ..cpu import targets
+from ..cpu.llvm import targets
 from . import bundle, runner
 
 _on: contextvars.ContextVar[str | None] = contextvars.ContextVar("triport_spine", default=None)
@@ -99,7 +99,7 @@ class Spine(Backend):
     def versions(self) -> dict[str, str]:
         import triton
 
-        from ..cpu import machine
+        from ..cpu.llvm import compile as machine
         return {"triton": triton.__version__, **machine.versions()}
 
     def takes(self, op) -> bool:

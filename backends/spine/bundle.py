@@ -23,7 +23,7 @@ import triton
 from ...ops.common import next_power_of_2
 from ...ops.records import DTYPES, Case, Op, dtype_name
 from ..base import Error
-from ..cpu import machine, targets
+from ..cpu.llvm import compile as machine, targets
 from ..cpu.compiler import version
 from . import harness, library, link, request
 from .library import Function

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..cpu import ir, lower, ttir, ttir_reader
-from ..cpu.analysis import Poly, poly, poly_add, poly_const, poly_mul, poly_of, walk
-from ..cpu.nest import memory_type
-from ..cpu.ttir import Op, Value
+from ..cpu.llvm import ir
+from ..cpu.emit import rules as lower
+from ..cpu.ttir import types as ttir, reader as ttir_reader
+from ..cpu.plan.facts import Poly, poly, poly_add, poly_const, poly_mul, poly_of, walk
+from ..cpu.emit.nest import memory_type
+from ..cpu.ttir.types import Op, Value
 
 #: pointer operations: what comes out points where the first operand does
 _ALONG = ("tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.bitcast")

@@ -9,7 +9,7 @@ It needs libc and nothing else. Each tensor lies at the end of its pages, behind
 
 from __future__ import annotations
 
-from ..cpu import targets
+from ..cpu.llvm import targets
 from . import request
 from .library import STATUS, WRONG_MACHINE, Function as Exported, base_row
 from .link import LOADERS

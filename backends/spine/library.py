@@ -15,7 +15,8 @@ import sympy
 
 from ...ops.records import dtype_name
 from ..base import Unsupported
-from ..cpu import machine, pool, runtime, targets
+from ..cpu.llvm import compile as machine, targets
+from ..cpu.run import pool, launch as runtime
 from . import messages
 from .effects import Effects
 from .expressions import Emitter
@@ -147,7 +148,7 @@ def _lowered(launch, row: targets.Target, assume_disjoint: bool):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from .. import drivers
+    from ..dispatch import drivers
     kernel = launch.kernel
     signature = {p.name: launch.types.get(p.name, "constexpr") for p in kernel.params}
     target = GPUTarget("cpu", row.name, 0)
@@ -193,7 +194,7 @@ declare {{ i64, i1 }} @llvm.smul.with.overflow.i64(i64, i64)
 """
 
 
-#: as `runtime.team_of`: threads for a launch, by its programs and their work (0: not known). @cpus: those that this process may run on
+#: as `launch.team_of`: threads for a launch, by its programs and their work (0: not known). @cpus: those that this process may run on
 _TEAM = f"""
 define hidden i64 @tp_cpus() {{
 entry:

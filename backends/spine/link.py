@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import Error, Unavailable
-from ..cpu import machine, targets
+from ..cpu.llvm import compile as machine, targets
 from .library import base_row
 
 #: ISA -> the program that loads dynamic executables there (glibc's)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 #: bytes of a text, with the zero at its end
 LENGTH = 1024
-_NUMBER = 48  # a kernel returns its assertion's number above this bit, the program below it (`lower/debug.py`)
+_NUMBER = 48  # a kernel returns its assertion's number above this bit, the program below it (`emit/root/debug.py`)
 
 #: what every library has
 IR = f"""

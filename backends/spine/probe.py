@@ -12,7 +12,7 @@ import triton.language as tl
 
 from ...ops.records import Case, Op
 from ..base import Error
-from ..cpu import targets
+from ..cpu.llvm import targets
 from . import bundle as bundles
 from .library import BASE
 

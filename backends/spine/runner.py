@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import Error, Unavailable, suggest
-from ..cpu import targets
+from ..cpu.llvm import targets
 from . import request
 from .bundle import Bundle
 from .library import STATUS, WRONG_MACHINE

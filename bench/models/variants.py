@@ -7,7 +7,7 @@ from typing import Callable
 import torch
 
 from ... import backends
-from ...backends import drivers
+from ...backends.dispatch import drivers
 from ...backends.base import Error, Unavailable, suggest
 from ...tools import annotate  # noqa: F401  (names a range in a profiler's trace: `with annotate("forward"):`)
 

@@ -1,7 +1,7 @@
 """The kernels of a bundle for a K1: hot loops of vector code without spills, calls or fp64, as those compiled in process (test_vectors.py)."""
 
 import pytest
-from triport.backends.cpu import machine, targets as rows
+from triport.backends.cpu.llvm import compile as machine, targets as rows
 from triport.backends.spine import library
 from triport.backends.spine.trace import trace
 from triport.ops import registry

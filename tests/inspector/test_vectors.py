@@ -1,7 +1,7 @@
 """Every op on every CPU target: its fp32 cases compile to hot loops of vector code without spills, calls or fp64. The target need not be here."""
 
 import pytest
-from triport.backends.cpu import targets as rows
+from triport.backends.cpu.llvm import targets as rows
 from triport.ops import registry
 from triport.tools.inspector import code, launches, report, targets, verdict
 

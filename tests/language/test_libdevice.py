@@ -11,7 +11,7 @@ import pytest
 import torch
 import triton
 from triport.backends.base import CompileError
-from triport.backends.cpu.lower import libdevice
+from triport.backends.cpu.emit.element import libdevice
 from triton.backends.compiler import GPUTarget
 
 NAMES = {torch.float32: "f32", torch.float64: "f64", torch.int32: "i32", torch.int64: "i64"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from triport.backends.cpu import machine, masked, targets
+from triport.backends.cpu.llvm import compile as machine, masked, targets
 
 HERE = Path(__file__).resolve()
 PAGE = mmap.PAGESIZE

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
-from triport.backends.cpu import lower, status, targets
+from triport.backends.cpu.emit import rules as lower
+from triport.tools import probes as status
+from triport.backends.cpu.llvm import targets
 from triport.tools.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +32,9 @@ def test_every_target_takes_the_same_language(target):
 @pytest.mark.parametrize("target", ["x86-64-v3", "aarch64", "spacemit-x60", "rv64gc"])
 def test_every_rule_has_machine_code(target):
     """One kernel per rule down to assembly: LLVM's code generators abort the process on what they cannot select."""
-    from triport.backends.cpu import codegen, machine, ttir_reader
+    from triport.backends.cpu.emit import kernel as codegen
+    from triport.backends.cpu.llvm import compile as machine
+    from triport.backends.cpu.ttir import reader as ttir_reader
     row = targets.get(target)
     for name, kernels in status.probes().items():
         for types, text in kernels.items():

@@ -8,8 +8,8 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triport.backends.base import Error
-from triport.backends.cpu import ranges
-from triport.backends.cpu.ttir import Type, Value
+from triport.backends.cpu.plan import ranges
+from triport.backends.cpu.ttir.types import Type, Value
 
 
 @triton.jit
@@ -181,7 +181,7 @@ def test_bounds_of_a_grid_are_known_to_the_launch():
 
 def test_a_launch_beyond_its_bounds_is_not_replayed():
     """What is replayed is the version with bounds."""
-    from triport.backends import quick, replay
+    from triport.backends.dispatch import quick, replay
     out = torch.zeros(64, dtype=torch.int32)
     for programs, odd in ((5, False), (3000, True)):
         for _ in range(2):  # the first launch of a kernel is odd in any case

@@ -50,7 +50,7 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
     from triton import knobs
     from triton.runtime import driver
 
-    from ...backends import drivers, foreign
+    from ...backends.dispatch import drivers, foreign
     other = foreign.found() if goal.backend == "cpu" and goal.name == "native" else None
     with foreign.active(other) if other is not None else drivers.compiling_for(goal.triton()):
         try:
@@ -90,7 +90,7 @@ def _file(kernel) -> str:
 
 def of_compiled(compiled, goal: Goal | None = None) -> Code:
     """From an already compiled kernel: what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return."""
-    from ...backends import foreign
+    from ...backends.dispatch import foreign
     from . import targets
     asm = dict(compiled.asm)
     meta = compiled.metadata

@@ -89,7 +89,7 @@ def triton_kernels(op, case, dtype: str, goal: Goal) -> list[Code]:
     from triton import knobs
     from triton.compiler import ASTSource
 
-    from ...backends import drivers
+    from ...backends.dispatch import drivers
     seen: list = []
 
     def listen(*, src, metadata, metadata_group, times, cache_hit):

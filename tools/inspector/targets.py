@@ -46,13 +46,13 @@ class Goal:
 
 
 def names() -> list[str]:
-    from ...backends.cpu import targets
+    from ...backends.cpu.llvm import targets
     return ["native", *targets.TARGETS, *(f"sm_{n}" for n in SM), *GFX]
 
 
 def get(name: str, vlen: int | None = None) -> Goal:
     """The target called `name`. vlen: RVV's register width in bits. Raises `Error` for unknown names and impossible widths."""
-    from ...backends.cpu import targets
+    from ...backends.cpu.llvm import targets
     if (hit := re.fullmatch(r"sm_?(\d+)a?", name)) and int(hit[1]) in SM:
         goal = Goal(f"sm_{hit[1]}", "sass", "cuda", int(hit[1]), 32, about=SM[int(hit[1])])
     elif name in GFX:
@@ -68,7 +68,7 @@ def get(name: str, vlen: int | None = None) -> Goal:
 
 def _with_vlen(goal: Goal, vlen: int) -> Goal:
     """`goal` with vector registers of another width: a row of its own, named `NAME:vlenN`."""
-    from ...backends.cpu import targets
+    from ...backends.cpu.llvm import targets
     if goal.isa != "riscv64" or not goal.vector_bits:
         raise Error(f"--vlen is the width of RISC-V's vector registers; {goal.name} has none of those. "
                     "It goes with rv64gcv, spacemit-x60, spacemit-k3-x100 and spacemit-k3-a100")

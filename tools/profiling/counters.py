@@ -97,7 +97,7 @@ def by_kernel(step, times: int) -> dict[str, dict[str, float]]:
 
     import torch
 
-    from ...backends.cpu import runtime
+    from ...backends.cpu.run import launch as runtime
 
     found: dict = defaultdict(lambda: defaultdict(float))
     with Counters() as counters:
@@ -133,7 +133,7 @@ def by_kernel(step, times: int) -> dict[str, dict[str, float]]:
 def by_valgrind(op, case, dtype: str) -> dict[str, float]:
     """{"instructions"} of one call of an op's exported function (`ops.Op`, `Case`, dtype's name) on one thread, counted by callgrind: compiled for x86-64-v3, as valgrind knows no
     AVX-512. Raises `Denied`, or `Error` where the op cannot be exported."""
-    from ...backends.cpu import targets
+    from ...backends.cpu.llvm import targets
     from ...backends.spine import bundle
     valgrind = shutil.which("valgrind")
     if valgrind is None:

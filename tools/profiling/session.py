@@ -24,7 +24,7 @@ import torch
 from torch.profiler import record_function
 
 from ...backends.base import Error
-from ...backends.cpu.trace import Trace
+from ...backends.cpu.run.trace import Trace
 from ...bench import clock, results, roofline
 from ...bench.memory import quiet
 from . import counters, flame, ncu, timeline

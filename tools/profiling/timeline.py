@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...backends.cpu.trace import Launch, Trace
+from ...backends.cpu.run.trace import Launch, Trace
 
 #: the process number that our lanes stand under: above Linux's largest
 PID = 1 << 23

@@ -1,0 +1,221 @@
+"""arith.*: integer and float arithmetic, comparisons, selection. bf16 is computed in f32 and rounded after each op."""
+
+from __future__ import annotations
+
+from ...llvm import ir
+from ...llvm.ir import Val, const
+from . import convert
+
+
+def elem(op, k=0) -> str:
+    return op.operands[k].type.elem
+
+
+def fma_flags(b) -> str:
+    """`contract` lets LLVM join a product and a sum into one FMA, where the launch options allow it."""
+    return "contract" if b.fn.fp_fusion else ""
+
+
+def in_float(fn):
+    """A rule on half/float/double values; bf16 and fp8 operands are widened to f32 and the result is rounded back;
+    so is half where the target cannot convert it by instruction."""
+
+    def rule(b, op, *vals):
+        e = elem(op)
+        if e in convert.NARROW or (e == "f16" and not b.fn.kernel.target.half):
+            vals = [convert.float_to_float(b, v, e, "f32") for v in vals]
+            out = fn(b, op, *vals)
+            return out if out.elem == "i1" else convert.float_to_float(b, out, "f32", op.result.type.elem)
+        return fn(b, op, *vals)
+
+    return rule
+
+
+def _int(opname):
+    return lambda b, op, x, y: b.bin(opname, x, y)
+
+
+def _float(opname):
+    return in_float(lambda b, op, x, y: b.fbin(opname, x, y, fma_flags(b)))
+
+
+def _div(opname):
+    # LLVM calls division by zero and INT_MIN / -1 undefined, and x86 traps on them. Masked lanes divide garbage, so the
+    # divisor is made harmless: x / 0 -> x / 1, and a signed -1 negates instead.
+    def rule(b, op, x, y):
+        n = max(x.lanes, y.lanes)
+        if isinstance(y.const, int) and y.const not in (0, -1):
+            return b.bin(opname, b.splat(x, n), b.splat(y, n)) if not isinstance(x.const, int) else _fold_div(
+                b, opname, x, y)
+        one, zero = const(y.elem, 1), const(y.elem, 0)
+        bad = b.icmp("eq", y, zero)
+        if opname[0] == "s":
+            minus = b.icmp("eq", y, const(y.elem, -1))
+            q = b.bin(opname, x, b.select(b.or_(bad, minus), one, y))
+            return b.select(minus, b.sub(zero, x) if opname == "sdiv" else b.splat(zero, n), q)
+        return b.bin(opname, x, b.select(bad, one, y))
+
+    return rule
+
+
+def _fold_div(b, opname, x: Val, y: Val) -> Val:
+    if opname == "sdiv":
+        q = abs(x.const) // abs(y.const)
+        return const(x.elem, q if (x.const < 0) == (y.const < 0) else -q, x.lanes)
+    return b.bin(opname, b.splat(x, y.lanes), b.splat(y, x.lanes))
+
+
+def _shift(opname):
+    # Shifting by the width or more is poison in LLVM; PTX gives 0 (or the sign). Follow PTX.
+    def rule(b, op, x, y):
+        bits = ir.bits_of(x.elem)
+        if isinstance(y.const, int) and 0 <= y.const < bits:
+            return b.bin(opname, x, y)
+        inside = b.icmp("ult", y, const(y.elem, bits))
+        limit = const(y.elem, bits - 1)
+        out = b.bin(opname, x, b.select(inside, y, limit))
+        return out if opname == "ashr" else b.select(inside, out, b.splat(const(x.elem, 0), out.lanes))
+
+    return rule
+
+
+def _minmax(name):
+    return lambda b, op, x, y: b.intrinsic(name, x, y)
+
+
+def _float_minmax(name):
+    return in_float(lambda b, op, x, y: b.intrinsic(name, x, y))
+
+
+_FCMP = {"oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno"}
+
+
+def cmpi(b, op, x, y):
+    return b.icmp(op.words[0], x, y)
+
+
+@in_float
+def cmpf(b, op, x, y):
+    return b.fcmp(op.words[0], x, y)
+
+
+def select(b, op, c, x, y):
+    return b.select(c, x, y)
+
+
+def constant(b, op):
+    return constant_value(op.attrs["value"], op.result.type.elem)
+
+
+def constant_value(value, e: str) -> Val:
+    """A TTIR constant of element type `e` as an LLVM constant (bf16 and fp8 as bit patterns)."""
+    from ..nest import REGISTER
+    if e in convert.NARROW:
+        return const(REGISTER[e], convert.encode(value, e))
+    return const(REGISTER[e], value)
+
+
+def negf(b, op, x):
+    if elem(op) in convert.NARROW:
+        return convert.change_sign(b, x, elem(op), True)
+    return b.fneg(x)
+
+
+@in_float
+def divf(b, op, x, y):
+    """Division. Triton promises 2 ulp for f32 `/`: lanes over one divisor take its reciprocal (1.5 ulp), where a vector
+    division would cost as much as an exponential; everything else is correctly rounded."""
+    if y.lanes == 1 and x.lanes > 1 and y.elem == "float":
+        # A reciprocal of a subnormal overflows and one of a huge number is subnormal: 2^64 is moved out of the way.
+        size = b.intrinsic("fabs", y)
+        small, large = b.fcmp("olt", size, const("float", 2.0**-100)), b.fcmp("ogt", size, const("float", 2.0**100))
+        shift = b.select(small, const("float", 2.0**64), b.select(large, const("float", 2.0**-64), const("float", 1.0)))
+        r = b.fbin("fdiv", const("float", 1.0), b.fbin("fmul", y, shift, ""), "")
+        return b.fbin("fmul", b.fbin("fmul", x, r, ""), shift, "")
+    return b.fbin("fdiv", x, y, "")
+
+
+@in_float
+def precise_div(b, op, x, y):
+    """IEEE division (tl.div_rn)."""
+    return b.fbin("fdiv", x, y, "")
+
+
+@in_float
+def remf(b, op, x, y):
+    return b.fbin("frem", x, y, "")
+
+
+def high_product(signed: bool):
+    """The high half of a product, by way of the double width: rule(b, x, y)."""
+    extend = "sext" if signed else "zext"
+
+    def rule(b, x, y):
+        bits = ir.bits_of(x.elem)
+        wide = f"i{2 * bits}"
+        p = b.mul(b.cast(extend, x, wide), b.cast(extend, y, wide))
+        return b.cast("trunc", b.bin("lshr", p, const(wide, bits)), x.elem)
+
+    return rule
+
+
+def mulhi(b, op, x, y):
+    return high_product(False)(b, x, y)
+
+
+def floor_div(b, op, x, y):
+    """Signed division rounded down."""
+    q, r = _div("sdiv")(b, op, x, y), _div("srem")(b, op, x, y)
+    zero = const(x.elem, 0)
+    inexact = b.and_(b.icmp("ne", r, zero), b.icmp("ne", b.icmp("slt", r, zero), b.icmp("slt", y, zero)))
+    return b.select(inexact, b.sub(q, const(x.elem, 1)), q)
+
+
+def ceil_div(b, op, x, y):
+    """Signed division rounded up."""
+    q, r = _div("sdiv")(b, op, x, y), _div("srem")(b, op, x, y)
+    zero = const(x.elem, 0)
+    inexact = b.and_(b.icmp("ne", r, zero), b.icmp("eq", b.icmp("slt", r, zero), b.icmp("slt", y, zero)))
+    return b.select(inexact, b.add(q, const(x.elem, 1)), q)
+
+
+def index_cast(extend: str):
+
+    def rule(b, op, v):
+        to = convert._reg(op.result.type.elem)
+        return b.cast("trunc" if ir.bits_of(to) < ir.bits_of(v.elem) else extend, v, to)
+
+    return rule
+
+
+def poison(b, op):
+    """A value that nobody may look at: zero is as good as any."""
+    from ..nest import REGISTER
+    return const(REGISTER[op.result.type.elem], 0)
+
+
+@in_float
+def clampf(b, op, x, lo, hi):
+    names = ("maximum", "minimum") if op.attrs.get("propagateNan") == "all" or "all" in op.words else ("maxnum",
+                                                                                                       "minnum")
+    return b.intrinsic(names[1], b.intrinsic(names[0], x, lo), hi)
+
+
+
+ELEMENTWISE = {
+    "arith.addi": _int("add"), "arith.subi": _int("sub"), "arith.muli": _int("mul"),
+    "arith.andi": _int("and"), "arith.ori": _int("or"), "arith.xori": _int("xor"),
+    "arith.divsi": _div("sdiv"), "arith.remsi": _div("srem"), "arith.divui": _div("udiv"),
+    "arith.remui": _div("urem"),
+    "arith.shli": _shift("shl"), "arith.shrsi": _shift("ashr"), "arith.shrui": _shift("lshr"),
+    "arith.maxsi": _minmax("smax"), "arith.minsi": _minmax("smin"), "arith.maxui": _minmax("umax"),
+    "arith.minui": _minmax("umin"),
+    "arith.addf": _float("fadd"), "arith.subf": _float("fsub"), "arith.mulf": _float("fmul"),
+    "arith.divf": divf, "tt.precise_divf": precise_div, "arith.remf": remf, "arith.negf": negf,
+    "arith.maxnumf": _float_minmax("maxnum"), "arith.minnumf": _float_minmax("minnum"),
+    "arith.maximumf": _float_minmax("maximum"), "arith.minimumf": _float_minmax("minimum"),
+    "arith.cmpi": cmpi, "arith.cmpf": cmpf, "arith.select": select, "arith.constant": constant,
+    "arith.ceildivsi": ceil_div, "arith.floordivsi": floor_div,
+    "arith.index_cast": index_cast("sext"), "arith.index_castui": index_cast("zext"),
+    "tt.mulhiui": mulhi, "tt.clampf": clampf, "tt.approx_divf": divf, "ub.poison": poison,
+}

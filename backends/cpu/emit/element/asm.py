@@ -1,0 +1,56 @@
+"""tt.elementwise_inline_asm: the PTX one-liners that kernels use, read as what they compute.
+
+PTX's `.approx` functions promise a few units in the last place less than ours: no result gets worse. Whole programs in PTX
+are refused: there is no PTX machine here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ...llvm import ir
+from . import libdevice
+from . import math as m
+
+_TEXT = re.compile(r"\s*\{?\s*([a-z0-9]+(?:[.:][a-z0-9]+)*)\s+([^;{}]*?)\s*;?\s*\}?\s*$")
+
+
+#: instruction without its `.approx`, `.full`, `.ftz` and `.rn` -> rule(b, *operands)
+_UNARY = {
+    "tanh.f32": m.tanh32, "ex2.f32": m.exp2_32, "lg2.f32": m.log2_32, "sin.f32": m.sin32, "cos.f32": m.cos32,
+    "rcp.f32": libdevice.recip, "sqrt.f32": libdevice.intrinsic("sqrt"),
+    "rsqrt.f32": libdevice.FUNCTIONS["__nv_rsqrtf"], "abs.f32": libdevice.intrinsic("fabs"),
+    "neg.f32": lambda b, x: b.fneg(x),
+    "popc.b32": libdevice.intrinsic("ctpop"), "brev.b32": libdevice.intrinsic("bitreverse"),
+}
+_BINARY = {
+    "div.f32": libdevice.div, "add.f32": lambda b, x, y: b.fbin("fadd", x, y, ""),
+    "sub.f32": lambda b, x, y: b.fbin("fsub", x, y, ""), "mul.f32": lambda b, x, y: b.fbin("fmul", x, y, ""),
+    "max.f32": libdevice.intrinsic("maxnum"), "min.f32": libdevice.intrinsic("minnum"),
+}
+_TERNARY = {"fma.f32": libdevice.intrinsic("fma")}
+
+
+def inline_asm(b, op, *vals):
+    text = op.words[0] if op.words else ""
+    found = _TEXT.match(text)
+    rule = None
+    if found and len(op.results) == 1:
+        name = re.sub(r"\.(approx|full|ftz|rn)(?=\.)", "", found[1])
+        table = {1: _UNARY, 2: _BINARY, 3: _TERNARY}.get(len(vals), {})
+        operands = [x.strip() for x in found[2].split(",")]
+        if operands == [f"${k}" for k in range(len(vals) + 1)]:
+            rule = table.get(name)
+    want = {"f32": "float", "b32": "i32"}.get(found[1].rsplit(".", 1)[-1]) if found else None
+    if rule is None or op.attrs.get("packed_element", 1) != 1 or any(v.elem != want for v in vals):
+        known = ", ".join(n.replace(".", ".approx.") if n.split(".")[0] in ("tanh", "ex2", "lg2", "sin", "cos") else n
+                          for n in [*_UNARY, *_BINARY, *_TERNARY])
+        raise b.fn.kernel.error(op, f"inline assembly {text.strip()!r} is a GPU's; one instruction of its operands in order is "
+                                f"taken ({known}). Write the rest with tl.math or libdevice")
+    out = rule(b, *vals)
+    if out.elem != want:
+        out = b.cast("trunc" if ir.bits_of(out.elem) > ir.bits_of(want) else "zext", out, want)
+    return out
+
+
+ELEMENTWISE = {"tt.elementwise_inline_asm": inline_asm}

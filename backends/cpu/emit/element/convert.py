@@ -1,0 +1,107 @@
+"""Conversions between types; the narrow float formats themselves are in narrow.py."""
+
+from __future__ import annotations
+
+from ...llvm import ir
+from ...llvm.ir import Val
+from .narrow import NARROW, change_sign, encode, half_of, narrow, truncated, widen  # noqa: F401  (the names that other rules use)
+
+_FLOAT = {"f16": "half", "f32": "float", "f64": "double"}
+
+
+def float_to_float(b, v: Val, src: str, dst: str, rtz: bool = False) -> Val:
+    """Any float conversion, rounded once: to nearest even, or towards zero."""
+    if src == dst:
+        return v
+    if src in NARROW:
+        v, src = widen(b, v, src), "f32"
+    if dst in NARROW:
+        return narrow(b, v, dst, rtz)
+    order = ["f16", "f32", "f64"]
+    if src == dst:
+        return v
+    if order.index(src) < order.index(dst):
+        return b.cast("fpext", v, _FLOAT[dst])
+    if rtz:
+        return truncated(b, v, _FLOAT[dst])
+    return half_of(b, v) if dst == "f16" else b.cast("fptrunc", v, _FLOAT[dst])
+
+
+def _types(op):
+    return op.operands[0].type.elem, op.result.type.elem
+
+
+def fp_cast(b, op, v):
+    src, dst = _types(op)
+    for e in (src, dst):
+        if e not in _FLOAT and e not in NARROW:
+            raise b.fn.kernel.error(op, f"no conversion {src} -> {dst}; it takes f16, bf16, f32, f64 and the fp8 types")
+    rounding = op.attrs.get("rounding", "rtne")
+    if rounding not in ("rtne", "rtz"):
+        raise b.fn.kernel.error(op, f"rounding mode {rounding} is not one of rtne, rtz")
+    return float_to_float(b, v, src, dst, rounding == "rtz")
+
+
+def _reg(e):
+    from ..nest import REGISTER
+    return REGISTER[e]
+
+
+def int_cast(name):
+    return lambda b, op, v: b.cast(name, v, _reg(op.result.type.elem))
+
+
+def from_int(signed: bool):
+
+    def rule(b, op, v):
+        dst = op.result.type.elem
+        name = "sitofp" if signed else "uitofp"
+        if dst == "f16":  # what f32 cannot hold exactly is beyond f16's range
+            return half_of(b, b.cast(name, v, "float"))
+        if dst in NARROW:  # a double holds every i32, so that it is rounded once
+            return narrow(b, b.cast(name, v, "float" if ir.bits_of(v.elem) <= 16 else "double"), dst)
+        return b.cast(name, v, _FLOAT[dst])
+
+    return rule
+
+
+def to_int(signed: bool):
+    """Float to integer, truncating. Out of range and NaN saturate (LLVM's plain cast would be poison)."""
+
+    def rule(b, op, v):
+        src, dst = _types(op)
+        if src in NARROW or src == "f16":
+            v = float_to_float(b, v, src, "f32")
+        to = _reg(dst)
+        if dst == "i1":
+            return b.cast("trunc", to_int_sat(b, v, "i8", signed), "i1")
+        return to_int_sat(b, v, to, signed)
+
+    return rule
+
+
+def to_int_sat(b, v: Val, to: str, signed: bool) -> Val:
+    ty = ir.vec(to, v.lanes)
+    name = "fptosi" if signed else "fptoui"
+    return b.call(f"llvm.{name}.sat.{ir.mangle(ty)}.{ir.mangle(v.ty)}", ty, [v])
+
+
+def bitcast(b, op, v):
+    src, dst = _types(op)
+    to = _reg(dst)
+    if src == "ptr" or dst == "ptr":
+        return v
+    if v.elem == to:
+        return v
+    return b.bitcast(v, to)
+
+
+ELEMENTWISE = {
+    "arith.extsi": int_cast("sext"), "arith.extui": int_cast("zext"), "arith.trunci": int_cast("trunc"),
+    "arith.extf": fp_cast, "arith.truncf": fp_cast, "tt.fp_to_fp": fp_cast,
+    "arith.sitofp": from_int(True), "arith.uitofp": from_int(False),
+    "arith.fptosi": to_int(True), "arith.fptoui": to_int(False),
+    "tt.bitcast": bitcast, "arith.bitcast": bitcast,
+    "tt.ptr_to_int": lambda b, op, v: b.cast("ptrtoint", v, _reg(op.result.type.elem)),
+    "tt.int_to_ptr": lambda b, op, v: b.cast("inttoptr", v, "ptr"),
+}

@@ -1,0 +1,299 @@
+"""math.*: elementary functions as polynomials at any vector width.
+
+LLVM turns `llvm.exp.v16f32` into sixteen scalar calls on every ISA, so f32 exp, exp2, log, log2, sin, cos, tanh and erf are
+written out here (range reduction by Cody and Waite; the logarithm's coefficients are those of the Cephes library, S. Moshier, logf.c).
+f16 and bf16 are computed in f32. What has no polynomial here calls libm once per lane: exact, but slow.
+
+Errors in units in the last place, f32, measured over the whole range by tests/test_math.py: exp 1.5, exp2 2,
+log 2, log2 3, sin 2, cos 2, tanh 1.5, erf 1.5.
+"""
+
+from __future__ import annotations
+
+from ...llvm import ir
+from ...llvm.ir import Val, const
+from . import convert
+
+# e^r = 1 + r + r^2 P(r), |r| <= ln(2)/2: P by the Remez exchange, relative error 2.5e-8 (a fifth of an ulp).
+_EXP = (1.334405494762116e-3, 8.35927930481041e-3, 4.167372897742599e-2, 1.666660006979811e-1, 4.999998363857541e-1)
+_LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+        2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
+_MAGIC = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer and leaves that integer in the low bits
+
+
+def f(x: float) -> Val:
+    return const("float", x)
+
+
+def i(x: int) -> Val:
+    return const("i32", x)
+
+
+def fma(b, x, y, z) -> Val:
+    return b.intrinsic("fma", x, y, z)
+
+
+def mul_add(b, x, y, z) -> Val:
+    """x y + z, fused where the target has an instruction for that (LLVM makes a call of the C library's fmaf elsewhere)."""
+    return fma(b, x, y, z) if b.fn.kernel.target.fma else b.fbin("fadd", b.fbin("fmul", x, y, ""), z, "")
+
+
+def pooled(b, value: float, x: Val) -> Val:
+    """A constant for use with `x`, from memory where registers are few (`Kernel.pooled`)."""
+    return b.fn.kernel.pooled(b, value, x.lanes)
+
+
+def horner(b, x: Val, coefficients) -> Val:
+    """coefficients[0] x^n + ... + coefficients[n]."""
+    c = [pooled(b, v, x) for v in coefficients]
+    acc = mul_add(b, x, c[0], c[1])
+    for v in c[2:]:
+        acc = mul_add(b, acc, x, v)
+    return acc
+
+
+def whole(b, x: Val, factor: Val) -> tuple[Val, Val | None]:
+    """(n, the same as i32 or None): x * factor rounded to a whole number below 2^22; any number for a NaN. By a conversion there and back,
+    which needs no constants in registers; where `times_power` takes floats, by adding and taking off a number whose last bit is 1."""
+    if b.fn.kernel.target.scalef and x.lanes == 16:
+        return b.fbin("fsub", fma(b, x, factor, f(_MAGIC)), f(_MAGIC), ""), None
+    ints = ir.vec("i32", x.lanes)
+    n = b.call(f"llvm.lrint.{ir.mangle(ints)}.{ir.mangle(x.ty)}", ints, [b.fbin("fmul", x, factor, "")])
+    return b.cast("sitofp", n, "float"), n
+
+
+def times_power(b, z: Val, n: Val, k: Val | None) -> Val:
+    """(1 + z) * 2^n, |n| < 256, with n also as integers in `k` where `whole` gave them; two steps, so that subnormal results round once."""
+    if k is None:
+        # vscalefps: one instruction, right for subnormal results too
+        ty = z.ty
+        return b.call("llvm.x86.avx512.mask.scalef.ps.512", ty, [b.fbin("fadd", z, f(1.0), ""), n, Val(ty, "poison"),
+                                                                 const("i16", -1), const("i32", 4)])
+    half = b.bin("ashr", k, i(1))
+    rest = b.sub(k, half)
+
+    one = b.bitcast(pooled(b, 1.0, z), "i32")
+
+    def power(v):
+        return b.bitcast(b.add(b.bin("shl", v, i(23)), one), "float")
+
+    first = power(half)
+    return b.fbin("fmul", mul_add(b, z, first, first), power(rest), "")
+
+
+def exp_minus_one(b, r: Val) -> Val:
+    """exp(r) - 1 for |r| <= ln(2)/2."""
+    return mul_add(b, horner(b, r, _EXP), b.fbin("fmul", r, r, ""), r)
+
+
+def clamp(b, x: Val, lo: float, hi: float) -> Val:
+    """x in [lo, hi]; NaN passes (the comparisons are false for it)."""
+    x = b.select(b.fcmp("olt", x, f(lo)), f(lo), x)
+    return b.select(b.fcmp("ogt", x, f(hi)), f(hi), x)
+
+
+def exp32(b, x: Val) -> Val:
+    x = clamp(b, x, -104.0, 89.0)
+    n, k = whole(b, x, pooled(b, 1.44269504088896341, x))
+    r = mul_add(b, n, pooled(b, -0.693359375, x), x)
+    r = mul_add(b, n, pooled(b, 2.12194440e-4, x), r)
+    return times_power(b, exp_minus_one(b, r), n, k)
+
+
+def exp2_32(b, x: Val) -> Val:
+    x = clamp(b, x, -151.0, 129.0)
+    n, k = whole(b, x, f(1.0))
+    r = b.fbin("fmul", b.fbin("fsub", x, n, ""), pooled(b, 0.693147180559945, x), "")
+    return times_power(b, exp_minus_one(b, r), n, k)
+
+
+def _log_parts(b, x: Val):
+    """(m, e): x = (1 + m) * 2^e with 1 + m in [sqrt(1/2), sqrt(2)); subnormals are scaled first."""
+    small = b.fcmp("olt", x, f(1.17549435e-38))
+    x = b.select(small, b.fbin("fmul", x, f(8388608.0), ""), x)
+    bits = b.bitcast(x, "i32")
+    # Take sqrt(1/2) off first: the exponent field then splits where the mantissa should.
+    shifted = b.sub(bits, i(0x3F3504F3))
+    e = b.bin("ashr", shifted, i(23))
+    m = b.bitcast(b.add(b.and_(shifted, i(0x7FFFFF)), i(0x3F3504F3)), "float")
+    e = b.sub(e, b.select(small, i(23), i(0)))
+    return b.fbin("fsub", m, f(1.0), ""), b.cast("sitofp", e, "float")
+
+
+def _log_special(b, x: Val, y: Val) -> Val:
+    inf, nan = const("float", ("bits", 0x7F800000)), const("float", ("bits", 0x7FC00000))
+    y = b.select(b.fcmp("oeq", x, inf), inf, y)
+    y = b.select(b.fcmp("oeq", x, f(0.0)), const("float", ("bits", 0xFF800000)), y)
+    return b.select(b.fcmp("ult", x, f(0.0)), nan, y)  # negative, or NaN itself
+
+
+def _log_tail(b, m: Val):
+    """(z, y): log(1 + m) = m + y with y = m^3 P(m) - m^2 / 2."""
+    z = b.fbin("fmul", m, m, "")
+    y = b.fbin("fmul", b.fbin("fmul", horner(b, m, _LOG), m, ""), z, "")
+    return z, y
+
+
+def log32(b, x: Val) -> Val:
+    m, e = _log_parts(b, x)
+    z, y = _log_tail(b, m)
+    y = mul_add(b, e, f(-2.12194440e-4), y)
+    y = mul_add(b, z, f(-0.5), y)
+    y = mul_add(b, e, f(0.693359375), b.fbin("fadd", m, y, ""))
+    return _log_special(b, x, y)
+
+
+def log2_32(b, x: Val) -> Val:
+    m, e = _log_parts(b, x)
+    z, y = _log_tail(b, m)
+    y = mul_add(b, z, f(-0.5), y)
+    # log2(e) - 1 = 0.44269504 keeps the leading product exact (Cephes log2f.c).
+    c = f(0.44269504088896340735992)
+    r = mul_add(b, y, c, b.fbin("fmul", m, c, ""))
+    r = b.fbin("fadd", b.fbin("fadd", r, y, ""), m, "")
+    return _log_special(b, x, b.fbin("fadd", r, e, ""))
+
+
+# Coefficients by Chebyshev interpolation (mpmath.chebyfit) on the interval that follows each.
+_SIN = (2.72499258e-06, -0.000198400867, 0.00833333187, -0.166666667)  # (sin r / r - 1) / r^2, r^2 in [0, (pi/4)^2]
+_COS = (-2.73009178e-07, 2.48005999e-05, -0.00138888877, 0.0416666667)  # (cos r - 1 + r^2/2) / r^4, the same
+_TANH = (0.00237076564, -0.0084100708, 0.021788322, -0.0539615518, 0.133333129, -0.333333332)  # likewise, r^2 in [0, 0.36]
+_ERF = (8.33471862e-05, -0.000813470933, 0.00520036859, -0.0268591515, 0.112836915, -0.376126335,
+        0.128379167)  # erf x / x - 1, x^2 in [0, 0.93^2]
+_ERFC = (1.04606568e-06, -3.43885088e-05, 0.000498825008, -0.00430378931, 0.0251395503, -0.107855653, -0.634148184,
+         -0.1289028)  # log(erfc x) / x + 1, x in [0.92, 4]
+_TRIG_LIMIT = 71476.0  # up to here three FMAs reduce the angle; beyond, libm does
+
+
+def _quarter(b, x: Val):
+    """(r, q): x = r + q pi/2 with |r| <= pi/4, q modulo 4 in the low bits, for |x| <= _TRIG_LIMIT."""
+    t = mul_add(b, x, f(0.6366197723675814), f(_MAGIC))
+    n = b.fbin("fsub", t, f(_MAGIC), "")
+    r = fma(b, n, f(-1.5707963705062866), x)
+    r = fma(b, n, f(4.371138828673793e-08), r)
+    return fma(b, n, f(1.7151244994428829e-15), r), b.bitcast(t, "i32")
+
+
+def _trig(b, x: Val, shift: int) -> Val:
+    """sin(x + shift pi/2) for |x| <= _TRIG_LIMIT."""
+    r, q = _quarter(b, x)
+    q = b.add(q, i(shift))
+    z = b.fbin("fmul", r, r, "")
+    sin = fma(b, b.fbin("fmul", horner(b, z, _SIN), z, ""), r, r)
+    cos = fma(b, b.fbin("fmul", horner(b, z, _COS), z, ""), z, fma(b, z, f(-0.5), f(1.0)))
+    v = b.select(b.icmp("ne", b.and_(q, i(1)), i(0)), cos, sin)
+    flip = b.bin("shl", b.and_(q, i(2)), i(30))
+    return b.bitcast(b.xor(b.bitcast(v, "i32"), flip), "float")
+
+
+def _with_fallback(name: str, fast, beyond: float):
+    """A function of its own, inlined by LLVM: `fast(b, x)`, but libm for all lanes where one is beyond the limit or NaN."""
+
+    def build(b, x):
+        outside = b.value(ir.vec("i1", x.lanes), f"fcmp ugt {x.ty} {b.intrinsic('fabs', x).s}, {b.splat(f(beyond), x.lanes).s}")
+        any_ = outside if x.lanes == 1 else b.call(f"llvm.vector.reduce.or.{ir.mangle(outside.ty)}", "i1", [outside])
+        slow, quick = b.fn.new_block("slow"), b.fn.new_block("quick")
+        b.cond_br(any_, slow, quick)
+        b.enter(slow)
+        v = per_lane(b, name + "f", x)
+        b.emit(f"ret {v.ty} {v.s}")
+        b.enter(quick)
+        v = fast(b, x)
+        b.emit(f"ret {v.ty} {v.s}")
+
+    return lambda b, x: b.fn.kernel.helper(f"tp.{name}.{ir.mangle(x.ty)}", x.ty, [x], build)
+
+
+sin32 = _with_fallback("sin", lambda b, x: _trig(b, x, 0), _TRIG_LIMIT)
+cos32 = _with_fallback("cos", lambda b, x: _trig(b, x, 1), _TRIG_LIMIT)
+
+
+def tanh32(b, x: Val) -> Val:
+    size = b.intrinsic("fabs", x)
+    s = b.fbin("fmul", x, x, "")
+    small = fma(b, b.fbin("fmul", horner(b, s, _TANH), s, ""), x, x)
+    e = exp32(b, b.fbin("fmul", size, f(2.0), ""))
+    large = b.fbin("fsub", f(1.0), b.fbin("fdiv", f(2.0), b.fbin("fadd", e, f(1.0), ""), ""), "")
+    return b.select(b.fcmp("olt", size, f(0.6)), small, b.intrinsic("copysign", large, x))
+
+
+def erf32(b, x: Val) -> Val:
+    size = b.intrinsic("fabs", x)
+    s = b.fbin("fmul", x, x, "")
+    small = fma(b, horner(b, s, _ERF), x, x)
+    t = clamp(b, size, 0.0, 4.0)  # erf(4) is 1 in f32
+    e = exp32(b, fma(b, horner(b, t, _ERFC), t, b.fneg(t)))
+    large = b.intrinsic("copysign", b.fbin("fsub", f(1.0), e, ""), x)
+    return b.select(b.fcmp("olt", size, f(0.925)), small, large)
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def per_lane(b, name: str, *vals: Val, ret: str | None = None) -> Val:
+    """A libm function, called once for every lane. `ret`: its result's scalar LLVM type, if not its first argument's."""
+    n = max(v.lanes for v in vals)
+    elem = ret or vals[0].elem
+    if n == 1:
+        return b.call(name, elem, list(vals))
+    out = Val(ir.vec(elem, n), "poison")
+    for k in range(n):
+        out = b.insert(out, b.call(name, elem, [b.extract(v, k) for v in vals]), k)
+    return out
+
+
+def _in_f32(b, op, fn, v: Val) -> Val:
+    """Compute f16 and bf16 in f32 and round the result back."""
+    e = op.operands[0].type.elem
+    if e == "f32":
+        return fn(b, v)
+    return convert.float_to_float(b, fn(b, convert.float_to_float(b, v, e, "f32")), "f32", e)
+
+
+def elementary(fn32, libm: str):
+    """f32 (and narrower) by `fn32(b, x)`; f64 by libm."""
+
+    def rule(b, op, v):
+        return per_lane(b, libm, v) if op.operands[0].type.elem == "f64" else _in_f32(b, op, fn32, v)
+
+    return rule
+
+
+def native(name: str):
+    """An LLVM intrinsic that every target has as an instruction or a short sequence."""
+
+    def rule(b, op, *vals):
+        e = op.operands[0].type.elem
+        if e in convert.NARROW or e == "f16":
+            wide = [convert.float_to_float(b, v, e, "f32") for v in vals]
+            return convert.float_to_float(b, b.intrinsic(name, *wide), "f32", e)
+        return b.intrinsic(name, *vals)
+
+    return rule
+
+
+def rsqrt(b, op, v):
+    e = op.operands[0].type.elem
+    x = convert.float_to_float(b, v, e, "f32") if e != "f64" else v
+    r = b.fbin("fdiv", const(x.elem, 1.0), b.intrinsic("sqrt", x), "")
+    return convert.float_to_float(b, r, "f32", e) if e != "f64" else r
+
+
+def absf(b, op, v):
+    e = op.operands[0].type.elem
+    return convert.change_sign(b, v, e, False) if e in convert.NARROW else b.intrinsic("fabs", v)
+
+
+def absi(b, op, v):
+    return b.call(f"llvm.abs.{ir.mangle(v.ty)}", v.ty, [v, const("i1", False)])
+
+
+ELEMENTWISE = {
+    "math.exp": elementary(exp32, "exp"), "math.exp2": elementary(exp2_32, "exp2"),
+    "math.log": elementary(log32, "log"), "math.log2": elementary(log2_32, "log2"),
+    "math.sin": elementary(sin32, "sin"), "math.cos": elementary(cos32, "cos"),
+    "math.tanh": elementary(tanh32, "tanh"), "math.erf": elementary(erf32, "erf"),
+    "math.sqrt": native("sqrt"), "tt.precise_sqrt": native("sqrt"), "math.rsqrt": rsqrt,
+    "math.absf": absf, "math.floor": native("floor"), "math.ceil": native("ceil"),
+    "math.fma": native("fma"), "math.absi": absi,
+}

@@ -1,0 +1,221 @@
+"""The inner loops of a matrix product: accumulators in registers across K, over rows of A and panels of B.
+
+- outer products: a vector of B's row times one element of A's column, for every type that the target can multiply;
+- pairs: the same over pairs of 16-bit numbers along K, where the target adds both products to a 32-bit lane at once
+  (x86 AVX512-BF16, VNNI and pmaddwd; Arm BFDOT);
+- tiles: 16 x 16 accumulators in AMX's tile registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...llvm import ir
+from ...llvm.ir import Val, const, i64
+from ..nest import REGISTER, Buffer
+from ..element import math
+from .pack import Kind, Rows
+
+
+@dataclass
+class Extent:
+    """How far a product goes: full sizes, and (i64 values) up to where it has to be computed."""
+
+    m: int
+    n: int
+    k: int
+    rows: Val
+    columns: Val
+    depth: Val
+
+
+def accumulate(k, kind: Kind, dest: Buffer, a: Rows, panels: Val, batch: int, extent: Extent, rows: int, vectors: int):
+    """dest[batch, m, n] += a[batch, m, k] @ b[batch, k, n], micro-kernels of `rows` x `vectors` vectors."""
+    b = k.b
+    t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
+    m, n, kk = extent.m, extent.n, extent.k
+    lanes = min(k.target.lanes(ir.bits_of(t)), n)
+    width = lanes * vectors
+    emit = _tile_rows if kind.tiles else _vector_rows
+
+    def one_batch(p):
+        a_base = b.gep(packed, a.ptr, b.mul(p, i64(a.batch if batch > 1 else 0)))
+        b_base = b.gep(packed, panels, b.mul(p, i64(kk * n)))
+        c_base = b.gep(t, dest.ptr, b.mul(p, i64(m * n)))
+
+        def panel(j):
+            b_panel = b.gep(packed, b_base, b.mul(j, i64(kk)))
+
+            def strip(lo, hi, r):
+                if extent.rows.const != m:
+                    hi = b.intrinsic("smin", hi, extent.rows)
+                k.loop(lo, hi, r, lambda i: emit(
+                    k, kind, b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, i, r, b_panel, lanes, vectors, extent),
+                    "rows")
+
+            whole = m - m % rows
+            strip(i64(0), i64(whole), rows)
+            if m % rows:
+                strip(i64(whole), i64(m), m % rows)
+
+        k.loop(i64(0), extent.columns, width, panel, "panels")
+
+    k.loop(i64(0), i64(batch), 1, one_batch, "batch")
+
+
+def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, lanes: int, vectors: int,
+                 extent: Extent):
+    """r rows x `vectors` vectors of the accumulators at `c_tile`, from row i of A."""
+    b = k.b
+    t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
+    ty, size, g = ir.vec(t, lanes), ir.bits_of(t) // 8, kind.group
+    width = lanes * vectors
+    lines = []
+    for x in range(r):
+        at = b.add(i, i64(x))
+        line = b.gep(packed, a_base, b.mul(at, a.pitch))
+        # Rows that are not there read as zeros: what they add to the accumulators is what a masked load would have.
+        lines.append(line if a.limit is None else b.select(b.icmp("slt", at, a.limit), line, zero_row(k, kind, extent.k)))
+    where = [[b.gep(t, c_tile, i64(x * pitch + v * lanes)) for v in range(vectors)] for x in range(r)]
+    slots = [[b.alloca(ty, "acc") for _ in range(vectors)] for _ in range(r)]
+    for x in range(r):
+        for v in range(vectors):
+            b.store(b.load(ty, where[x][v], size), slots[x][v], 64)
+    multiply = _MULTIPLY[kind.group](k, kind, lanes)
+
+    def steps(count, single=False):
+        """A body of `count` steps along K, each of `group` elements; `single`: of the one that is left."""
+
+        def body(q):
+            acc = [[b.load(ty, s, 64) for s in line] for line in slots]
+            b_row = b.gep(packed, b_panel, b.mul(q, i64(width)))
+            a_cols = [b.gep(packed, line, q) for line in lines]
+            for u in range(count):
+                cols = [b.load(ir.vec(packed, lanes * g), b.gep(packed, b_row, i64((u * width + v * lanes) * g)), size)
+                        for v in range(vectors)]
+                for x in range(r):
+                    s = _broadcast(b, packed, 1 if single else g, g, b.gep(packed, a_cols[x], i64(u * g)), lanes)
+                    for v in range(vectors):
+                        acc[x][v] = multiply(s, cols[v], acc[x][v])
+            for x in range(r):
+                for v in range(vectors):
+                    b.store(acc[x][v], slots[x][v], 64)
+
+        return body
+
+    depth = extent.depth
+    unroll = next(u for u in (4, 2, 1) if extent.k % (u * g) == 0 and u <= k.target.dot_unroll)
+    if a.padded or depth.const is not None and depth.const % (unroll * g) == 0:  # zeros follow up to the next whole step
+        k.loop(i64(0), depth, unroll * g, steps(unroll), "k")
+    else:
+        main = b.and_(depth, i64(-unroll * g))
+        k.loop(i64(0), main, unroll * g, steps(unroll), "k")
+        pairs = b.and_(depth, i64(-g))
+        if unroll > 1:
+            k.loop(main, pairs, g, steps(1), "tail")
+        if g == 2:
+            k.loop(pairs, depth, g, steps(1, single=True), "last")
+    for x in range(r):
+        for v in range(vectors):
+            b.store(b.load(ty, slots[x][v], 64), where[x][v], size)
+
+
+def zero_row(k, kind: Kind, length: int) -> Val:
+    """`length` zeros, laid down in the module."""
+    size = length * ir.bits_of(REGISTER[kind.packed]) // 8
+    name = f"@{k.name}.row{size}"
+    line = f"{name} = internal constant [{size} x i8] zeroinitializer, align 64"
+    if line not in k.module.globals:
+        k.module.globals.append(line)
+    return Val("ptr", name)
+
+
+def _broadcast(b, packed: str, have: int, group: int, ptr: Val, lanes: int) -> Val:
+    """The next `have` of `group` elements of A in every lane, the rest zero."""
+    size = ir.bits_of(packed) // 8
+    if group == 1:
+        return b.splat(b.load(packed, ptr, size), lanes)
+    unit = f"i{size * 8 * group}"
+    pair = b.load(unit, ptr, size) if have == group else b.cast("zext", b.load(packed, ptr, size), unit)
+    v = b.splat(pair, lanes)
+    ty = ir.vec(packed, lanes * group)
+    return b.value(ty, f"bitcast {v.ty} {v.s} to {ty}")
+
+
+def _outer(k, kind: Kind, lanes: int):
+    b = k.b
+    if kind.acc[0] == "f":
+        return lambda s, col, acc: math.mul_add(b, s, col, acc)
+    return lambda s, col, acc: b.add(b.mul(s, col), acc)
+
+
+def _pairs(k, kind: Kind, lanes: int):
+    b = k.b
+    bits = lanes * 32
+    acc_ty, pair_ty = ir.vec(REGISTER[kind.acc], lanes), ir.vec("i16", 2 * lanes)
+    if kind.acc == "i32":
+        name = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}[bits]
+        return lambda s, col, acc: b.add(acc, b.call(name, acc_ty, [s, col]))
+    bf = ir.vec("bfloat", 2 * lanes)
+    name = {"neon": "llvm.aarch64.neon.bfdot.v4f32.v8bf16"}.get(k.target.bf16_dot, f"llvm.x86.avx512bf16.dpbf16ps.{bits}")
+
+    def dot(s, col, acc):
+        s, col = (b.value(bf, f"bitcast {pair_ty} {x.s} to {bf}") for x in (s, col))
+        return b.call(name, acc_ty, [acc, s, col])
+
+    return dot
+
+
+_MULTIPLY = {1: _outer, 2: _pairs}
+
+# --- AMX -----------------------------------------------------------------------------------------------------------------
+
+#: rows, and bytes of a row, of a tile register
+TILE_ROWS, TILE_BYTES = 16, 64
+
+
+def configure_tiles(k):
+    """All eight tile registers at their full size. Intel's manual, "LDTILECFG": palette 1, bytes per row at 16, rows at 48."""
+    data = [1] + [0] * 15 + [TILE_BYTES, 0] * 8 + [0] * 16 + [TILE_ROWS] * 8 + [0] * 8
+    name = f"@{k.name}.tiles"
+    line = f"{name} = internal constant [64 x i8] [{', '.join(f'i8 {x}' for x in data)}], align 64"
+    if line not in k.module.globals:
+        k.module.globals.append(line)
+    k.b.call("llvm.x86.ldtilecfg", "void", [Val("ptr", name)])
+
+
+def release_tiles(k):
+    k.b.call("llvm.x86.tilerelease", "void", [])
+
+
+def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, lanes: int, vectors: int,
+               extent: Extent):
+    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, from row i of A: registers 0.. hold them, then A's, then B's."""
+    b = k.b
+    t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
+    size = ir.bits_of(packed) // 8
+    down = r // TILE_ROWS
+    width = lanes * vectors
+    step = TILE_BYTES // size  # elements along K in a tile
+    tile = lambda n: const("i8", n)  # noqa: E731
+    c_of = lambda x, v: x * vectors + v  # noqa: E731
+    a_of, b_of = down * vectors, down * vectors + down
+    c_pitch, b_pitch = i64(pitch * 4), i64(width * kind.group * size)
+    a_pitch = b.mul(a.pitch, i64(size))
+    places = [(x, v, b.gep(t, c_tile, i64(x * TILE_ROWS * pitch + v * lanes))) for x in range(down) for v in range(vectors)]
+    for x, v, at in places:
+        b.call("llvm.x86.tileloadd64", "void", [tile(c_of(x, v)), at, c_pitch])
+    lines = [b.gep(packed, a_base, b.mul(b.add(i, i64(x * TILE_ROWS)), a.pitch)) for x in range(down)]
+
+    def body(q):
+        b_row = b.gep(packed, b_panel, b.mul(q, i64(width)))
+        for v in range(vectors):
+            b.call("llvm.x86.tileloadd64", "void", [tile(b_of + v), b.gep(packed, b_row, i64(v * lanes * kind.group)), b_pitch])
+        for x in range(down):
+            b.call("llvm.x86.tileloadd64", "void", [tile(a_of + x), b.gep(packed, lines[x], q), a_pitch])
+            for v in range(vectors):
+                b.call("llvm.x86.tdpbf16ps", "void", [tile(c_of(x, v)), tile(a_of + x), tile(b_of + v)])
+
+    k.loop(i64(0), extent.depth, step, body, "k")
+    for x, v, at in places:
+        b.call("llvm.x86.tilestored64", "void", [tile(c_of(x, v)), at, c_pitch])

@@ -1,0 +1,215 @@
+"""Atomic operations: real ones, since programs run on several threads.
+
+Addresses, values and masks are computed a vector at a time; the operations themselves go one element after the other.
+f16 and bf16, and every float where the target has no instruction, are exchanged in a compare-and-swap loop.
+"""
+
+from __future__ import annotations
+
+from ...llvm import ir
+from ...llvm.ir import Val, const, i64
+from ..nest import REGISTER, memory_type
+from ..element import convert
+from .memory import from_memory, to_memory
+
+_ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}
+_RMW = {"and": "and", "or": "or", "xor": "xor", "add": "add", "max": "max", "min": "min", "umax": "umax",
+        "umin": "umin", "exch": "xchg", "fadd": "fadd"}
+
+
+def _ordering(k, op) -> str:
+    word = next((w for w in op.words if w in _ORDER), None) or op.attrs.get("sem")
+    if word not in _ORDER:
+        raise k.error(op, f"memory order {word} is not one of {', '.join(_ORDER)}")
+    return _ORDER[word]
+
+
+def _compare_and_swap(b, p: Val, expected: Val, new: Val, order: str) -> tuple[Val, Val]:
+    """(what was there, whether it was `expected` and is `new` now), for integers."""
+    failure = "acquire" if order in ("acquire", "acq_rel") else "monotonic"
+    pair = b.value(f"{{ {new.ty}, i1 }}", f"cmpxchg ptr {p.s}, {expected.ty} {expected.s}, {new.ty} {new.s} {order} {failure}, "
+                   f"align {ir.bits_of(new.elem) // 8}")
+    return (b.value(new.ty, f"extractvalue {pair.ty} {pair.s}, 0"), b.value("i1", f"extractvalue {pair.ty} {pair.s}, 1"))
+
+
+def rmw(k, op):
+    kind = next((w for w in op.words if w in _RMW), None)
+    if kind is None:
+        raise k.error(op, f"kind {' '.join(op.words)} is not one of {', '.join(_RMW)}")
+    order = _ordering(k, op)
+    elem = op.operands[1].type.elem
+    ptr, val = op.operands[:2]
+    mask = op.operands[2] if len(op.operands) > 2 else None
+
+    def one(p: Val, v: Val) -> Val:
+        return _exchange(k, _RMW[kind], elem, order, p, v)
+
+    _each(k, op, [ptr, val], mask, one)
+
+
+def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
+    """The old value at `p`, where (old `name` v) is put."""
+    b = k.b
+    size = ir.bits_of(v.elem) // 8
+    if name == "xchg" and v.elem in ir.FLOATS:
+        whole = b.bitcast(v, f"i{8 * size}")
+        old = b.value(whole.ty, f"atomicrmw xchg ptr {p.s}, {whole.ty} {whole.s} {order}, align {size}")
+        return b.bitcast(old, v.elem)
+    if name != "fadd" or elem in ("f32", "f64"):
+        return b.value(v.ty, f"atomicrmw {name} ptr {p.s}, {v.ty} {v.s} {order}, align {size}")
+    bits = f"i{8 * size}"
+    first = b.value(bits, f"load atomic {bits}, ptr {p.s} monotonic, align {size}")
+    pre, again, done = b.block, k.fn.new_block("again"), k.fn.new_block("added")
+    b.br(again)
+    b.enter(again)
+    k.fn.count += 1
+    seen = Val(bits, f"%seen{k.fn.count}")
+    at = len(again.items)
+    again.items.append("")
+    wide = convert.float_to_float(b, b.bitcast(seen, REGISTER[elem]), elem, "f32")
+    sum_ = b.fbin("fadd", wide, convert.float_to_float(b, v, elem, "f32"), "")
+    new = b.bitcast(convert.float_to_float(b, sum_, "f32", elem), bits)
+    found, ok = _compare_and_swap(b, p, seen, new, order)
+    b.cond_br(ok, done, again)
+    again.items[at] = f"  {seen.s} = phi {bits} [ {first.s}, %{pre.label} ], [ {found.s}, %{again.label} ]"
+    b.enter(done)
+    return b.bitcast(found, REGISTER[elem])
+
+
+def cas(k, op):
+    order = _ordering(k, op)
+
+    def one(p: Val, expected: Val, new: Val) -> Val:
+        b = k.b
+        bits = f"i{ir.bits_of(new.elem)}"
+        found, _ = _compare_and_swap(b, p, b.bitcast(expected, bits), b.bitcast(new, bits), order)
+        return b.bitcast(found, new.elem)
+
+    _each(k, op, list(op.operands), None, one)
+
+
+def load(k, op):
+    order = _ordering(k, op)
+    elem = memory_type(op.operands[0].type.pointee.elem)
+    bits = f"i{ir.bits_of(elem)}"
+
+    def one(p: Val) -> Val:
+        v = k.b.value(bits, f"load atomic {bits}, ptr {p.s} {order}, align {ir.bits_of(elem) // 8}")
+        return k.b.bitcast(v, elem)
+
+    _each(k, op, [op.operands[0]], op.operands[1] if len(op.operands) > 1 else None, one)
+
+
+def store(k, op):
+    order = _ordering(k, op)
+
+    def one(p: Val, v: Val):
+        x = to_memory(k.b, v, v.elem)
+        bits = f"i{ir.bits_of(x.elem)}"
+        x = k.b.bitcast(x, bits)
+        k.b.emit(f"store atomic {bits} {x.s}, ptr {p.s} {order}, align {ir.bits_of(bits) // 8}")
+
+    _each(k, op, list(op.operands[:2]), op.operands[2] if len(op.operands) > 2 else None, one)
+
+
+def poll(k, op):
+    """Wait until memory holds the expected value; False where the time is up first. Programs of one launch run in order on as
+    many threads as there are, so a program may wait for an earlier one, not for a later one."""
+    b = k.b
+    order = _ordering(k, op)
+    deadline = None
+    if len(op.operands) > 2:
+        start = _nanoseconds(k)
+        deadline = b.call("llvm.uadd.sat.i64", "i64", [start, k.scalar(op.operands[2])])
+
+    def one(p: Val, expected: Val) -> Val:
+        size = ir.bits_of(expected.elem) // 8
+        again, wait, done = (k.fn.new_block(n) for n in ("poll", "wait", "polled"))
+        b.br(again)
+        b.enter(again)
+        now = b.value(expected.ty, f"load atomic {expected.ty}, ptr {p.s} {order}, align {size}")
+        hit = b.icmp("eq", now, expected)
+        b.cond_br(hit, done, wait)
+        b.enter(wait)
+        b.call("sched_yield", "i32", [])
+        if deadline is None:
+            b.br(again)
+        else:
+            b.cond_br(b.icmp("ult", _nanoseconds(k), deadline), again, done)
+        b.enter(done)
+        return hit
+
+    _each(k, op, list(op.operands[:2]), None, one)
+
+
+def _nanoseconds(k) -> Val:
+    b = k.b
+    spec = b.alloca("{ i64, i64 }", "time")
+    b.call("clock_gettime", "i32", [const("i32", 1), spec])
+    seconds = b.load("i64", spec, 8)
+    rest = b.load("i64", b.gep("i64", spec, i64(1)), 8)
+    return b.add(b.mul(seconds, i64(1000000000)), rest)
+
+
+def _each(k, op, operands, mask, one):
+    """`one(pointer, *values)` for every element where the mask holds; its results are the operation's."""
+    b = k.b
+    k.before_atomic(op, op.operands[0])
+    result = op.results[0] if op.results and op.results[0].uses else None
+    if not operands[0].type.is_tensor:
+        slot = None
+        if op.results:
+            ty = REGISTER[op.result.type.elem]
+            slot = b.alloca(ty, "old")
+            b.store(ir.Val(ty, "zeroinitializer"), slot, 8)
+
+        def act():
+            v = one(*[k.scalar(o) for o in operands])
+            if slot is not None:
+                b.store(from_memory(b, v, op.result.type.elem) if v.elem == "i8" else v, slot, 8)
+
+        k.guarded(k.scalar(mask) if mask is not None else const("i1", True), act)
+        if slot is not None:
+            k.env[op.result] = b.load(REGISTER[op.result.type.elem], slot, 8)
+        return
+    shape = operands[0].type.shape
+    dims = tuple(range(len(shape)))
+    nest = k.begin_nest(shape, [(v, dims) for v in operands + ([mask] if mask is not None else [])], op=op)
+    keeps, lanes = k.keeps, nest.lanes
+    out = k.alloc(shape, result.type.elem) if result is not None else None
+    olds = b.alloca(ir.vec(memory_type(result.type.elem), lanes), "olds", 64) if result is not None else None
+
+    def body(u):
+        k.write_keeps(nest, keeps, op)
+        address, step = nest.address(operands[0], dims)
+        elem = memory_type(operands[0].type.pointee.elem)
+        ptrs = address if step is None else nest._spread(elem, address, step)
+        vals = [b.splat(v, lanes) for v in [ptrs] + [nest.at(o, dims) for o in operands[1:]]]
+        m = b.splat(nest.at(mask, dims), lanes) if mask is not None else const("i1", True, lanes)
+        if result is not None:
+            b.store(ir.Val(ir.vec(memory_type(result.type.elem), lanes), "zeroinitializer"), olds, 8)
+
+        def lane(j):
+
+            def act():
+                v = one(*[b.extract(x, j) for x in vals])
+                if result is not None:
+                    v = to_memory(b, v, v.elem)
+                    b.store(v, b.gep(v.elem, olds, j), ir.bits_of(v.elem) // 8)
+
+            k.guarded(b.extract(m, j), act)
+
+        k.loop(i64(0), i64(lanes), 1, lane, "lane")
+        if result is not None:
+            v = b.load(ir.vec(memory_type(result.type.elem), lanes), olds, 8)
+            nest.store_buffer(out, dims, from_memory(b, v, result.type.elem))
+
+    nest.run(nest.default_order, body)
+    if result is not None:
+        k.buffers[result] = out
+
+
+ROOTS = {"tt.atomic_rmw": rmw, "tt.atomic_cas": cas, "tt.atomic_load": load, "tt.atomic_store": store,
+         "tt.atomic_poll": poll}
+#: what changes memory
+WRITES = {"tt.store", *ROOTS}

@@ -1,0 +1,116 @@
+"""tl.device_print and tl.device_assert.
+
+Lines have the form that Triton's GPU backends print, so that tools that read one read the other. An assertion that fails ends
+its program at once and makes the launch raise; the compiled function returns which assertion it was and in which program.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...llvm import ir
+from ...llvm.ir import Val, const, i64
+from ..element import convert
+
+_FP8 = convert.NARROW - {"bf16"}
+_FLOATS = {"f16", "f32", "f64", *convert.NARROW}
+
+
+def device_print(k, op):
+    """pid (x, y, z) idx (i, j) prefix: value, one line for every element."""
+    prefix = op.words[0] if op.words else ""
+    hexadecimal, signed = bool(op.attrs.get("hex")), list(op.attrs.get("isSigned", []))
+    k.module.declare("printf", "i32", ["ptr", "..."])
+    k.module.declare("fflush", "i32", ["ptr"])
+    pids = [k.pid[a] for a in "xyz"]
+    if not op.operands:
+        _printf(k, "pid (%u, %u, %u)" + _escaped(prefix) + "\n", pids)
+    for n, v in enumerate(op.operands):
+        shape = v.type.shape
+        where = ", ".join(f"%{math.ceil(math.log10(d)) if d > 1 else 0}d".replace("%0d", "%d") for d in shape)
+        form, convert_value = _format(v.type.elem, hexadecimal, n < len(signed) and bool(signed[n]))
+        text = f"pid (%u, %u, %u) idx ({where}){_escaped(prefix)}" + (f"(operand {n}) " if len(op.operands) > 1 else "") + form
+        if not v.type.is_tensor:
+            _printf(k, text + "\n", pids + [convert_value(k.b, k.scalar(v))])
+            continue
+        dims = tuple(range(len(shape)))
+        nest = k.begin_nest(shape, [(v, dims)], op=op, lanes=1, vdim=len(shape) - 1)
+        keeps = k.keeps
+
+        def body(u):
+            k.write_keeps(nest, keeps, op)
+            at = [k.b.cast("trunc", nest.index_of(d), "i32") for d in dims]
+            _printf(k, text + "\n", pids + at + [convert_value(k.b, nest.at(v, dims))])
+
+        nest.run(list(dims), body)
+    k.b.emit("call i32 @fflush(ptr null)")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _format(elem: str, hexadecimal: bool, signed: bool):
+    """(printf's conversion, a function that makes its argument) for an element type."""
+    if elem == "ptr":
+        return "%p", lambda b, v: v
+    if elem in _FLOATS and not (hexadecimal and elem in _FP8):  # those print their bits, as integers do
+        return "%a" if hexadecimal else "%f", lambda b, v: convert.float_to_float(b, v, elem, "f64")
+    bits = 8 if elem in _FP8 else int(elem[1:])
+    extend = "sext" if signed and bits > 1 and not hexadecimal else "zext"
+    to = "i64" if bits > 32 else "i32"
+    length = "ll" if bits > 32 else ""
+    form = f"0x%0{max(1, bits // 4)}{length}x" if hexadecimal else f"%{length}{'d' if signed else 'u'}"
+    return form, lambda b, v: b.cast(extend, v, to)
+
+
+def _printf(k, text: str, args: list[Val]):
+    data = text.encode() + b"\0"
+    name = f"@{k.name}.text{len(k.module.globals)}"
+    body = "".join(chr(c) if 32 <= c < 127 and chr(c) not in '"\\' else f"\\{c:02X}" for c in data)
+    k.module.globals.append(f'{name} = internal constant [{len(data)} x i8] c"{body}"')
+    values = "".join(f", {a.ty} {a.s}" for a in args)
+    k.b.emit(f"call i32 (ptr, ...) @printf(ptr {name}{values})")
+
+
+def device_assert(k, op):
+    """Ends the program, and makes the launch raise, where a condition does not hold."""
+    b = k.b
+    cond = op.operands[0]
+    if cond.type.is_tensor:
+        shape = cond.type.shape
+        dims = tuple(range(len(shape)))
+        good = b.alloca("i1", "good")
+        b.store(const("i1", True), good, 1)
+        nest = k.begin_nest(shape, [(cond, dims)], op=op)
+        keeps = k.keeps
+
+        def body(u):
+            k.write_keeps(nest, keeps, op)
+            v = nest.at(cond, dims)
+            if v.lanes > 1:
+                v = b.call(f"llvm.vector.reduce.and.{ir.mangle(v.ty)}", "i1", [v])
+            b.store(b.and_(b.load("i1", good, 1), v), good, 1)
+
+        nest.run(nest.default_order, body)
+        holds = b.load("i1", good, 1)
+    else:
+        holds = k.scalar(cond)
+    require(k, holds, op.words[0] if op.words else "", op)
+
+
+def require(k, holds: Val, message: str, op):
+    """End the program, and make the launch raise with `message` and the operation's place, where `holds` (an i1) is false."""
+    b = k.b
+    k.asserts.append((message, str(op.loc)))
+    number = len(k.asserts)
+
+    def fail():
+        b.emit(f"ret i64 {b.or_(b.and_(Val('i64', '%program.id'), i64((1 << 48) - 1)), i64(number << 48)).s}")
+        # The rest of this block is never reached; LLVM drops it.
+        b.enter(k.fn.new_block("unreachable"))
+
+    k.guarded(b.not_(holds), fail)
+
+
+ROOTS = {"tt.print": device_print, "tt.assert": device_assert}

@@ -1,0 +1,187 @@
+"""llvmlite: LLVM IR text -> optimised IR, assembly, object code.
+
+LLVM aborts the process on a CPU name or feature that it does not know, so only the rows of targets.py get here; and on IR that its own passes or
+its code generator trip over, so these are called behind a guard, and called again at a lower level where they did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import threading
+import warnings
+
+import llvmlite.binding as llvm
+
+from ...base import CompileError
+from . import guard, masked
+from .host import versions  # noqa: F401  (machine.versions: what decides what LLVM makes)
+from .targets import Target
+
+_lock = threading.RLock()
+
+
+@functools.lru_cache(maxsize=None)
+def _initialised() -> bool:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return True
+
+
+#: levels of LLVM's passes and of its code generator: the next is for what LLVM broke over at the one before
+LEVELS = (3, 1, 0)
+
+
+@functools.lru_cache(maxsize=None)
+def target_machine(target: Target, level: int = LEVELS[0]):
+    """LLVM's code generator for a row."""
+    _initialised()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=level, reloc="pic",
+        codemodel="medium" if target.abi else "default", abiname=target.abi)
+
+
+def _by_levels(what: str, target: Target, attempt):
+    """`attempt(level)` at the first level that LLVM survives. Raises `CompileError` where it survives none."""
+    for level in LEVELS:
+        try:
+            return attempt(level)
+        except guard.Crashed as e:
+            crash = e
+            warnings.warn(f"triton-cpu: LLVM {versions()['LLVM']} crashed ({e}) while it {what} at level {level} for target {target.name}; it tries again at a "
+                          "lower one, and this kernel will be slower", RuntimeWarning, stacklevel=2)
+    raise CompileError(f"triton-cpu: LLVM {versions()['LLVM']} crashed ({crash}) while it {what} for target {target.name}, at every level. This is a bug of "
+                       "LLVM's that the kernel brings out; write what it computes in another way, or compile it for another target")
+
+
+def _guarded(function, *given) -> int:
+    """What one of llvmlite's C functions returns, called with pointers and numbers. Raises `guard.Crashed`."""
+    words = [x if isinstance(x, int) else ctypes.cast(getattr(x, "_ptr", x), ctypes.c_void_p).value or 0 for x in given]
+    with function._lock:
+        return guard.call(ctypes.cast(function._cfn, ctypes.c_void_p).value, *words)
+
+
+def _emit(text: str, target: Target, machine, use_object: bool) -> bytes:
+    """What `machine(level)` makes of IR text: assembly, or an object."""
+    from llvmlite.binding import ffi
+
+    def attempt(level: int) -> bytes:
+        module, generator = llvm.parse_assembly(text), machine(level)
+        with ffi.OutputString() as error:
+            try:
+                block = _guarded(ffi.lib.LLVMPY_TargetMachineEmitToMemory, generator, module, int(use_object), ctypes.pointer(error._ptr))
+            except guard.Crashed:
+                module.detach()  # nobody may touch what LLVM left as it was
+                generator.detach()
+                target_machine.cache_clear()
+                raise
+            if not block:
+                raise RuntimeError(str(error))
+        memory = ctypes.cast(block, ffi.LLVMMemoryBufferRef)
+        try:
+            return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(memory), ffi.lib.LLVMPY_GetBufferSize(memory))
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(memory)
+
+    return _by_levels("generated code", target, attempt)
+
+
+def verify(text: str, target: Target):
+    """Raise `CompileError` unless LLVM accepts the IR."""
+    with _lock:
+        _parsed(text, target)
+
+
+def optimise(text: str, target: Target) -> str:
+    """Run LLVM's passes over IR text and return the optimised text."""
+    with _lock:
+        return masked.as_plain_stores(str(_optimised(text, target)))
+
+
+def _parsed(text: str, target: Target):
+    _initialised()
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as e:
+        line = re.search(r":(\d+):\d+: error", str(e))
+        context = ""
+        if line:
+            lines = text.split("\n")
+            n = int(line[1])
+            context = "\n" + "\n".join(lines[max(0, n - 2):n + 1])
+        raise CompileError(f"triton-cpu made LLVM IR that LLVM does not take (target {target.name}); this is a bug in "
+                           f"triport: {e}{context}") from None
+    return module
+
+
+def _optimised(text: str, target: Target):
+    from llvmlite.binding import ffi
+
+    def attempt(level: int):
+        tm = target_machine(target)
+        module = _parsed(text, target)
+        module.data_layout = str(tm.target_data)
+        options = llvm.create_pipeline_tuning_options(speed_level=level)
+        # The code is vectorised already; what is left for LLVM is cleaning, hoisting and unrolling.
+        options.loop_vectorization = False
+        options.slp_vectorization = False
+        options.loop_interleaving = False
+        options.loop_unrolling = False
+        builder = llvm.create_pass_builder(tm, options)
+        passes = builder.getModulePassManager()
+        try:
+            _guarded(ffi.lib.LLVMPY_RunNewModulePassManager, passes, module, builder)
+        except guard.Crashed:
+            for lost in (module, passes, builder):
+                lost.detach()
+            raise
+        _close(passes)
+        return module
+
+    return _by_levels("optimised", target, attempt)
+
+
+def _close(passes):
+    """Free a pass manager: some 140 KiB. llvmlite (0.46 to 0.50) never does, for its method that would comes behind one of ObjectRef that does nothing."""
+    from llvmlite.binding import ffi, newpassmanagers
+    if type(passes)._dispose is ffi.ObjectRef._dispose:
+        newpassmanagers.NewPassManager._dispose(passes)
+    passes.close()
+
+
+def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
+    """(optimised IR, assembly, object) of LLVM IR text."""
+    llir = optimise(text, target)
+    return llir, emit_assembly(llir, target), emit_object(llir, target)
+
+
+def emit_assembly(text: str, target: Target) -> str:
+    with _lock:
+        return _emit(text, target, functools.partial(target_machine, target), False).decode()
+
+
+def assemble(text: str, target: Target) -> bytes | None:
+    """The object of assembly text, in a fiftieth of the time that code generation would take again; None where LLVM's assembler
+    for the target is not to be had here (llvmlite has the host's only)."""
+    if target.triple.partition("-")[0] != llvm.get_default_triple().partition("-")[0]:
+        return None
+    with _lock:
+        _initialised()
+        llvm.initialize_native_asmparser()
+        quoted = text.replace("\\", "\\5C").replace('"', "\\22").split("\n")
+        lines = [f'target triple = "{target.triple}"', *(f'module asm "{line}"' for line in quoted)]
+        return target_machine(target).emit_object(llvm.parse_assembly("\n".join(lines)))
+
+
+def emit_object(text: str, target: Target, far: bool = False) -> bytes:
+    """The object of LLVM IR text, not optimised as IR. far: it reaches its data wherever they come to lie (RISC-V's reaches 2 GiB). Our own runtime is
+    far, the guard among it, and is compiled without one."""
+    with _lock:
+        if not far:
+            return _emit(text, target, functools.partial(target_machine, target), True)
+        _initialised()
+        tm = target_machine(target) if target.abi else llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=target.features, opt=3, reloc="static", codemodel="large")
+        return tm.emit_object(llvm.parse_assembly(text))

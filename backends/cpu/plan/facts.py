@@ -1,0 +1,298 @@
+"""What the compiler knows about a kernel before it emits anything.
+
+- *lazy* operations cost nothing until a root needs their elements; everything else is a *root* (tables in emit/rules.py);
+- `consumers(v)`: the roots that reach a value through lazy operations, which decides what is worth keeping;
+- `cost(v)`: operations needed to compute one element again;
+- `Affine`: an integer or pointer tensor as base + sum of coefficient x index, coefficients being polynomials in the
+  kernel's scalars, plus opaque rest terms. It is computed in 64 bits; ranges.py says where that is what the kernel computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ttir.types import Op, Value
+
+# --- polynomials in scalars ------------------------------------------------------------------------------------------
+
+Poly = dict  # monomial (tuple of scalar Values or Vals, in the order of `_place`) -> integer coefficient
+
+
+def _place(scalar) -> tuple[int, int | str]:
+    """Where a scalar stands among those of a monomial: where it was made, not where Python put it, so that a kernel's code is the same
+    in every process."""
+    return (0, scalar.number) if isinstance(scalar, Value) else (1, scalar.s)
+
+
+def poly(c: int = 0) -> Poly:
+    return {(): c} if c else {}
+
+
+def poly_of(scalar) -> Poly:
+    return {(scalar,): 1}
+
+
+def poly_add(a: Poly, b: Poly, sign: int = 1) -> Poly:
+    out = dict(a)
+    for m, c in b.items():
+        c = out.get(m, 0) + sign * c
+        if c:
+            out[m] = c
+        else:
+            out.pop(m, None)
+    return out
+
+
+def poly_mul(a: Poly, b: Poly) -> Poly:
+    out: Poly = {}
+    for m1, c1 in a.items():
+        for m2, c2 in b.items():
+            m = tuple(sorted(m1 + m2, key=_place))
+            c = out.get(m, 0) + c1 * c2
+            if c:
+                out[m] = c
+            else:
+                out.pop(m, None)
+    return out
+
+
+def expanded(a: Poly) -> Poly:
+    """`a` with scalars that are sums, differences and products of others written out."""
+    out: Poly = {}
+    for m, c in a.items():
+        term = poly(c)
+        for s in m:
+            term = poly_mul(term, _scalar_poly(s))
+        out = poly_add(out, term)
+    return out
+
+
+def _scalar_poly(v) -> Poly:
+    op = getattr(v, "op", None)
+    if op is not None and op.name == "arith.constant" and isinstance(op.attrs["value"], int):
+        return poly(int(op.attrs["value"]))
+    if op is not None and op.name in ("arith.addi", "arith.subi", "arith.muli"):
+        x, y = map(_scalar_poly, op.operands)
+        return poly_mul(x, y) if op.name == "arith.muli" else poly_add(x, y, 1 if op.name == "arith.addi" else -1)
+    return poly_of(v)
+
+
+def poly_const(a: Poly) -> int | None:
+    """The integer that `a` is, or None."""
+    return 0 if not a else a[()] if len(a) == 1 and () in a else None
+
+
+@dataclass
+class Affine:
+    """base + sum over nest dimensions d of coef[d] * index[d] + sum of scale * opaque value, from pointer `ptr`. All of it is computed in
+    64 bits; it is what the kernel computes where each of `exact` (ranges.Check) holds."""
+
+    base: Poly = field(default_factory=dict)
+    coef: dict[int, Poly] = field(default_factory=dict)
+    opaque: list[tuple[Value, tuple[int, ...], Poly]] = field(default_factory=list)
+    ptr: Value | None = None
+    exact: tuple = ()
+
+    def plus(self, other: Affine, sign: int = 1) -> Affine:
+        coef = dict(self.coef)
+        for d, p in other.coef.items():
+            coef[d] = poly_add(coef.get(d, {}), p, sign)
+        rest = [(v, dims, s if sign == 1 else poly_mul(s, poly(-1))) for v, dims, s in other.opaque]
+        return Affine(poly_add(self.base, other.base, sign), {d: p for d, p in coef.items() if p}, self.opaque + rest,
+                      self.ptr or other.ptr, self.exact + other.exact)
+
+    def times(self, p: Poly) -> Affine:
+        return Affine(poly_mul(self.base, p), {d: poly_mul(c, p) for d, c in self.coef.items() if poly_mul(c, p)},
+                      [(v, dims, poly_mul(s, p)) for v, dims, s in self.opaque], exact=self.exact)
+
+    @property
+    def uniform(self) -> bool:
+        """The same for every index (and not a pointer): just `base`."""
+        return not self.coef and not self.opaque and self.ptr is None
+
+
+# --- the facts of one kernel -----------------------------------------------------------------------------------------
+
+#: rough cost, in simple vector operations, of operations that are not simple
+COSTS = {"math.exp": 12, "math.exp2": 10, "math.log": 14, "math.log2": 14, "math.sin": 20, "math.cos": 20,
+         "math.tanh": 20, "math.erf": 24, "math.sqrt": 6, "math.rsqrt": 6, "tt.precise_sqrt": 6, "tt.precise_divf": 6,
+         "arith.divf": 4, "arith.divsi": 16, "arith.remsi": 16, "arith.divui": 16, "arith.remui": 16, "arith.remf": 40,
+         "tt.mulhiui": 3, "tt.extern_elementwise": 30, "tt.load": 1}
+FREE = {"tt.splat", "tt.expand_dims", "tt.broadcast", "tt.trans", "arith.constant", "tt.make_range", "tt.reshape"}
+KEEP_ABOVE = 5
+
+
+class Facts:
+    """Consumers and costs of a kernel's values. `is_lazy(op)` is the rule tables' answer."""
+
+    def __init__(self, is_lazy):
+        self.is_lazy = is_lazy
+        self._consumers: dict[Value, frozenset[Op]] = {}
+        self._cost: dict[Value, int] = {}
+
+    def consumers(self, v: Value) -> frozenset[Op]:
+        got = self._consumers.get(v)
+        if got is None:
+            out: set[Op] = set()
+            for use in v.uses:
+                if self.is_lazy(use):
+                    for r in use.results:
+                        out |= self.consumers(r)
+                else:
+                    out.add(use)
+            got = self._consumers[v] = frozenset(out)
+        return got
+
+    def cost(self, v: Value) -> int:
+        """Operations to compute one element of `v` again from loads and scratch."""
+        got = self._cost.get(v)
+        if got is None:
+            op = v.op
+            if op is None or not v.type.is_tensor or not self.is_lazy(op):
+                got = 0
+            else:
+                own = 0 if op.name in FREE else COSTS.get(op.name, 1)
+                operands = op.operands[1:] if op.name == "tt.load" else op.operands
+                got = own + sum(self.cost(o) for o in operands)
+            got = self._cost[v] = min(got, 1 << 20)
+        return got
+
+
+def root_pointer(v: Value, through=None) -> Value | None:
+    """The kernel argument (a scalar pointer) that a pointer value is derived from; None when that is not known.
+
+    `through` maps loop-carried pointers to the values they start from."""
+    for _ in range(10000):
+        if through and v in through:
+            v = through[v]
+            continue
+        op = v.op
+        if op is None:
+            return v
+        if op.name in ("tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape",
+                       "tt.bitcast"):
+            v = op.operands[0]
+            continue
+        return None
+    return None
+
+
+def same_expression(a: Value, b: Value, depth: int = 0) -> bool:
+    """True when two values are certainly computed alike (the same value, or the same pure operations on the same)."""
+    if a is b:
+        return True
+    if depth > 40 or a.op is None or b.op is None or a.type != b.type or a.index != b.index:
+        return False
+    x, y = a.op, b.op
+    if x.name != y.name or x.attrs != y.attrs or x.words != y.words or x.regions or len(x.operands) != len(y.operands):
+        return False
+    if x.name in ("tt.load", "tt.atomic_rmw", "tt.atomic_cas"):
+        return False
+    return all(same_expression(p, q, depth + 1) for p, q in zip(x.operands, y.operands))
+
+
+def same_offsets(p: Value, q: Value) -> bool:
+    """Do two pointers or tensors of pointers reach the same bytes at each index where their bases are the same address? That takes
+    elements of one width: offsets count elements."""
+    if p is q:
+        return True
+    if _element_bytes(p) != _element_bytes(q):
+        return False
+    if p.op is None and q.op is None:
+        return not p.type.is_tensor and not q.type.is_tensor  # two kernel arguments
+    if p.op is None or q.op is None:
+        return False
+    if p.op.name != q.op.name or p.op.attrs != q.op.attrs:
+        return False
+    if p.op.name == "tt.addptr":
+        return same_offsets(p.op.operands[0], q.op.operands[0]) and same_expression(p.op.operands[1],
+                                                                                    q.op.operands[1])
+    if p.op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
+        return p.type.shape == q.type.shape and same_offsets(p.op.operands[0], q.op.operands[0])
+    return False
+
+
+def _element_bytes(p: Value) -> int:
+    """The bytes of the elements that a pointer points to."""
+    elem = p.type.pointee.elem
+    return 8 if elem in ("ptr", "index") else 2 if elem == "bf16" else 1 if elem.startswith("fp8") else (int(elem[1:]) + 7) // 8
+
+
+def walk(region, only=None):
+    """Every operation of a region (or of its one block `only`), nested regions included."""
+    for block in [only] if only is not None else region.blocks:
+        for op in block.ops:
+            yield op
+            for r in op.regions:
+                yield from walk(r)
+
+
+def partners(region) -> dict[Op, tuple[Value, int]]:
+    """The `x ^ broadcast(xor_sum(x, axis))` of a region whose axis has two elements: operation -> (x, axis). That is how
+    Triton's sort, topk and flip spell the exchange of neighbours. x is taken through a bitcast that keeps its width."""
+    out = {}
+    for op in walk(region):
+        if op.name != "arith.xori" or not op.result.type.is_tensor:
+            continue
+        x, other = op.operands
+        chain = []
+        for name in ("tt.broadcast", "tt.expand_dims", "tt.reduce"):
+            if other.op is None or other.op.name != name:
+                break
+            chain.append(other.op)
+            other = other.op.operands[0]
+        if len(chain) < 3 or other is not x or any(len(o.results[0].uses) != 1 for o in chain):
+            continue
+        reduce = chain[2]
+        axis, body = reduce.attrs["axis"], reduce.regions[0].block.ops
+        if x.type.shape[axis] != 2 or chain[1].attrs["axis"] != axis or len(body) != 2 or body[0].name != "arith.xori":
+            continue
+        while x.op is not None and x.op.name == "tt.bitcast" and x.op.operands[0].type.elem not in ("i1", "ptr"):
+            x = x.op.operands[0]
+        out[op] = (x, axis)
+    return out
+
+
+def work(region, is_lazy, seen: set[Value] | None = None) -> int | None:
+    """Operations on elements that a run of `region` takes, roughly; None where a loop's length is not known. What several roots need
+    counts once."""
+    if len(region.blocks) > 1:
+        return None
+    total = 0
+    seen = set() if seen is None else seen
+
+    def cost(v: Value) -> int:
+        if v in seen or v.op is None or not v.type.is_tensor or not is_lazy(v.op):
+            return 1
+        seen.add(v)
+        own = 0 if v.op.name in FREE else COSTS.get(v.op.name, 1)
+        return own + (0 if v.op.name == "tt.load" else sum(map(cost, v.op.operands)))  # where it reads is mostly a loop's bounds
+
+    for op in region.block.ops:
+        tensors = [o for o in op.operands if o.type.is_tensor]
+        if op.name == "scf.for":
+            lo, hi, step = (o.op.attrs["value"] if o.op is not None and o.op.name == "arith.constant" else None for o in op.operands[:3])
+            inner = work(op.regions[0], is_lazy, seen)
+            if inner is None or not all(isinstance(x, int) for x in (lo, hi, step)):
+                return None
+            total += max(0, -(-(hi - lo) // max(step, 1))) * inner
+        elif op.name in ("tt.dot", "tt.dot_scaled"):
+            total += _volume(op.operands[0]) * op.result.type.shape[-1]
+        elif op.name in ("scf.while", "tt.call"):
+            return None
+        elif op.name == "scf.if":
+            inner = [work(r, is_lazy, seen) for r in op.regions]
+            if None in inner:
+                return None
+            total += max(inner)
+        elif op.regions or not op.results:  # reductions, scans; stores
+            values = tensors[1:2] if op.name == "tt.store" else tensors
+            total += max(map(_volume, tensors), default=0) * (2 + sum(map(cost, values)))
+    return total
+
+
+def _volume(v: Value) -> int:
+    n = 1
+    for d in v.type.shape:
+        n *= d
+    return n

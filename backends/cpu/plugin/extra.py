@@ -1,0 +1,67 @@
+"""What an import of Triton's modules finds on the CPU beyond what its wheel has. Nothing is written into Triton's package, and nothing is
+loaded until it is asked for: finders see to it.
+
+- `triton.language.extra.cpu`: what kernels written for other CPU builds of Triton import. Such builds have a `libdevice` there; here it
+  has the names of CUDA's, all of which emit/element/libdevice.py computes. The finder is behind all others, so a build that brings its own is not hidden.
+- `triton.profiler`: Triton's own, which proton.py makes take launches on the CPU once it is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+
+_PACKAGE = "triton.language.extra.cpu"
+_LIBDEVICE = f"{_PACKAGE}.libdevice"
+
+
+class _Finder:
+    """Finds, and loads, the two modules (importlib's `MetaPathFinder` and `Loader`)."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name not in (_PACKAGE, _LIBDEVICE):
+            return None
+        return importlib.machinery.ModuleSpec(name, _Finder, is_package=name == _PACKAGE)
+
+    @staticmethod
+    def create_module(spec):
+        return None  # an ordinary one
+
+    @staticmethod
+    def exec_module(module):
+        if module.__name__ == _PACKAGE:
+            from importlib import import_module
+            module.libdevice = import_module(_LIBDEVICE)
+            module.__all__ = ["libdevice"]
+        else:
+            from triton.language.extra.cuda import libdevice
+            module.__all__ = [n for n in vars(libdevice) if not n.startswith("_") and n != "core"]
+            module.__dict__.update((n, getattr(libdevice, n)) for n in module.__all__)
+
+
+class _Profiler:
+    """Finds those of Proton's modules that proton.py mends when they have run."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name not in ("triton.profiler.metric", "triton.profiler.profile"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                from . import proton
+                proton.mend(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def install():
+    """Make the modules importable."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.append(_Finder)
+        sys.meta_path.insert(0, _Profiler)

@@ -1,0 +1,132 @@
+"""Gaps of Triton (3.6 to 3.9) and of CPython that a CPU kernel falls into, mended in place; kernels for GPUs are left as they are.
+
+- ast: CPython up to 3.12 keeps the depth of the tree that it builds in one place for all threads; where the garbage collector
+  lets another thread parse meanwhile, `ast.parse` raises SystemError (python/cpython#106905).
+- grid: Triton drops a fourth dimension.
+- carries: Triton's front end takes a variable for unchanged in a loop that ends with the value it began with, also where that is
+  another variable's, which the loop does change (`y = x` before it, `x, y = f(x), x` in it: y stays what it was).
+- dtypes: a tensor of a dtype that Triton has no name for ends in `KeyError: 'complex64'`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+
+_parsing = threading.RLock()
+_installed = False
+
+
+def _fresh_lock():
+    global _parsing
+    _parsing = threading.RLock()  # in a forked child: whoever held it is gone
+
+
+def install():
+    """Mend what this process has; once."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    import triton._utils as utils
+    from triton.compiler import CompiledKernel
+    from triton.runtime import jit
+
+    parser = next(c for c in reversed(jit.JITFunction.__mro__) if "parse" in vars(c))
+    parser.parse = one_at_a_time(parser.parse)
+    os.register_at_fork(after_in_child=_fresh_lock)
+    CompiledKernel.launch_metadata = three_dimensions(CompiledKernel.launch_metadata)
+    utils.canonicalize_dtype = named(utils.canonicalize_dtype)
+
+
+@functools.lru_cache(maxsize=1)
+def install_for_compiling():
+    """Mend what is imported where a kernel is compiled; once."""
+    from triton.compiler import code_generator
+    if hasattr(code_generator.CodeGenerator, "_find_carries"):
+        code_generator.CodeGenerator._find_carries = with_shared_values(code_generator.CodeGenerator._find_carries, code_generator)
+
+
+def one_at_a_time(parse):
+    """`parse`, by one thread at a time, and once more where code that is not Triton's got in between."""
+    @functools.wraps(parse)
+    def parse_alone(self):
+        for _ in range(100):
+            with _parsing:
+                try:
+                    return parse(self)
+                except SystemError as e:
+                    if "recursion depth mismatch" not in str(e):
+                        raise
+        return parse(self)
+
+    return parse_alone
+
+
+def with_shared_values(find_carries, generator):
+    """`find_carries`, which says what a loop carries as (names, handles, types), with each variable that begins as one of those does: one more
+    that is carried does no harm."""
+    def handles(value):
+        return {h.id() for h in generator.flatten_values_to_ir([value])}
+
+    @functools.wraps(find_carries)
+    def found(self, node, liveins, ignore=frozenset()):
+        names, inits, types = find_carries(self, node, liveins, ignore)
+        if names and getattr(self.builder.options, "backend_name", "") == "cpu":
+            changed = set().union(*(handles(liveins[n]) for n in names))
+            for n, value in liveins.items():
+                if n not in names and n not in ignore and generator._is_triton_value(value) and handles(value) & changed:
+                    names.append(n)
+                    types.append(value.type)
+                    inits.extend(generator.flatten_values_to_ir([value]))
+        return names, inits, types
+
+    return found
+
+
+def three_dimensions(launch_metadata):
+    """`launch_metadata`, which sees a grid whole, for grids that the launch takes whole."""
+    @functools.wraps(launch_metadata)
+    def checked(self, grid, *args):
+        if len(grid) > 3 and self.metadata.target.backend == "cpu":
+            from ..run import grid as grids
+            grids.sizes(self.name, grid)
+        return launch_metadata(self, grid, *args)
+
+    return checked
+
+
+def named(canonicalize_dtype):
+    """`canonicalize_dtype`, with an error that names kernel, argument and dtype."""
+    @functools.wraps(canonicalize_dtype)
+    def canonical(dtype):
+        try:
+            return canonicalize_dtype(dtype)
+        except KeyError:
+            import triton
+            if triton.runtime.driver.active.get_current_device() != "cpu":
+                raise
+            raise _no_such_type(dtype) from None
+
+    return canonical
+
+
+def _no_such_type(dtype):
+    """The error for a launch with tensors of `dtype`: whose, says the stack, on which Triton's binder has the arguments by name."""
+    from ...base import ArgumentError
+
+    kernel, names, frame = "", [], sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "dynamic_func" and not names:
+            names = [repr(n) for n, v in frame.f_locals.items() if str(getattr(v, "dtype", "")) == str(dtype)]
+        if frame.f_code.co_name == "run" and hasattr(frame.f_locals.get("self"), "device_caches"):
+            kernel = frame.f_locals["self"].__name__
+            break
+        frame = frame.f_back
+    how = ("torch.view_as_real(t) has their real and imaginary parts" if "complex" in str(dtype) else
+           "t.view(torch.uint8) has their bytes")
+    who = f"arguments {', '.join(names)} are tensors" if len(names) > 1 else f"argument {(names or [repr('?')])[0]} is a tensor"
+    return ArgumentError(f"triton-cpu: kernel {kernel}: {who} of {dtype}, which Triton has no type for; it takes tensors of bool, "
+                         f"integers, float16, bfloat16, float32, float64 and fp8; {how}")

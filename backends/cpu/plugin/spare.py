@@ -1,0 +1,67 @@
+"""A place for compiled kernels where Triton's cache cannot be written: a temporary folder, for as long as the process lives."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+
+from ...base import Error
+
+_lock = threading.Lock()
+_folders: dict[tuple[int, str], str] = {}  # (process, where) -> folder
+_warned = False
+
+
+def instead_of(cache: str, error: OSError):
+    """Say once that the cache cannot be written."""
+    global _warned
+    with _lock:
+        first, _warned = not _warned, True
+    if first:
+        warnings.warn(f"triton-cpu: Triton's cache {cache} cannot be written ({error}): kernels run, but every process compiles them "
+                      "anew; set TRITON_CACHE_DIR to a folder with room", RuntimeWarning, stacklevel=2)
+
+
+def _roots() -> list[str]:
+    try:
+        first = [tempfile.gettempdir()]
+    except OSError:  # none that can be written
+        first = []
+    return [*first, "/dev/shm"]
+
+
+def put(key: str, write) -> str:
+    """`write(folder)` into a folder of this process for the entry `key`, on whatever disk takes it; the path it returns. Raises
+    `Error` where none does."""
+    tried = []
+    for root in dict.fromkeys(_roots()):
+        try:
+            with _lock:
+                if (os.getpid(), root) not in _folders:
+                    _folders[os.getpid(), root] = tempfile.mkdtemp(prefix="triton-cpu-", dir=root)
+                    if len(_folders) == 1:
+                        atexit.register(_remove)
+            return write(os.path.join(_folders[os.getpid(), root], key))
+        except OSError as e:
+            tried.append(f"{root} ({e})")
+    raise Error(f"triton-cpu: a compiled kernel cannot be kept anywhere: neither in Triton's cache nor in {', '.join(tried)}; set "
+                "TRITON_CACHE_DIR to a folder with room")
+
+
+def find(key: str, filename: str) -> str | None:
+    """The path of a file of an entry that is here."""
+    for (process, _), folder in list(_folders.items()):
+        path = os.path.join(folder, key, filename)
+        if process == os.getpid() and os.path.exists(path):
+            return path
+    return None
+
+
+def _remove():
+    for (process, _), folder in list(_folders.items()):
+        if process == os.getpid():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,323 @@
+"""Loading compiled kernels into this process, and launching them.
+
+A launch packs its arguments into 8-byte slots and makes one foreign call, which releases the GIL; the pool of
+`pool.py` shares the programs out. Everything that can be decided once per kernel is decided when the launcher is built.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+import threading
+from typing import Callable
+
+from ...base import ArgumentError, CompileError, Error
+from . import elf, metadata as facts, grid, kept, link, loaded
+from ..llvm import targets
+from .loaded import Function
+from .pool import NO_MEMORY, pool_ir
+
+_lock = threading.RLock()
+_linked: set[Callable] = set()  # what would take each object out of the process again
+
+#: how struct packs each Triton argument type into its 8-byte slot
+PACK = {"i1": "?7x", "i8": "b7x", "u1": "?7x", "u8": "B7x", "i16": "h6x", "u16": "H6x", "i32": "i4x", "u32": "I4x",
+        "i64": "q", "u64": "Q", "fp16": "e6x", "fp32": "f4x", "f32": "f4x", "fp64": "d", "f64": "d"}
+
+
+def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
+    """Link an object file for this machine into the process, for good, and return its symbols' addresses."""
+    return placed(obj, symbols)[0]
+
+
+def load_function(obj: bytes, name: str) -> Function:
+    """Link a kernel's object file into the process for as long as somebody holds the result. perf reads its map when all is over: code that is
+    listed there stays."""
+    addresses, unmap = placed(obj, [name])
+    return Function(addresses[name], name, None if _listed() else unmap)
+
+
+def _listed() -> bool:
+    """Does TRIPORT_PERF_MAP, or its former name, ask for perf's map?"""
+    return any(os.environ.get(name, "0") not in ("", "0") for name in ("TRIPORT_PERF_MAP", "TRITON_CPU_PERF_MAP"))
+
+
+def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[], None]]:
+    """(address of each symbol, a function that unmaps them all) of an object file for this machine, linked into the process."""
+    loaded.free()
+    with _lock:
+        addresses = {s: link.address_of(s) for s in elf.undefined_symbols(obj)}
+        absent = [s for s, a in addresses.items() if not a]
+        if absent:
+            raise CompileError(f"triton-cpu: kernel {symbols[0]} calls {', '.join(absent)}, which this machine's libc and libm do "
+                               "not have; write the function with others")
+        try:
+            linked = link.link(obj)
+            out, unload = {s: linked.symbols.get(s, 0) for s in symbols}, linked.unload
+        except link.Unknown:
+            from . import llvm_linker
+            out, unload = llvm_linker.link(obj, addresses, symbols)
+        missing = [s for s, a in out.items() if not a]
+        if missing:
+            raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
+        if _listed():
+            _write_perf_map(obj, out)
+        _linked.add(unload)
+        return out, functools.partial(_take_out, unload)
+
+
+def _take_out(unload):
+    """`unload()`, by one thread at a time."""
+    with _lock:
+        _linked.discard(unload)
+        unload()
+
+
+def _write_perf_map(obj: bytes, symbols: dict[str, int]):
+    """A line for each symbol in /tmp/perf-PID.map, where Linux's perf looks up code that no file holds (tools/perf/Documentation/jit-interface.txt).
+    Sizes are taken up to the next symbol, or the end of the code."""
+    size = elf.code_size(obj)
+    starts = sorted(symbols.values())
+    with open(f"/tmp/perf-{os.getpid()}.map", "a") as f:
+        for name, address in symbols.items():
+            end = next((s for s in starts if s > address), min(starts) + size)
+            f.write(f"{address:x} {max(end - address, 1):x} triton-cpu::{name}\n")
+
+
+def _openmp() -> tuple[int, int] | None:
+    """(GOMP_parallel, omp_get_thread_num) of the OpenMP runtime that torch has loaded, or None."""
+    import torch  # noqa: F401  (loads it)
+    try:
+        with open("/proc/self/maps") as f:
+            paths = {line.split()[-1] for line in f if any(n in line for n in ("libgomp", "libiomp", "libomp"))}
+        for path in sorted(paths):
+            lib = ctypes.CDLL(path)
+            if hasattr(lib, "GOMP_parallel"):
+                return tuple(ctypes.cast(getattr(lib, n), ctypes.c_void_p).value
+                             for n in ("GOMP_parallel", "omp_get_thread_num"))
+    except OSError:
+        pass
+    return None
+
+
+class Pool:
+    """The runtime's entry point in this process. `call(packed)` runs a kernel's programs and returns a status code of
+    pool.py; `packed` starts with (function, grid x, y, z, scratch, threads, parallel, number), 8 bytes each."""
+
+    def __init__(self):
+        target = targets.native()
+        address = load_object(kept.emitted("pool", pool_ir(target), target, far=True), ["tp_call", "tp_forget"])
+        self.address = address["tp_call"]
+        self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
+        self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
+        #: (GOMP_parallel, omp_get_thread_num), or zeros for threads of our own
+        self.openmp = (os.environ.get("TRITON_CPU_THREADS", "openmp") == "openmp" and _openmp()) or (0, 0)
+        os.register_at_fork(after_in_child=self.forked)
+
+    def forked(self):
+        """In a forked child OpenMP's threads are gone and it does not know, so our own start afresh."""
+        self._forget()
+        self.openmp = (0, 0)
+
+
+_pool: list[Pool] = []
+
+
+def pool() -> Pool:
+    """This process's `Pool`, compiled on first use."""
+    with _lock:
+        if not _pool:
+            _pool.append(Pool())
+        return _pool[0]
+
+
+def _type_error(kernel: str, name: str, given) -> ArgumentError:
+    import torch
+    if isinstance(given, torch.Tensor):
+        what = f"a tensor on {given.device}"
+    else:
+        what = f"{type(given).__name__}"
+    return ArgumentError(f"triton-cpu: kernel {kernel}: argument {name!r} is {what}; it takes tensors in CPU memory. "
+                         f"Move it there with .cpu(), or launch on the tensors' own device")
+
+
+def _pointer(kernel: str, name: str, arg) -> int:
+    """The address of a pointer argument: a CPU tensor's, an integer as it is, or anything with data_ptr()."""
+    if arg is None:
+        return 0
+    if isinstance(arg, int):
+        return arg
+    if getattr(arg, "is_cpu", True) is False:
+        raise _type_error(kernel, name, arg)
+    ptr = getattr(arg, "data_ptr", None)
+    if ptr is None:
+        raise _type_error(kernel, name, arg)
+    return ptr()
+
+
+def bf16_bits(x: float) -> int:
+    bits = struct.unpack("<I", struct.pack("<f", x))[0]
+    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+
+
+def _flat(expr: str, label: str, ty):
+    """(Python expression, argument's name, type) of what a launch packs for one argument: tuples and tensor descriptors are
+    several. A descriptor is its pointer, shape, strides and two flags, then shape and strides again as Triton's front end
+    passes them beside it."""
+    if ty == "constexpr":
+        return
+    if isinstance(ty, tuple):
+        for n, t in enumerate(ty):
+            yield from _flat(f"{expr}[{n}]", f"{label}[{n}]", t)
+    elif ty.startswith("tensordesc"):
+        rank = ty[ty.index("["):].count(",") + 1
+        yield f"{expr}.base", label, "*"
+        for t, field in [("i64", "shape"), ("i64", "strides")]:
+            yield from ((f"{expr}.{field}[{d}]", label, t) for d in range(rank))
+        yield f"{expr}.padding == 'nan'", label, "i1"
+        yield f"getattr({expr}, 'round_f32_to_tf32', False)", label, "i1?"
+        for t, field in [("i32", "shape"), ("i64", "strides")]:
+            yield from ((f"{expr}.{field}[{d}]", label, t) for d in range(rank))
+    else:
+        yield expr, label, ty
+
+
+def _flatten(name: str, signature, arguments: list[str]):
+    """The arguments of a launch as the compiled function takes them (`arguments`: element types): `_flat` of each."""
+    flat = [x for n, (label, ty) in enumerate(signature) for x in _flat(f"a[{n}]", label, ty)]
+    if len(flat) != len(arguments):  # a Triton whose descriptors have one flag
+        flat = [x for x in flat if x[2] != "i1?"]
+    flat = [(e, label, ty.rstrip("?")) for e, label, ty in flat]
+    if len(flat) != len(arguments) or any((ty[0] == "*") != (t == "ptr") for (_, _, ty), t in zip(flat, arguments)):
+        raise CompileError(f"triton-cpu: kernel {name} takes {len(arguments)} arguments ({', '.join(arguments)}), and a launch "
+                           f"would pass {len(flat)} ({', '.join(ty for _, _, ty in flat)}); this Triton passes tensor "
+                           "descriptors in a way that is not known here")
+    return flat
+
+
+#: `trace.Trace.launch` while one is open
+tracer: Callable | None = None
+
+
+def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping, constants: dict | None = None) -> object:
+    """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
+
+    signature: (argument name, Triton type) of every argument, constexprs included; a tuple's type is a tuple. constants: the constexprs' values
+    by name, for traces. `overlapping(...)` takes the same launch where pointers that were taken to be disjoint are not, or sizes are beyond what was taken."""
+    import torch
+    from torch.autograd import profiler
+
+    known = facts.checked(metadata)
+    fmt, exprs = "", []
+    flat = _flatten(name, signature, known["arguments"])
+    for expr, label, ty in flat:
+        if ty.startswith("*"):
+            fmt += "Q"
+            exprs.append(f"({expr}.data_ptr() if type({expr}) in tensors and {expr}.is_cpu else "
+                         f"pointer(name, {label!r}, {expr}))")
+        elif ty == "bf16":
+            fmt += "H6x"
+            exprs.append(f"bf16_bits({expr})")
+        elif ty in PACK:
+            fmt += PACK[ty]
+            exprs.append(expr)
+        else:
+            raise CompileError(f"triton-cpu: kernel {name}: argument {label!r} has type {ty}; it takes pointers, "
+                               f"{', '.join(PACK)}, bf16, tensor descriptors and tuples of them")
+    pairs = [f"overlap({flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
+    env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
+           "scratch": known["scratch_bytes"], "work": known["work"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
+           "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
+           "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
+           "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
+           "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
+    pairs += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
+    alias = (f"    if {' or '.join(pairs)}:\n"
+             "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
+    source = (
+        "call = pool.call\n"
+        "def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):\n"
+        "    try:\n"
+        "        programs = gx * gy * gz\n"
+        "        if type(programs) is not int or programs >> 31:\n"  # not ints, or too many to be sure that each fits
+        "            gx, gy, gz = sizes(name, (gx, gy, gz))\n"
+        "            programs = gx * gy * gz\n"
+        f"        packed = pack(fn.address, gx, gy, gz, scratch, team(programs, work, threads()), *pool.openmp, {', '.join(exprs)})\n"
+        "    except wrong:\n"
+        "        sizes(name, (gx, gy, gz))\n"  # says so if it was the grid
+        "        raise\n" + alias +
+        "    if enter is not None:\n        enter(lm)\n"
+        "    if profiler._is_profiler_enabled:\n"
+        "        status = traced(kernel, gx, gy, gz, [x for x in a if type(x) in tensors], call, packed)\n"
+        "    else:\n"
+        "        status = call(packed)\n"
+        "    if leave is not None:\n        leave(lm)\n"  # also of a launch that fails: what a hook opened, it can close
+        "    if status:\n        failed(name, status, scratch, asserts, gx, gy)\n")
+    exec(compile(source, f"<launch {name}>", "exec"), env)  # as Triton's own binder: decided once, run often
+    launch = env["launch"]
+    #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
+    plain = len(flat) == sum(t != "constexpr" for _, t in signature)
+    launch.slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
+    launch.format, launch.scratch, launch.asserts, launch.work = fmt, known["scratch_bytes"], known["asserts"], known["work"]
+    return launch
+
+
+#: vector operations in a microsecond, roughly
+OPERATIONS = 3300
+#: microseconds that two threads take to meet, and how much longer each more takes
+MEET, EACH = 1.5, 0.3
+
+
+def team_of(programs: int, work: int, threads: int) -> int:
+    """The threads that share a launch of so many programs, of `work` vector operations each (0: not known), and above bit 32 all
+    that there are. One, where the others would take longer to meet than they save; otherwise as many as have a microsecond's work."""
+    if not work:
+        return threads << 32 | threads
+    total = programs * work
+    if total * (threads - 1) <= threads * OPERATIONS * (MEET + EACH * (threads - 2)):
+        return 1
+    return threads << 32 | min(threads, max(2, total // OPERATIONS))
+
+
+def _overlap(x, y, same: bool) -> bool:
+    """Might two pointer arguments share memory in a way that a fused nest would get wrong? `same`: equal addresses are
+    fine. Judged by storage, so it errs on the side of yes."""
+    try:
+        p, q = x.data_ptr(), y.data_ptr()
+        if p == q:
+            return not same
+        if p < q:
+            return q - p < x.untyped_storage().nbytes() and q < _end(x)
+        return p - q < y.untyped_storage().nbytes() and p < _end(y)
+    except AttributeError:
+        return not (isinstance(x, type(None)) or isinstance(y, type(None)))
+
+
+def _end(t) -> int:
+    """One past the last byte that a tensor's storage holds."""
+    s = t.untyped_storage()
+    return s.data_ptr() + s.nbytes()
+
+
+def traced(kernel: dict, gx: int, gy: int, gz: int, tensors, call: Callable, packed: bytes) -> int:
+    """A launch as an event of torch.profiler: "kernel[triton-cpu] grid(x, y, z)". The profiler drops an event's keys unless
+    it records shapes, so the name says it all; the keys are those of Inductor's own kernels."""
+    from torch._C._profiler import _RecordFunctionFast
+    grid = f"grid({gx}, {gy}, {gz})"
+    with _RecordFunctionFast(f"{kernel['name']}[triton-cpu] {grid}", tensors, {"kernel_backend": "triton-cpu", "grid": grid}):
+        note = tracer
+        return call(packed) if note is None else note(kernel, (gx, gy, gz), tensors, packed)
+
+
+def failed(name: str, status: int, scratch: int, asserts, gx: int, gy: int):
+    """Raise for a launch that returned `status`: no memory for scratch, or a device_assert that did not hold."""
+    if status == NO_MEMORY:
+        raise Error(f"triton-cpu: kernel {name}: no memory for {scratch} bytes of scratch per thread; use smaller blocks "
+                    "or fewer threads (torch.set_num_threads)")
+    message, where = asserts[(status >> 48) - 1]
+    program = status & ((1 << 48) - 1)
+    at = f"({program % gx}, {program // gx % gy}, {program // gx // gy})"
+    raise Error(f"triton-cpu: kernel {name}: device-side assert triggered at {where} in program {at}: {message}. Later programs "
+                "of the launch may not have run")

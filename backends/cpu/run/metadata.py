@@ -1,0 +1,58 @@
+"""What a launch believes of a kernel's metadata, which comes from a file: a digest says that it is what was written, and each
+value is looked at before it is used as a size, a position or a name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from ...base import CompileError
+
+#: bytes of scratch per thread from which on a number is no size: no address space holds as much
+_NO_SIZE = 1 << 47
+
+
+def _count(limit):
+    return lambda v: type(v) is int and 0 <= v < limit
+
+
+def _every(v, test) -> bool:
+    return isinstance(v, (list, tuple)) and all(map(test, v))
+
+
+#: field -> is it what the compiler writes there?
+_FIELDS = {
+    "name": lambda v: isinstance(v, str) and bool(v),
+    "shared": _count(_NO_SIZE),
+    "scratch_bytes": _count(_NO_SIZE),
+    "work": _count(1 << 62),  # vector operations of a program; 0: not known
+    "arguments": lambda v: _every(v, lambda t: isinstance(t, str)),
+    "asserts": lambda v: _every(v, lambda a: _every(a, lambda t: isinstance(t, str)) and len(a) == 2),
+    # (position, position, are equal addresses fine?) of pointers that are to be apart
+    "disjoint": lambda v: _every(v, lambda d: _every(d, lambda t: type(t) in (int, bool)) and len(d) == 3 and min(d) >= 0),
+    # ("grid", axis) or ("argument", position), and the most that is fine there
+    "most": lambda v: _every(v, lambda m: _every(m, lambda t: type(t) in (int, str)) and len(m) == 3 and (
+        m[0] == "grid" and m[1] in (0, 1, 2) or m[0] == "argument" and type(m[1]) is int and m[1] >= 0) and type(m[2]) is int),
+}
+
+
+def digest(metadata: dict) -> str:
+    """The digest of what a launch reads."""
+    return hashlib.sha256(json.dumps([metadata[k] for k in _FIELDS]).encode()).hexdigest()
+
+
+def checked(metadata) -> dict:
+    """What a launch reads of a kernel's metadata (a named tuple). Raises `CompileError` where it is not what was written."""
+    given = metadata._asdict() if hasattr(metadata, "_asdict") else vars(metadata)
+    wrong = [k for k, fine in _FIELDS.items() if k not in given or not fine(given[k])]
+    if not wrong and any(max(d[:2]) >= len(given["arguments"]) for d in given["disjoint"]):
+        wrong = ["disjoint"]
+    if not wrong and any(kind == "argument" and place >= len(given["arguments"]) for kind, place, _ in given["most"]):
+        wrong = ["most"]
+    if not wrong and digest(given) != given.get("facts"):
+        wrong = ["facts"]
+    if wrong:
+        raise CompileError(f"triton-cpu: the metadata of kernel {given.get('name')!r} in Triton's cache is damaged ("
+                           + ", ".join(f"{k!r} is {str(given.get(k))[:40]!r}" for k in wrong) + "); delete the folder of the "
+                           f"entry, {given.get('hash')}, or compile with TRITON_ALWAYS_COMPILE=1")
+    return {k: given[k] for k in _FIELDS}

@@ -1,0 +1,164 @@
+"""A call of an op that was made before, in native code: recognised, and done as it was done then.
+
+Two kinds of Python function made of native code (call_ir.py):
+
+- a plan: takes tensors, allocates what the op allocated, launches the kernels it launched.
+- a `Site`'s: the calls of one op that have a plan. It takes the op's arguments and answers with the result, or with None where
+  it does not know the call or somebody watches. Parameters are compared by identity, which never takes True for 1
+  (an equal number that is another object is merely not recognised), floats by their bits.
+
+They read tables of 8-byte words, addresses of Python objects among them. A table lives as long as the Python object that it
+was made for, which holds those objects and which whoever reads the table holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import sys
+import threading
+
+from ..cpu.run import kept, link
+from ..cpu.llvm import targets
+from .call_ir import call_ir
+
+#: room for pointers (tensors, output, temporaries) and for the words of one launch; what needs more has no plan
+POINTERS, WORDS = 16, 64
+#: calls of one op that a site knows: each that is not meant costs 0.1 microseconds
+KNOWN = 8
+
+
+class _Method(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
+
+
+_FASTCALL = 0x80
+
+
+_lock = threading.Lock()
+_made: list[_Method] = []  # for good: Python functions point into them
+
+
+def _methods() -> list[_Method]:
+    """[plan, site], compiled on first use."""
+    from ..cpu.run.launch import load_object
+
+    with _lock:
+        if not _made:
+            target = targets.native()
+            ir = call_ir(target, POINTERS, WORDS, KNOWN)
+            for name in re.findall(r"@(Py\w+)", ir):
+                link.give(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
+            at = load_object(kept.emitted("calls", ir, target), ["tp_plan", "tp_site"])
+            _made.extend((_Method(b"plan", at["tp_plan"], _FASTCALL, b"Launch again what an op launched."),
+                          _Method(b"known", at["tp_site"], _FASTCALL, b"The result of a call that is known, else None.")))
+        return _made
+
+
+_new = ctypes.pythonapi.PyCFunction_NewEx
+_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+
+
+def _callable(method: _Method, table, keep):
+    """The method as a Python function that reads `table`; it holds `keep`."""
+    return _new(ctypes.addressof(method), (ctypes.addressof(table), table, keep), None)
+
+
+def _table(words):
+    return (ctypes.c_uint64 * len(words))(*words)
+
+
+_DATA_PTR = "data_ptr"
+_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def plan(alignments, allocations, launches, empty, fail, hold=()):
+    """A function of tensors that does `launches` and returns a new tensor; None where they are too large for a table.
+
+    alignments: of each tensor, its address modulo 16; for any other the function does nothing and returns None.
+    allocations: (function that the new tensor is shown to or None, sizes, strides, dtype), the output first, for
+    `empty(sizes, strides, dtype)`. launches: (entry point, does it give up the GIL?, its words), a word being bytes or the
+    number of a pointer: the tensors', then the new ones'. `fail(launch, status)` raises for a status other than 0. hold: what has to live as long
+    as the plan, such as the functions whose addresses stand in the words."""
+    if len(alignments) + len(allocations) > POINTERS or any(len(words) > WORDS for _, _, words in launches):
+        return None
+    # tensors, allocations, launches, empty, fail, "data_ptr", None, alignments;
+    words = [len(alignments), len(allocations), len(launches), id(empty), id(fail), id(_DATA_PTR), id(None), *alignments]
+    for show, *like in allocations:  # advise, sizes, strides, dtype;
+        words += [id(show) if show else 0, *map(id, like)]
+    for entry, gil, parts in launches:  # releases the GIL, entry point, words; (is a pointer, value or number) each
+        words += [gil, entry, len(parts)]
+        for p in parts:
+            words += [0, int.from_bytes(p, "little")] if isinstance(p, bytes) else [1, p]
+    table = _table(words)
+    return _callable(_methods()[0], table, (allocations, empty, fail, hold))
+
+
+def packed(format: str, *values) -> list[bytes]:
+    """The 8-byte words that `struct` makes of values."""
+    data = struct.pack("<" + format, *values)
+    return [data[k:k + 8] for k in range(0, len(data), 8)]
+
+
+class Site:
+    """The calls of one op that are known.
+
+    call: takes the op's arguments, all of them, by position; the result, or None for a call that is not known. facts: what
+    must be so for every one of them: (object, name of its attribute, or None for what the object returns, the value, which is
+    to be that very object) or (list, None, None) for a list that is to be empty. threads(): the number of threads, which a
+    plan belongs to."""
+
+    def __init__(self, facts, threads):
+        self._facts, self._threads = facts, threads
+        self._calls: list = []
+        self._words = None
+        self._missed = 0
+        self._lock = threading.RLock()
+        self.call = _unknown
+
+    def learn(self, check, args: tuple, count: int, plan):
+        """From now on `plan` serves calls with these arguments whose first `count`, tensors, pass `check`. Where there are many, most
+        that come go unlearnt: shapes without end would cost more to learn than is won."""
+        if not _GIL:  # nothing then keeps a call from being dropped between being found and being held
+            return
+        if len(self._calls) == KNOWN:
+            self._missed += 1
+            if self._missed % 64:
+                return
+        now = self._threads()
+        # owner, tensors, check, threads(), their number, plan, parameters
+        table = _table([0, count, id(check), id(self._threads), id(now), plan.__self__[0], *map(id, args[count:])])
+        owner = (table, check, now, plan, args[count:])
+        table[0] = id(owner)
+        with self._lock:
+            self.swap([owner, *self._calls][:KNOWN])
+
+    def swap(self, calls: list) -> list:
+        """Know these calls instead; returns those known before."""
+        with self._lock:
+            before, self._calls = self._calls, calls
+            if self._words is None:
+                if not calls:
+                    return before
+                self._words = _table(self._head())
+                self.call = _callable(_methods()[1], self._words, self._facts)
+            self._words[0] = 0  # a thread that reads them meanwhile knows none
+            for k, (table, *_) in enumerate(calls):
+                self._words[5 + k] = ctypes.addressof(table)
+            self._words[0] = len(calls)
+            return before
+
+    def _head(self):
+        # known calls, None, True, float, facts, calls; (object, attribute, value) each
+        words = [0, id(None), id(True), id(float), len(self._facts), *[0] * KNOWN]
+        for of, attribute, value in self._facts:
+            empty = attribute is None and value is None
+            words += [id(of), id(attribute) if attribute else 0, 0 if empty else id(value)]
+        return words
+
+
+def _unknown(*args):
+    return None

@@ -1,0 +1,109 @@
+"""Other packages that compile Triton for CPUs, where one is installed: spine-triton (SpacemiT's boards), triton-cpu, triton-shared.
+
+They claim Triton's target "cpu", so our plugin yields it to them; each has its own way to be made active. Found without
+importing them (that loads libraries), in the order in which they would be meant. No two are active in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import Error, Unavailable
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """name: of the package; module: by which it is recognised; driver: module of its `CPUDriver`, "" where Triton's own driver configuration
+    switches (`set_active_to_cpu`); binary: the key of its machine code in `kernel.asm`."""
+
+    name: str
+    module: str
+    driver: str
+    binary: str = "so"
+
+
+#: in the order of probing; facts from their sources, see each `driver.py`
+KNOWN = (Foreign("spine-triton", "triton.backends.spine_triton", "triton.backends.spine_triton.driver"),
+         Foreign("triton-cpu", "", ""),
+         Foreign("triton-cpu (Kernelize)", "triton.backends.cpu.knobs", "triton.backends.cpu.driver"),
+         Foreign("triton-shared", "triton.backends.triton_shared", "triton.backends.triton_shared.driver", "obj"))
+
+
+def _there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # its parent is not there
+        return False
+
+
+def found() -> Foreign | None:
+    """The package that serves target "cpu" instead of ours."""
+    for one in KNOWN:
+        if one.module and _there(one.module):
+            return one
+        if not one.module:
+            from triton.runtime import driver
+            if hasattr(driver, "set_active_to_cpu"):
+                return one
+    return None
+
+
+_drivers: dict = {}
+
+
+def driver_of(one: Foreign):
+    """Its driver, made once. Raises `Unavailable` with its own complaint where it does not start."""
+    if one not in _drivers:
+        try:
+            if one.driver:
+                _drivers[one] = importlib.import_module(one.driver).CPUDriver()
+            else:
+                from triton.runtime import driver
+                before = driver._active
+                driver.set_active_to_cpu()
+                _drivers[one] = driver.active
+                driver.set_active(before)
+        except Exception as e:  # a library that does not load, an architecture that it does not know
+            raise Unavailable(f"{one.name} is installed and does not start: {type(e).__name__}: {e}") from None
+    return _drivers[one]
+
+
+@contextlib.contextmanager
+def active(one: Foreign):
+    """Within it this thread's kernels are compiled and launched by the package."""
+    from . import drivers
+    with drivers.driven_by(driver_of(one)):
+        yield
+
+
+def target_of(one: Foreign) -> str:
+    """What it compiles for, in words."""
+    target = driver_of(one).get_current_target()
+    return f"{one.name}: {getattr(target, 'arch', '') or target.backend}"
+
+
+def assembly(compiled, one: Foreign) -> tuple[str, bytes]:
+    """(assembly text, machine code or nothing) of a kernel that the package compiled: what it keeps, else its object disassembled. Raises `Error`."""
+    from ...tools.inspector import tools
+    asm = dict(compiled.asm)
+    if isinstance(asm.get("asm"), str) and asm["asm"].strip():
+        return asm["asm"], b""
+    dumped = os.environ.get("SPINE_TRITON_DUMP_PATH")
+    name = getattr(compiled.metadata, "name", "")
+    if dumped and (path := Path(dumped) / f"{name}.s").is_file():
+        return path.read_text(), b""
+    data = asm.get(one.binary)
+    if isinstance(data, str):
+        data = data.encode("latin-1")
+    if not isinstance(data, (bytes, bytearray)) or bytes(data[:4]) != b"\x7fELF":
+        raise Error(f"{one.name}'s kernel {name} holds no machine code; it has {', '.join(asm)}")
+    with tempfile.NamedTemporaryFile(suffix=f".{one.binary}") as f:
+        f.write(data)
+        f.flush()
+        return tools.disassemble(f.name, tools.elf_isa(bytes(data), f.name)), bytes(data)

@@ -1,0 +1,61 @@
+"""Launching a kernel on CPU tensors again, for a few microseconds.
+
+`JITFunction.run` binds, specialises and hashes its arguments on every call. Here the compiled kernel that it found is
+remembered under what decided it: dtypes, alignment, integers and constexprs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from . import drivers, replay
+from ..cpu.run.grid import sizes
+
+_LIMIT = 4096  # remembered launches of one kernel: shapes may come without end
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+def _key(args, consts):
+    """What decides which compiled kernel serves a call; None where that is not clear."""
+    out = []
+    for a in args:
+        t = type(a)
+        if t in _TENSORS:
+            out.append((a.dtype, a.data_ptr() & 15 == 0))
+        elif t is int:
+            out.append(a)
+        elif t is float:
+            out.append(t)
+        else:
+            return None
+    return (*out, *consts.items())
+
+
+def launch(kernel, grid: tuple, args: tuple, consts: dict):
+    """`kernel[grid](*args, **consts)` for CPU tensors; constexprs go by keyword and come last in the signature."""
+    memo = kernel.__dict__.setdefault("_triport_launches", {})
+    key = _key(args, consts)
+    found = memo.get(key) if key is not None else None
+    if found is None or kernel.pre_run_hooks or replay.hooked():
+        with drivers.serving("cpu"):
+            compiled = kernel[grid](*args, **consts)
+        ours = hasattr(getattr(compiled, "run", None), "slots")  # not what another package's driver made
+        if key is not None and compiled is not None and not kernel.used_global_vals and ours:
+            if len(memo) >= _LIMIT:
+                memo.clear()
+            memo[key] = (compiled.run, compiled.function)
+            replay.note_launch(compiled.run, compiled.function, grid, args)
+        else:
+            replay.note_odd()
+        return
+    run, function = found
+    if len(grid) > 3:
+        sizes(kernel.__name__, grid)
+    replay.note_launch(run, function, grid, args)
+    run(grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1, 0, function, None, None, None, None,
+        *args)
+
+
+def forget(kernel):
+    """Drop what is remembered of a kernel."""
+    kernel.__dict__.pop("_triport_launches", None)

@@ -1,0 +1,192 @@
+"""Replaying an op on CPU tensors: after its body ran once for some shapes, what it launched is enough.
+
+The first call of an op's body for given dtypes, shapes, strides and alignments is recorded: which kernels it launched, on
+which grids, with which scalars, and which of its tensors were inputs, the output or declared temporaries. Where that is all
+there was, later calls allocate and launch, and skip checks, tile choice and binding: 5 microseconds of Python instead of 12,
+which count double while a kernel's data has the caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+import torch
+from torch.autograd import forward_ad, profiler
+from triton import knobs
+
+from . import choice
+from . import call
+from ..cpu.run import launch as runtime
+
+_LIMIT = 1024
+_plans: dict = {}
+recording = threading.local()  # .launches, .temps: what the body that runs now does; absent when nothing records
+
+
+def hooked() -> bool:
+    """Has somebody hooked launches? (Triton keeps a chain of hooks, which may be empty.)"""
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return bool(getattr(enter, "calls", enter)) or bool(getattr(leave, "calls", leave))
+
+
+def note_launch(run, function, grid, args):
+    """A launch happened (called by `quick.launch`)."""
+    launches = getattr(recording, "launches", None)
+    if launches is not None:
+        launches.append((run, function, grid, args))
+
+
+def note_odd():
+    """Something happened that cannot be replayed."""
+    if getattr(recording, "launches", None) is not None:
+        recording.launches.append(None)
+
+
+def temporary(t: torch.Tensor) -> torch.Tensor:
+    """Declare `t` a temporary that kernels write before they read it."""
+    temps = getattr(recording, "temps", None)
+    if temps is not None:
+        temps.append(t)
+    return t
+
+
+_threads = torch.get_num_threads
+
+
+def key_of(body, tensors: tuple, params: tuple):
+    """What a plan is remembered under."""
+    params = tuple(p or repr(p) for p in params)  # -0.0 is 0.0, and not the same
+    return (body, params, _threads(), torch.is_inference_mode_enabled(),
+            *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors])
+
+
+def find(key):
+    """The plan remembered under a key, if it may be used."""
+    plan = _plans.get(key)
+    return None if plan is None or hooked() else plan
+
+
+try:  # what Dynamo's guards are made of: one call compares type, dispatch keys (modes, autograd, views), dtype, sizes and strides
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:
+    TensorGuards = None
+
+
+def _empty_inference(sizes, strides, dtype):
+    """A new tensor that inference_mode marks as its own."""
+    return torch.empty_strided(sizes, strides, dtype=dtype)
+
+
+try:  # how Inductor's code allocates: half the time of torch.empty_strided
+    from torch._C._dynamo.guards import _empty_strided_cpu as _empty
+except ImportError:
+    _empty = _empty_inference
+
+
+def _facts():
+    """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`)."""
+    out = [(torch._C._len_torch_function_stack, None, 0), (profiler, "_is_profiler_enabled", False),
+           (forward_ad, "_current_level", -1), (choice, "in_use", False)]
+    for name in ("launch_enter_hook", "launch_exit_hook"):
+        hook = getattr(knobs.runtime, name)
+        out.append((knobs.runtime, name, hook))
+        if hasattr(hook, "calls"):
+            out.append((hook.calls, None, None))
+    return out
+
+
+_sites: dict[str, call.Site] = {}
+
+
+def site(name: str) -> call.Site:
+    """Where an op's calls are recognised by their arguments."""
+    if name not in _sites:
+        _sites[name] = call.Site(_facts(), _threads)
+    return _sites[name]
+
+
+def learn(site: call.Site, args: tuple, count: int, plan):
+    """From now on `site` recognises a call like this one, whose first `count` arguments are its tensors, and `plan` does it."""
+    tensors = args[:count]
+    if TensorGuards is None or any(t.requires_grad for t in tensors):  # under no_grad its guard would hold without it, too
+        return
+    check = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    if check(*tensors):
+        site.learn(check, args, count, plan)
+
+
+def record(key, body, tensors: tuple, params: tuple, advise):
+    """`body(*tensors, *params)`, to be replayed from now on. Plain CPU tensors only. `advise(out)` prepares a large output's memory."""
+    recording.launches, recording.temps = [], []
+    try:
+        out = body(*tensors, *params)
+        launches, temps = recording.launches, recording.temps
+    finally:
+        recording.launches = recording.temps = None
+    plan = _compile(launches, temps, tensors, out, advise)
+    if plan is not None:
+        if len(_plans) >= _LIMIT:
+            _plans.clear()
+        _plans[key] = plan
+    return out
+
+
+def forget():
+    """Drop all plans."""
+    _plans.clear()
+    for known in _sites.values():
+        known.swap([])
+
+
+os.register_at_fork(after_in_child=forget)  # plans name OpenMP's threads, which a child does not have
+
+
+@contextlib.contextmanager
+def plans(op: str, own: dict):
+    """Within it `op`'s plans are found in and added to `own`. For one thread that searches: others would see them, too."""
+    global _plans
+    before, _plans = _plans, own
+    known = site(op).swap([])
+    try:
+        yield
+    finally:
+        _plans = before
+        site(op).swap(known)
+
+
+def _compile(launches, temps, tensors, out, advise):
+    """A function of the input tensors that allocates and launches, or None where the record does not say everything. Called with
+    tensors of another alignment it does nothing and returns None."""
+    pointers = [t.data_ptr() for t in tensors]
+    if (not launches or None in launches or not isinstance(out, torch.Tensor) or len(set(pointers)) != len(pointers)
+            or out.data_ptr() in pointers or not out.numel()):
+        return None
+    number = {t.data_ptr(): k for k, t in enumerate((*tensors, out, *temps))}
+    made = [(advise if t is out and t.nbytes >= advise.from_bytes else None, tuple(t.shape), t.stride(), t.dtype) for t in (out, *temps)]
+    pool, threads = runtime.pool(), _threads()
+    todo, told = [], []
+    for run, function, grid, args in launches:
+        if run.slots is None:
+            return None
+        x, y, z = (*grid, 1, 1)[:3]
+        team = runtime.team_of(x * y * z, run.work, threads)
+        words = call.packed("8Q", function.address, x, y, z, run.scratch, team, *pool.openmp)
+        for n, ty in run.slots:
+            a = args[n]
+            if not isinstance(a, torch.Tensor):
+                words += call.packed("H6x", runtime.bf16_bits(a)) if ty == "bf16" else call.packed(runtime.PACK[ty], a)
+            elif a.data_ptr() in number:
+                words.append(number[a.data_ptr()])
+            else:
+                return None
+        todo.append((pool.address, team > 1, words))
+        told.append((function.name, run.scratch, run.asserts, x, y))
+
+    def fail(which, status):
+        name, scratch, asserts, x, y = told[which]
+        runtime.failed(name, status, scratch, asserts, x, y)
+
+    return call.plan([p & 15 for p in pointers], made, todo, _empty_inference if torch.is_inference_mode_enabled() else _empty, fail,
+                     hold=[function for _, function, _, _ in launches])
