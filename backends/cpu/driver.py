@@ -85,7 +85,7 @@ def make_launcher(src, metadata):
 
     def overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
         """The launch for arguments that overlap, or sizes that are too large: a version compiled without taking anything for granted."""
-        replay = sys.modules.get(f"{__package__.rpartition('.')[0]}.replay")
+        replay = sys.modules.get(f"{__package__.rpartition('.')[0]}.dispatch.replay")
         if replay is not None:
             replay.note_odd()  # what is remembered of this call would launch the other version
         if not safe:
