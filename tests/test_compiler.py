@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triport.backends.base import CompileError
-from triport.backends.cpu.emit import kernel as codegen, rules as lower
+from triport.backends.cpu.emit import module as codegen, rules as lower
 from triport.backends.cpu.llvm import compile as machine, targets
 from triport.backends.cpu.ttir import reader as ttir_reader
 from triport.bench import check

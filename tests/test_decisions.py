@@ -8,7 +8,7 @@ import re
 import pytest
 import triton
 import triton.language as tl
-from triport.backends.cpu.emit import kernel as codegen
+from triport.backends.cpu.emit import module as codegen
 from triport.backends.cpu import compiler
 from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.ttir import reader as ttir_reader

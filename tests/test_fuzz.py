@@ -18,7 +18,8 @@ from fuzz.program import Assign, Atomic, Buffer, Call, Expr, For, Function, If, 
 from fuzz.nodes import arith, const
 from fuzz.worker import Worker
 from triport.backends.cpu.emit import rules as lower
-from triport.backends.cpu.emit.root import control, memory
+from triport.backends.cpu.emit.root import memory
+from triport.backends.cpu.plan import control, planner
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9), reason="its kernels are in the language of Triton 3.9")
@@ -232,12 +233,11 @@ def wrong_subtraction(monkeypatch):
 def values_one_after_another(monkeypatch):
     """What a loop carries is assigned in turn, so later values are computed from earlier ones' new buffers."""
 
-    def assign(k, pairs):
-        for slot, v in pairs:
-            if isinstance(slot, control.Buffer) and not control._holds(k, slot, v):
-                k.materialise_into(slot, v)
-        for value, slot in [(k.scalar(v), slot) for slot, v in pairs if isinstance(slot, control.Val)]:
-            k.b.store(value, slot, 8)
+    def assign(s, pairs):
+        for _, slot, v in pairs:
+            if isinstance(slot, control.Buffer) and not control._holds(s, slot, v):
+                s.fill(slot, v)
+        s.add(control.Assign(s.op, tuple((key, v) for key, slot, v in pairs if slot is None)))
 
     monkeypatch.setattr(control, "assign", assign)
     return lambda p: any(isinstance(s, For) and any(isinstance(t, Assign) and len(t.names) > 1 for t in s.body) for s in p.statements())
@@ -250,11 +250,11 @@ def stores_behind_the_block(monkeypatch):
     def store_lanes(nest, ptr, dims, v, mask):
         right(nest, ptr, dims, v, mask)
         if mask.lanes > 1 and nest.lanes < 8:
-            address, step = nest.address(ptr, dims)
-            if step == 1 and isinstance(step, int):
+            where = memory.access.address(nest, ptr, dims)
+            if isinstance(where, memory.Unit):
                 out = memory.to_memory(nest.b, v, ptr.type.pointee.elem)
                 last = out if out.lanes == 1 else nest.b.value(out.elem, f"extractelement {out.ty} {out.s}, i32 0")
-                nest.b.store(last, nest.b.gep(out.elem, address, memory.const("i64", nest.lanes)), 1)
+                nest.b.store(last, nest.b.gep(out.elem, where.pointer, memory.const("i64", nest.lanes)), 1)
 
     monkeypatch.setattr(memory, "store_lanes", store_lanes)
     return lambda p: max(max(e.shape, default=1) for e in p.nodes()) <= 16
@@ -264,12 +264,12 @@ def empty_branches_refused(monkeypatch):
     """A branch of nothing is an error of the compiler."""
     right = control.if_op
 
-    def if_op(k, op):
+    def if_op(s, op):
         if any(len(r.block.ops) < 2 for r in op.regions):
             raise IndexError("list index out of range")
-        return right(k, op)
+        return right(s, op)
 
-    monkeypatch.setitem(lower.ROOTS, "scf.if", if_op)
+    monkeypatch.setitem(planner.RULES, "scf.if", if_op)
     return lambda p: "empty branch" in program.features(p)
 
 

@@ -48,7 +48,7 @@ def page(target: str) -> str:
     from ..backends.cpu.emit import rules as lower
     from . import probes as status
 
-    tables = {"ELEMENTWISE": lower.ELEMENTWISE, "DIMS": lower.DIMS, "LANES": lower.LANES, "ROOTS": lower.ROOTS}
+    tables = {"ELEMENTWISE": lower.ELEMENTWISE, "DIMS": lower.DIMS, "LANES": lower.LANES, "ROOTS": lower.CARRIED_OUT}
     lines = ["# The language on triton-cpu", "",
              "Written by `triport language`: for every operation in the compiler's rule tables a kernel per element type was "
              "compiled. What is not listed is refused with a `CompileError` that names the operation, the Python line and the "

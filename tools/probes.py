@@ -7,7 +7,7 @@ To cover a new rule, give its operation a probe below; a test holds the two toge
 from __future__ import annotations
 
 from ..backends.base import CompileError
-from ..backends.cpu.emit import kernel as codegen, rules as lower
+from ..backends.cpu.emit import module as codegen, rules as lower
 from ..backends.cpu.llvm import compile as machine, targets
 from ..backends.cpu.ttir import reader as ttir_reader
 

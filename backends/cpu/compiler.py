@@ -272,7 +272,7 @@ def _run(pm, mod, name):
 
 def make_llir(src, metadata, options) -> str:
     """TTIR -> optimised LLVM IR."""
-    from .emit import kernel as codegen
+    from .emit import module as codegen
     from .run import metadata as facts
     from .llvm import compile as machine, targets
     from .ttir import reader as ttir_reader

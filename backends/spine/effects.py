@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from ..cpu.llvm import ir
 from ..cpu.emit import rules as lower
+from ..cpu.plan.control import WRITES
 from ..cpu.ttir import types as ttir, reader as ttir_reader
 from ..cpu.plan.facts import Poly, poly, poly_add, poly_const, poly_mul, poly_of, walk
-from ..cpu.emit.nest import memory_type
+from ..cpu.llvm.elements import memory_type
 from ..cpu.ttir.types import Op, Value
 
 #: pointer operations: what comes out points where the first operand does
@@ -76,7 +77,7 @@ class Effects:
             for v in pointers:
                 if op.name == "tt.load":
                     self._loads.append((self._points_to(v), op))
-                elif op.name in lower.WRITES or op.name not in _HARMLESS:
+                elif op.name in WRITES or op.name not in _HARMLESS:
                     self._stores.append((self._points_to(v), op))
                     if op.name != "tt.store":
                         self._loads.append((self._points_to(v), op))
@@ -197,7 +198,7 @@ class Effects:
             if isinstance(op.attrs["value"], int):
                 return Sum({}, poly(int(op.attrs["value"])))
         elif name == "tt.get_program_id":
-            axis = lower.control._axis(op)
+            axis = lower.scalars.axis(op)
             return Sum({("pid", axis): poly(1)}) if axis in axes else Sum()
         elif name == "tt.make_range":
             start = int(op.attrs["start"])

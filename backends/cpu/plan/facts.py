@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..ttir.types import Op, Value
+from ..ttir.types import Op, Value, walk
 
 # --- polynomials in scalars ------------------------------------------------------------------------------------------
 
-Poly = dict  # monomial (tuple of scalar Values or Vals, in the order of `_place`) -> integer coefficient
+Poly = dict  # monomial (tuple of scalar Values or Trips, in the order of `_place`) -> integer coefficient
 
 
-def _place(scalar) -> tuple[int, int | str]:
+def _place(scalar) -> tuple[int, ...]:
     """Where a scalar stands among those of a monomial: where it was made, not where Python put it, so that a kernel's code is the same
     in every process."""
-    return (0, scalar.number) if isinstance(scalar, Value) else (1, scalar.s)
+    return (0, scalar.number) if isinstance(scalar, Value) else (1, *scalar)
 
 
 def poly(c: int = 0) -> Poly:
@@ -75,6 +75,11 @@ def _scalar_poly(v) -> Poly:
         x, y = map(_scalar_poly, op.operands)
         return poly_mul(x, y) if op.name == "arith.muli" else poly_add(x, y, 1 if op.name == "arith.addi" else -1)
     return poly_of(v)
+
+
+def poly_key(p: Poly) -> tuple:
+    """What equal polynomials have in common."""
+    return tuple(sorted((tuple(map(_place, m)), c) for m, c in p.items()))
 
 
 def poly_const(a: Poly) -> int | None:
@@ -216,15 +221,6 @@ def _element_bytes(p: Value) -> int:
     """The bytes of the elements that a pointer points to."""
     elem = p.type.pointee.elem
     return 8 if elem in ("ptr", "index") else 2 if elem == "bf16" else 1 if elem.startswith("fp8") else (int(elem[1:]) + 7) // 8
-
-
-def walk(region, only=None):
-    """Every operation of a region (or of its one block `only`), nested regions included."""
-    for block in [only] if only is not None else region.blocks:
-        for op in block.ops:
-            yield op
-            for r in op.regions:
-                yield from walk(r)
 
 
 def partners(region) -> dict[Op, tuple[Value, int]]:

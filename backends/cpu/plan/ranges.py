@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .facts import Poly, poly_const
-from ..llvm.ir import Val, const, i64
+from ..ttir.types import Value
 
 #: how many trips a loop may have made, and how large a 64-bit scalar may be, where forms of them are used for loop bounds: both are checked
-_TRIPS, _WIDE = 1 << 30, 1 << 56
+TRIPS, WIDE = 1 << 30, 1 << 56
 #: differences of two sides are made in 64 bits, so each must stay below this
 _LIMIT = 1 << 62
 
@@ -43,7 +43,7 @@ class Check:
         return Check(tuple(base.items()), tuple((d, tuple(p.items())) for d, p in coef.items()), bits)
 
 
-def _scalars(check: Check):
+def scalars(check: Check):
     for p in (check.base, *(p for _, p in check.coef)):
         for m, _ in p:
             yield from m
@@ -51,7 +51,7 @@ def _scalars(check: Check):
 
 def _bits(scalar) -> int:
     """The bits that a scalar of a form has, or had before it was extended."""
-    if isinstance(scalar, Val):
+    if not isinstance(scalar, Value):
         return 64
     op = scalar.op
     if op is not None and op.name in ("arith.extsi", "arith.extui", "arith.index_cast") and not scalar.type.is_tensor:
@@ -66,7 +66,7 @@ def _size(p, spread: int = 1) -> int:
     for m, c in p:
         size = abs(c) * spread
         for s in m:
-            size *= _TRIPS if isinstance(s, Val) else min(1 << (_bits(s) - 1), _WIDE)
+            size *= TRIPS if not isinstance(s, Value) else min(1 << (_bits(s) - 1), WIDE)
         total += size
     return total
 
@@ -83,18 +83,18 @@ def decided(check: Check, shape) -> bool | None:
         return False
     if not check.coef and len(check.base) == 1:
         (m, c), = check.base
-        if len(m) == 1 and c == 1 and not isinstance(m[0], Val) and _bits(m[0]) <= min(check.bits, 57):
+        if len(m) == 1 and c == 1 and isinstance(m[0], Value) and _bits(m[0]) <= min(check.bits, 57):
             return True
     if sum(_size(p, max(spread, 1)) for p, spread in parts) >= _LIMIT:
         return False
-    if check.bits == 64 and not any(_wide(s) for s in _scalars(check)):
+    if check.bits == 64 and not any(is_wide(s) for s in scalars(check)):
         return True
     return None
 
 
-def _wide(scalar) -> bool:
+def is_wide(scalar) -> bool:
     """Is it for the kernel to look how large a scalar is?"""
-    return isinstance(scalar, Val) or _bits(scalar) > 57
+    return not isinstance(scalar, Value) or _bits(scalar) > 57
 
 
 def at_launch(check: Check, shape, arguments) -> dict[tuple[str, int], int] | None:
@@ -131,7 +131,7 @@ class _Sizes:
 
 
 def _sizes(v, arguments) -> _Sizes | None:
-    if isinstance(v, Val):
+    if not isinstance(v, Value):
         return None
     op, bits = v.op, width(v.type.elem)
     number = _constant(v)
@@ -163,7 +163,7 @@ def width(elem: str) -> int:
 def _counter(v, arguments):
     """What bounds the absolute value of a scalar that counts from 0 or more, or is a quotient or remainder of one: a key as in
     `at_launch` for what it stays below, or the most that it is."""
-    if isinstance(v, Val):
+    if not isinstance(v, Value):
         return None
     op = v.op
     if op is not None and op.name in ("arith.divsi", "arith.remsi"):
@@ -185,25 +185,3 @@ def _counter(v, arguments):
 def _constant(v) -> int | None:
     value = v.op.attrs["value"] if v.op is not None and v.op.name == "arith.constant" else None
     return value if isinstance(value, int) else None
-
-
-def emitted(nest, check: Check) -> Val:
-    """An i1: does the check hold? Emitted where the nest begins."""
-    b = nest.b
-    out = const("i1", True)
-    for s in dict.fromkeys(s for s in _scalars(check) if _wide(s)):
-        small = b.icmp("ult", s, i64(_TRIPS)) if isinstance(s, Val) else b.icmp("ult", b.add(nest.k.scalar(s), i64(_WIDE)), i64(2 * _WIDE))
-        out = b.and_(out, small)
-    if check.bits == 64:
-        return out
-    least, most = -(1 << (check.bits - 1)), (1 << (check.bits - 1)) - 1
-    base = nest.poly_value(dict(check.base))
-    ends = [(poly_const(dict(p)), p, nest.shape[d] - 1) for d, p in check.coef]
-    if all(c is not None for c, _, _ in ends):  # one comparison: low - least is below 2^bits - span, unsigned
-        low, high = (sum(f(0, c * n) for c, _, n in ends) for f in (min, max))
-        return b.and_(out, b.icmp("ult", b.add(base, i64(low - least)), i64(most - least + 1 - (high - low))))
-    low = high = base
-    for _, p, n in ends:
-        end = b.mul(nest.poly_value(dict(p)), i64(n))
-        low, high = b.add(low, b.intrinsic("smin", end, i64(0))), b.add(high, b.intrinsic("smax", end, i64(0)))
-    return b.and_(out, b.and_(b.icmp("sge", low, i64(least)), b.icmp("sle", high, i64(most))))

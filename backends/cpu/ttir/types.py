@@ -164,6 +164,15 @@ class Module:
         return next(f for f in self.funcs.values() if f.public)
 
 
+def walk(region, only=None):
+    """Every operation of a region (or of its one block `only`), nested regions included."""
+    for block in [only] if only is not None else region.blocks:
+        for op in block.ops:
+            yield op
+            for r in op.regions:
+                yield from walk(r)
+
+
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 CALL_DEPTH = 64

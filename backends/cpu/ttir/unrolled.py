@@ -8,8 +8,7 @@ over the rest does everything.
 
 from __future__ import annotations
 
-from ..plan.facts import walk
-from .types import Func, Op, Type, Value
+from .types import Func, Op, Type, Value, walk
 
 
 def mend(func: Func):

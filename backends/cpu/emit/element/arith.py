@@ -109,7 +109,7 @@ def constant(b, op):
 
 def constant_value(value, e: str) -> Val:
     """A TTIR constant of element type `e` as an LLVM constant (bf16 and fp8 as bit patterns)."""
-    from ..nest import REGISTER
+    from ...llvm.elements import REGISTER
     if e in convert.NARROW:
         return const(REGISTER[e], convert.encode(value, e))
     return const(REGISTER[e], value)
@@ -190,7 +190,7 @@ def index_cast(extend: str):
 
 def poison(b, op):
     """A value that nobody may look at: zero is as good as any."""
-    from ..nest import REGISTER
+    from ...llvm.elements import REGISTER
     return const(REGISTER[op.result.type.elem], 0)
 
 

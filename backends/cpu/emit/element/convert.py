@@ -43,7 +43,7 @@ def fp_cast(b, op, v):
 
 
 def _reg(e):
-    from ..nest import REGISTER
+    from ...llvm.elements import REGISTER
     return REGISTER[e]
 
 

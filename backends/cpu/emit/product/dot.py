@@ -1,6 +1,6 @@
-"""tt.dot: operands packed into scratch, accumulators in registers, one micro-kernel whose shape is the target row's.
+"""tt.dot: operands where the plan put them, accumulators in registers, one micro-kernel whose shape is the target row's.
 
-The accumulator block lives in scratch and is updated in place across the loop over K. Rows, columns and steps along K that
+Rows, columns and steps along K that
 masks leave out are not computed where that changes nothing: nothing is added by 0 x 0, and by 0 x y only where y is finite,
 which is looked up in the edge tiles that need it.
 """
@@ -8,126 +8,74 @@ which is looked up in the edge tiles that need it.
 from __future__ import annotations
 
 from ...llvm import ir
+from ...llvm.elements import REGISTER
 from ...llvm.ir import Val, const, i64
-from ..nest import REGISTER, Buffer, Nest
-from ..root import control
+from ...plan.product import Kind, Product
+from ...plan.records import NestPlan
+from .. import access
 from ..element import convert
+from ..root import debug
 from . import micro, pack
-from ..root.atomic import WRITES
 from .micro import Extent
-from .pack import Kind, Rows
-
-#: (operand element) -> element that products are computed in
-COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32", **dict.fromkeys(convert.NARROW, "f32")}
+from .pack import Rows
 
 
-def dot(k, op):
-    following = _next(op)
-    if following is not None:  # carried out with the next one: see `product`
-        return k.DEFERRED
-    chain = [op]
-    while chain[0].operands[2].op is not None and chain[0].operands[2].op.name == "tt.dot" and _next(chain[0].operands[2].op) is chain[0]:
-        chain.insert(0, chain[0].operands[2].op)
-    for o in chain:
-        _check(k, o)
-    product(k, op, [o.operands[0] for o in chain], [o.operands[1] for o in chain], chain[0].operands[2], chain[0])
-    k.executed.update(chain)
-
-
-def _next(op):
-    """The product that adds to this one's result, right behind it in the block, and is all that reads it: K in pieces, as in an unrolled
-    loop. (The two are multiplied at once: the accumulators go through registers once.)"""
-    out = op.result
-    if len(out.uses) != 1 or out.uses[0].name != "tt.dot" or out.uses[0].block is not op.block:
-        return None
-    other = out.uses[0]
-    if other.operands[2] is not out or [o.type for o in other.operands] != [o.type for o in op.operands]:
-        return None
-    ops = op.block.ops
-    between = ops[ops.index(op) + 1:ops.index(other)]
-    return other if not any(o.regions or o.name in WRITES for o in between) else None
-
-
-def _check(k, op):
-    a, bv = op.operands[:2]
-    for v in (a, bv):
-        if v.type.elem not in COMPUTE:
-            raise k.error(op, f"{v.type.elem} operands are not taken; it takes {', '.join(COMPUTE)}")
-    if COMPUTE[bv.type.elem] != COMPUTE[a.type.elem]:
-        raise k.error(op, f"operands {a.type.elem} and {bv.type.elem} do not go together")
-
-
-def _kind(target, a: str, b: str, m: int, n: int, kk: int) -> Kind:
-    """How the target multiplies these operands best."""
-    lanes = target.lanes(32)
-    if a == b == "bf16" and target.bf16_dot and kk >= 2 and n >= lanes:
-        tiles = target.bf16_dot == "amx" and m % 16 == 0 and n % 16 == 0 and kk % 32 == 0
-        return Kind("bf16", "f32", 2, tiles)
-    if a == b == "i8" and target.triple.startswith("x86") and kk >= 2 and n >= lanes:
-        return Kind("i16", "i32", 2)
-    return Kind(COMPUTE[a], COMPUTE[a])
-
-
-def product(k, op, lhs, rhs, c, first=None):
-    """op's result = the sum of lhs[u] @ rhs[u], and c. `first`: the operation that reads c."""
-    a, bv = lhs[0], rhs[0]
-    *batch, m, kk = a.type.shape
-    kk *= len(lhs)
-    n = bv.type.shape[-1]
-    out = op.result
-    kind = _kind(k.target, a.type.elem, bv.type.elem, m, n, kk)
-    lanes = min(k.target.lanes(ir.bits_of(REGISTER[kind.acc])), n)
-    rows, vectors = (32, 2) if kind.tiles else k.target.dot
-    rows, vectors = min(rows, m), max(1, min(vectors, n // lanes))
-    count = 1
-    for d in batch:
-        count *= d
-    a_src, b_src = pack.joined(k, lhs, 1), pack.joined(k, rhs, 0)
-    a_ends, b_ends = pack.ends(k, lhs, a_src), pack.ends(k, rhs, b_src)
-    rows_of_a = pack.rows(k, lhs, a_src, kind, b_ends[0])
-    panels = pack.panels(k, rhs, b_src, kind, lanes * vectors)
-    dest = _destination(k, op, first or op, c, kind.acc, lhs + rhs)
-    extent = _extent(k, kind, rows_of_a, panels, a_ends, b_ends, count, m, n, kk)
-    if kind.tiles:
+def product(k, step: Product):
+    for op, plan, atom in step.requires:
+        nest = k.nest(plan)
+        nest.begin()
+        debug.require(k, access.holds(nest, atom.checks), "a row or column number that masks a matrix product's operand passes 2^31 within a block", op)
+    at = [pack.place(k, src) for src in step.sources]
+    ends = [[_end(k, end, src, here, n) for n, end in enumerate(pair)] for pair, src, here in zip(step.ends, step.sources, at)]
+    rows_of_a = pack.rows(k, step, at[0])
+    panels = pack.panels(k, step, at[1])
+    k.run(step.filling)
+    extent = _extent(k, step, rows_of_a, panels, ends)
+    if step.kind.tiles:
         micro.configure_tiles(k)
-    micro.accumulate(k, kind, dest, rows_of_a, panels, count, extent, rows, vectors)
-    if kind.tiles:
+    micro.accumulate(k, step.kind, k.pointer(step.destination), rows_of_a, panels, step.count, extent, step.rows, step.vectors)
+    if step.kind.tiles:
         micro.release_tiles(k)
-    if dest.elem == out.type.elem:
-        k.buffers[out] = dest
-    else:
-        final = k.alloc(out.type.shape, out.type.elem)
-        _convert_buffer(k, op, dest, final)
-        k.buffers[out] = final
+    if step.final is not None:
+        _convert_buffer(k, step)
 
 
-def _convert_buffer(k, op, src: Buffer, dst: Buffer):
-    nest = Nest(k, src.shape)
-    nest.lanes = min(k.target.lanes(32), src.shape[-1])
-    nest.run(list(nest.identity), lambda u: nest.store_buffer(
-        dst, nest.identity, convert.float_to_float(k.b, nest.load_buffer(src, nest.identity), src.elem, dst.elem)))
+def _end(k, end, src, here, n: int) -> Val | None:
+    """Where an operand ends: as its source does where that says all."""
+    if end is None:
+        return None
+    return here.ends[n] if src is not None and src.exact else pack.end_of(k, end)
+
+
+def _convert_buffer(k, step: Product):
+    src, dst = step.destination, step.final
+    dims = tuple(range(len(src.shape)))
+    nest = k.nest(NestPlan(src.shape, src.shape, dims, len(dims) - 1, min(k.target.lanes(32), src.shape[-1])))
+    nest.run(lambda u: access.store_buffer(
+        nest, dst, dims, convert.float_to_float(k.b, access.load_buffer(nest, src, dims), src.elem, dst.elem)))
 
 
 # --- how far to go -----------------------------------------------------------------------------------------------------
 
 
-def _extent(k, kind: Kind, a: Rows, panels: Val, a_ends, b_ends, batch: int, m: int, n: int, kk: int) -> Extent:
+def _extent(k, step: Product, a: Rows, panels: Val, ends) -> Extent:
     """Up to where the product has to be computed, given where A's rows and columns, and B's, end."""
-    b = k.b
+    b, kind, m, n, kk = k.b, step.kind, step.m, step.n, step.k
+    (a_rows, a_columns), (b_rows, b_columns) = ends
     depth, rows, columns = i64(kk), i64(m), i64(n)
-    if a_ends[1] and b_ends[0]:
-        same = a_ends[1].key == b_ends[0].key
-        depth = a_ends[1].at if same else b.intrinsic("smax", a_ends[1].at, b_ends[0].at)
-    if a_ends[0]:
-        rows = a_ends[0].at
-    if b_ends[1]:
-        columns = b_ends[1].at
-    if kind.acc[0] == "f" and batch == 1:
+    if a_columns is not None and b_rows is not None:
+        same = step.ends[0][1].key == step.ends[1][0].key
+        depth = a_columns if same else b.intrinsic("smax", a_columns, b_rows)
+    if a_rows is not None:
+        rows = a_rows
+    if b_columns is not None:
+        columns = b_columns
+    if kind.acc[0] == "f" and step.count == 1:
         # Rows of zeros times a B that has an infinity or NaN are NaN; so are columns of zeros.
         if rows.const != m:
             rows = _unless(k, b.icmp("slt", rows, i64(m)), lambda: _finite(k, kind, panels, i64(0), i64(1), i64(kk * n)), rows, i64(m))
         if columns.const != n:
-            there = a_ends[0].at if a_ends[0] else i64(m)
+            there = a_rows if a_rows is not None else i64(m)
             columns = _unless(k, b.icmp("slt", columns, i64(n)), lambda: _finite(k, kind, a.ptr, a.pitch, there, depth), columns, i64(n))
     elif kind.acc[0] == "f":
         rows, columns = i64(m), i64(n)
@@ -173,37 +121,4 @@ def _finite(k, kind: Kind, ptr: Val, pitch: Val, rows: Val, length: Val) -> Val:
     return b.icmp("ult", b.intrinsic("umax", worst, b.load(elem, last, 8)), const(elem, exponent))
 
 
-# --- accumulators --------------------------------------------------------------------------------------------------------
-
-
-def _destination(k, op, first, c, compute: str, factors) -> Buffer:
-    """The accumulator buffer, holding C. A loop's own accumulator is used where it is, without a copy per trip, unless the `factors` are
-    made of it: they may be read while the result is written."""
-    out = op.result
-    shape = out.type.shape
-    buf = None
-    if out.type.elem == compute and len(out.uses) == 1 and out.uses[0].name == "scf.yield":
-        y = out.uses[0]
-        region = y.block.region
-        loop = region.op if region else None
-        if loop is not None and loop.name == "scf.for":
-            arg = region.block.args[1 + y.operands.index(out)]
-            held = k.buffers.get(arg)
-            if (held is not None and held.is_row_major and k.facts.consumers(arg) == {first} and _elementwise_in(k, c, arg)
-                    and not any(held.base in control.reads(k, v) for v in factors)):
-                buf = held
-                if c is arg:
-                    return buf
-    if buf is None:
-        buf = k.alloc(shape, compute)
-    k.materialise_into(buf, c, pack.widening(c.type.elem, compute))
-    return buf
-
-
-def _elementwise_in(k, c, arg) -> bool:
-    """Does `c` read `arg` only at its own index?"""
-    nest = Nest(k, c.type.shape)
-    return all(dims == nest.identity for v, dims in nest.explore([(c, nest.identity)]) if v is arg)
-
-
-ROOTS = {"tt.dot": dot}
+STEPS = {Product: product}

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from ...llvm import ir
 from ...llvm.ir import Val, const, i64
-from ..nest import REGISTER, Buffer
+from ...llvm.elements import REGISTER
+from ...plan.product import Kind
 from ..element import math
-from .pack import Kind, Rows
+from .pack import Rows
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Extent:
     depth: Val
 
 
-def accumulate(k, kind: Kind, dest: Buffer, a: Rows, panels: Val, batch: int, extent: Extent, rows: int, vectors: int):
+def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, extent: Extent, rows: int, vectors: int):
     """dest[batch, m, n] += a[batch, m, k] @ b[batch, k, n], micro-kernels of `rows` x `vectors` vectors."""
     b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
@@ -41,7 +42,7 @@ def accumulate(k, kind: Kind, dest: Buffer, a: Rows, panels: Val, batch: int, ex
     def one_batch(p):
         a_base = b.gep(packed, a.ptr, b.mul(p, i64(a.batch if batch > 1 else 0)))
         b_base = b.gep(packed, panels, b.mul(p, i64(kk * n)))
-        c_base = b.gep(t, dest.ptr, b.mul(p, i64(m * n)))
+        c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
         def panel(j):
             b_panel = b.gep(packed, b_base, b.mul(j, i64(kk)))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.ir import Val, const, i64
-from ..nest import REGISTER, memory_type
+from ...llvm.elements import REGISTER, memory_type
+from .. import access
 from ..element import convert
 from .memory import from_memory, to_memory
+from .scalars import register_type
 
 _ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}
 _RMW = {"and": "and", "or": "or", "xor": "xor", "add": "add", "max": "max", "min": "min", "umax": "umax",
@@ -32,7 +34,8 @@ def _compare_and_swap(b, p: Val, expected: Val, new: Val, order: str) -> tuple[V
     return (b.value(new.ty, f"extractvalue {pair.ty} {pair.s}, 0"), b.value("i1", f"extractvalue {pair.ty} {pair.s}, 1"))
 
 
-def rmw(k, op):
+def rmw(k, step):
+    op = step.op
     kind = next((w for w in op.words if w in _RMW), None)
     if kind is None:
         raise k.error(op, f"kind {' '.join(op.words)} is not one of {', '.join(_RMW)}")
@@ -44,7 +47,7 @@ def rmw(k, op):
     def one(p: Val, v: Val) -> Val:
         return _exchange(k, _RMW[kind], elem, order, p, v)
 
-    _each(k, op, [ptr, val], mask, one)
+    _each(k, step, [ptr, val], mask, one)
 
 
 def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
@@ -76,7 +79,8 @@ def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
     return b.bitcast(found, REGISTER[elem])
 
 
-def cas(k, op):
+def cas(k, step):
+    op = step.op
     order = _ordering(k, op)
 
     def one(p: Val, expected: Val, new: Val) -> Val:
@@ -85,10 +89,11 @@ def cas(k, op):
         found, _ = _compare_and_swap(b, p, b.bitcast(expected, bits), b.bitcast(new, bits), order)
         return b.bitcast(found, new.elem)
 
-    _each(k, op, list(op.operands), None, one)
+    _each(k, step, list(op.operands), None, one)
 
 
-def load(k, op):
+def load(k, step):
+    op = step.op
     order = _ordering(k, op)
     elem = memory_type(op.operands[0].type.pointee.elem)
     bits = f"i{ir.bits_of(elem)}"
@@ -97,10 +102,11 @@ def load(k, op):
         v = k.b.value(bits, f"load atomic {bits}, ptr {p.s} {order}, align {ir.bits_of(elem) // 8}")
         return k.b.bitcast(v, elem)
 
-    _each(k, op, [op.operands[0]], op.operands[1] if len(op.operands) > 1 else None, one)
+    _each(k, step, [op.operands[0]], op.operands[1] if len(op.operands) > 1 else None, one)
 
 
-def store(k, op):
+def store(k, step):
+    op = step.op
     order = _ordering(k, op)
 
     def one(p: Val, v: Val):
@@ -109,13 +115,13 @@ def store(k, op):
         x = k.b.bitcast(x, bits)
         k.b.emit(f"store atomic {bits} {x.s}, ptr {p.s} {order}, align {ir.bits_of(bits) // 8}")
 
-    _each(k, op, list(op.operands[:2]), op.operands[2] if len(op.operands) > 2 else None, one)
+    _each(k, step, list(op.operands[:2]), op.operands[2] if len(op.operands) > 2 else None, one)
 
 
-def poll(k, op):
+def poll(k, step):
     """Wait until memory holds the expected value; False where the time is up first. Programs of one launch run in order on as
     many threads as there are, so a program may wait for an earlier one, not for a later one."""
-    b = k.b
+    b, op = k.b, step.op
     order = _ordering(k, op)
     deadline = None
     if len(op.operands) > 2:
@@ -139,7 +145,7 @@ def poll(k, op):
         b.enter(done)
         return hit
 
-    _each(k, op, list(op.operands[:2]), None, one)
+    _each(k, step, list(op.operands[:2]), None, one)
 
 
 def _nanoseconds(k) -> Val:
@@ -151,65 +157,61 @@ def _nanoseconds(k) -> Val:
     return b.add(b.mul(seconds, i64(1000000000)), rest)
 
 
-def _each(k, op, operands, mask, one):
+def _each(k, step, operands, mask, one):
     """`one(pointer, *values)` for every element where the mask holds; its results are the operation's."""
-    b = k.b
-    k.before_atomic(op, op.operands[0])
-    result = op.results[0] if op.results and op.results[0].uses else None
-    if not operands[0].type.is_tensor:
-        slot = None
-        if op.results:
-            ty = REGISTER[op.result.type.elem]
-            slot = b.alloca(ty, "old")
-            b.store(ir.Val(ty, "zeroinitializer"), slot, 8)
-
-        def act():
-            v = one(*[k.scalar(o) for o in operands])
-            if slot is not None:
-                b.store(from_memory(b, v, op.result.type.elem) if v.elem == "i8" else v, slot, 8)
-
-        k.guarded(k.scalar(mask) if mask is not None else const("i1", True), act)
-        if slot is not None:
-            k.env[op.result] = b.load(REGISTER[op.result.type.elem], slot, 8)
+    if step.nest is None:
+        _once(k, step.op, operands, mask, one)
         return
-    shape = operands[0].type.shape
-    dims = tuple(range(len(shape)))
-    nest = k.begin_nest(shape, [(v, dims) for v in operands + ([mask] if mask is not None else [])], op=op)
-    keeps, lanes = k.keeps, nest.lanes
-    out = k.alloc(shape, result.type.elem) if result is not None else None
-    olds = b.alloca(ir.vec(memory_type(result.type.elem), lanes), "olds", 64) if result is not None else None
+    b, op = k.b, step.op
+    dims = tuple(range(len(operands[0].type.shape)))
+    nest = k.nest(step.nest)
+    lanes = nest.lanes
+    elem = op.result.type.elem if step.out else None
+    olds = b.alloca(ir.vec(memory_type(elem), lanes), "olds", 64) if step.out else None
 
     def body(u):
-        k.write_keeps(nest, keeps, op)
-        address, step = nest.address(operands[0], dims)
-        elem = memory_type(operands[0].type.pointee.elem)
-        ptrs = address if step is None else nest._spread(elem, address, step)
+        k.write_keeps(nest, step.nest.keeps)
+        ptrs = access.pointers(nest, access.address(nest, operands[0], dims), memory_type(operands[0].type.pointee.elem))
         vals = [b.splat(v, lanes) for v in [ptrs] + [nest.at(o, dims) for o in operands[1:]]]
         m = b.splat(nest.at(mask, dims), lanes) if mask is not None else const("i1", True, lanes)
-        if result is not None:
-            b.store(ir.Val(ir.vec(memory_type(result.type.elem), lanes), "zeroinitializer"), olds, 8)
+        if step.out:
+            b.store(ir.Val(ir.vec(memory_type(elem), lanes), "zeroinitializer"), olds, 8)
 
         def lane(j):
 
             def act():
                 v = one(*[b.extract(x, j) for x in vals])
-                if result is not None:
+                if step.out:
                     v = to_memory(b, v, v.elem)
                     b.store(v, b.gep(v.elem, olds, j), ir.bits_of(v.elem) // 8)
 
             k.guarded(b.extract(m, j), act)
 
         k.loop(i64(0), i64(lanes), 1, lane, "lane")
-        if result is not None:
-            v = b.load(ir.vec(memory_type(result.type.elem), lanes), olds, 8)
-            nest.store_buffer(out, dims, from_memory(b, v, result.type.elem))
+        if step.out:
+            v = b.load(ir.vec(memory_type(elem), lanes), olds, 8)
+            access.store_buffer(nest, step.out[0], dims, from_memory(b, v, elem))
 
-    nest.run(nest.default_order, body)
-    if result is not None:
-        k.buffers[result] = out
+    nest.run(body)
+
+
+def _once(k, op, operands, mask, one):
+    """An atomic operation on scalars; what it returns where the mask does not hold is zero."""
+    b = k.b
+    slot = None
+    if op.results:
+        slot = b.alloca(register_type(op.result), "old")
+        b.store(ir.Val(register_type(op.result), "zeroinitializer"), slot, 8)
+
+    def act():
+        v = one(*[k.scalar(o) for o in operands])
+        if slot is not None:
+            b.store(from_memory(b, v, op.result.type.elem) if v.elem == "i8" else v, slot, 8)
+
+    k.guarded(k.scalar(mask) if mask is not None else const("i1", True), act)
+    if slot is not None:
+        k.env[op.result] = b.load(register_type(op.result), slot, 8)
 
 
 ROOTS = {"tt.atomic_rmw": rmw, "tt.atomic_cas": cas, "tt.atomic_load": load, "tt.atomic_store": store,
          "tt.atomic_poll": poll}
-#: what changes memory
-WRITES = {"tt.store", *ROOTS}

@@ -16,8 +16,9 @@ _FP8 = convert.NARROW - {"bf16"}
 _FLOATS = {"f16", "f32", "f64", *convert.NARROW}
 
 
-def device_print(k, op):
+def device_print(k, step):
     """pid (x, y, z) idx (i, j) prefix: value, one line for every element."""
+    op = step.op
     prefix = op.words[0] if op.words else ""
     hexadecimal, signed = bool(op.attrs.get("hex")), list(op.attrs.get("isSigned", []))
     k.module.declare("printf", "i32", ["ptr", "..."])
@@ -25,7 +26,7 @@ def device_print(k, op):
     pids = [k.pid[a] for a in "xyz"]
     if not op.operands:
         _printf(k, "pid (%u, %u, %u)" + _escaped(prefix) + "\n", pids)
-    for n, v in enumerate(op.operands):
+    for n, (v, plan) in enumerate(zip(op.operands, step.each)):
         shape = v.type.shape
         where = ", ".join(f"%{math.ceil(math.log10(d)) if d > 1 else 0}d".replace("%0d", "%d") for d in shape)
         form, convert_value = _format(v.type.elem, hexadecimal, n < len(signed) and bool(signed[n]))
@@ -34,15 +35,14 @@ def device_print(k, op):
             _printf(k, text + "\n", pids + [convert_value(k.b, k.scalar(v))])
             continue
         dims = tuple(range(len(shape)))
-        nest = k.begin_nest(shape, [(v, dims)], op=op, lanes=1, vdim=len(shape) - 1)
-        keeps = k.keeps
+        nest = k.nest(plan)
 
         def body(u):
-            k.write_keeps(nest, keeps, op)
+            k.write_keeps(nest, nest.plan.keeps)
             at = [k.b.cast("trunc", nest.index_of(d), "i32") for d in dims]
             _printf(k, text + "\n", pids + at + [convert_value(k.b, nest.at(v, dims))])
 
-        nest.run(list(dims), body)
+        nest.run(body)
     k.b.emit("call i32 @fflush(ptr null)")
 
 
@@ -73,26 +73,24 @@ def _printf(k, text: str, args: list[Val]):
     k.b.emit(f"call i32 (ptr, ...) @printf(ptr {name}{values})")
 
 
-def device_assert(k, op):
+def device_assert(k, step):
     """Ends the program, and makes the launch raise, where a condition does not hold."""
-    b = k.b
+    b, op = k.b, step.op
     cond = op.operands[0]
-    if cond.type.is_tensor:
-        shape = cond.type.shape
-        dims = tuple(range(len(shape)))
+    if step.nest is not None:
+        dims = tuple(range(len(cond.type.shape)))
         good = b.alloca("i1", "good")
         b.store(const("i1", True), good, 1)
-        nest = k.begin_nest(shape, [(cond, dims)], op=op)
-        keeps = k.keeps
+        nest = k.nest(step.nest)
 
         def body(u):
-            k.write_keeps(nest, keeps, op)
+            k.write_keeps(nest, step.nest.keeps)
             v = nest.at(cond, dims)
             if v.lanes > 1:
                 v = b.call(f"llvm.vector.reduce.and.{ir.mangle(v.ty)}", "i1", [v])
             b.store(b.and_(b.load("i1", good, 1), v), good, 1)
 
-        nest.run(nest.default_order, body)
+        nest.run(body)
         holds = b.load("i1", good, 1)
     else:
         holds = k.scalar(cond)

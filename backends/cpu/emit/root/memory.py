@@ -1,7 +1,6 @@
 """Loads, stores and pointers.
 
-A pointer tensor is an address and a step from lane to lane: step 1 is one vector access, 0 a scalar one, anything else a
-gather or scatter. A mask that is uniform over the lanes selects the address instead of masking the vector: inactive loads
+A mask that is uniform over the lanes selects the address instead of masking the vector: inactive loads
 read a zero block that is always there.
 """
 
@@ -9,7 +8,9 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
-from ..nest import gather, memory_type, scatter
+from ...llvm.elements import REGISTER, memory_type
+from .. import access
+from ..access import Access, Same, Scattered, Unit
 
 
 def addptr(b, op, p, off):
@@ -37,43 +38,42 @@ def load(nest, op, dims):
     mem = memory_type(elem)
 
     def other():
-        return nest.at(op.operands[2], dims) if len(op.operands) > 2 else const(_reg(elem), 0)
+        return nest.at(op.operands[2], dims) if len(op.operands) > 2 else const(REGISTER[elem], 0)
 
     if mask.const is not None and not mask.const:
         return other()
-    address, step = nest.address(ptr, dims)
-    if step is None:
-        v = gather(b, mem, address, mask, to_memory(b, other(), elem))
-        return from_memory(b, v, elem)
-    size = ir.bits_of(mem) // 8
-    uniform = isinstance(step, int) and step == 0
+    where = access.address(nest, ptr, dims)
+    if isinstance(where, Scattered):
+        return from_memory(b, access.gather(b, mem, where.pointers, mask, to_memory(b, other(), elem)), elem)
     if mask.lanes == 1:
-        if mask.const is None:
-            address = b.select(mask, address, k.zeros)
-        if uniform:
-            v = b.load(mem, address, size)
-        elif isinstance(step, int) and step == 1:
-            v = b.load(ir.vec(mem, nest.lanes), address, size)
-        else:
-            v = gather(b, mem, nest._spread(mem, address, step), mask, to_memory(b, other(), elem))
-        v = from_memory(b, v, elem)
-        return v if mask.const is not None else b.select(mask, v, other())
-    if uniform:
+        return _load_all(nest, where, mask, mem, elem, other)
+    size = ir.bits_of(mem) // 8
+    if isinstance(where, Same):
         any_lane = b.call(f"llvm.vector.reduce.or.{ir.mangle(mask.ty)}", "i1", [mask])
-        v = b.load(mem, b.select(any_lane, address, k.zeros), size)
+        v = b.load(mem, b.select(any_lane, where.pointer, k.zeros), size)
         return b.select(mask, from_memory(b, v, elem), other())
-    if isinstance(step, int) and step == 1:
+    if isinstance(where, Unit):
         ty = ir.vec(mem, nest.lanes)
         passthru = b.splat(to_memory(b, other(), elem), nest.lanes)
-        v = b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [address, const("i32", size), mask, passthru])
+        v = b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [where.pointer, const("i32", size), mask, passthru])
         return from_memory(b, v, elem)
-    v = gather(b, mem, nest._spread(mem, address, step), mask, to_memory(b, other(), elem))
+    v = access.gather(b, mem, access.spread(nest, mem, *where), mask, to_memory(b, other(), elem))
     return from_memory(b, v, elem)
 
 
-def _reg(elem):
-    from ..nest import REGISTER
-    return REGISTER[elem]
+def _load_all(nest, where: Access, mask: Val, mem: str, elem: str, other) -> Val:
+    """A load under a mask that all lanes share: it selects the address, or a zero block that is always there."""
+    b = nest.b
+    size = ir.bits_of(mem) // 8
+    p = where.pointer if mask.const is not None else b.select(mask, where.pointer, nest.k.zeros)
+    if isinstance(where, Same):
+        v = b.load(mem, p, size)
+    elif isinstance(where, Unit):
+        v = b.load(ir.vec(mem, nest.lanes), p, size)
+    else:
+        v = access.gather(b, mem, access.spread(nest, mem, p, where.step), mask, to_memory(b, other(), elem))
+    v = from_memory(b, v, elem)
+    return v if mask.const is not None else b.select(mask, v, other())
 
 
 def scalar_load(k, op):
@@ -83,33 +83,30 @@ def scalar_load(k, op):
     elem = op.operands[0].type.pointee.elem
     mem = memory_type(elem)
     mask = k.scalar(op.operands[1]) if len(op.operands) > 1 else const("i1", True)
-    other = k.scalar(op.operands[2]) if len(op.operands) > 2 else const(_reg(elem), 0)
+    other = k.scalar(op.operands[2]) if len(op.operands) > 2 else const(REGISTER[elem], 0)
     v = b.load(mem, b.select(mask, ptr, k.zeros), ir.bits_of(mem) // 8)
     v = from_memory(b, v, elem)
     k.env[op.result] = v if mask.const else b.select(mask, v, other)
 
 
-def store(k, op):
-    ptr, val = op.operands[:2]
-    mask = op.operands[2] if len(op.operands) > 2 else None
-    k.before_write(op, ptr)
-    if not ptr.type.is_tensor:
+def store(k, step):
+    ptr, val = step.op.operands[:2]
+    mask = step.op.operands[2] if len(step.op.operands) > 2 else None
+    if step.nest is None:
         k.guarded(k.scalar(mask) if mask else const("i1", True),
-                 lambda: _store_scalar(k, k.scalar(val), k.scalar(ptr), val.type.elem))
+                  lambda: _store_scalar(k, k.scalar(val), k.scalar(ptr), val.type.elem))
         return
     dims = tuple(range(len(ptr.type.shape)))
-    sinks = [(ptr, dims), (val, dims)] + ([(mask, dims)] if mask else [])
-    nest = k.begin_nest(ptr.type.shape, sinks, op=op, merge=True)
-    keeps = k.keeps
+    nest = k.nest(step.nest)
 
     def body(u):
-        k.write_keeps(nest, keeps, op)
+        k.write_keeps(nest, step.nest.keeps)
         m = nest.at(mask, dims) if mask else const("i1", True)
         if m.const is not None and not m.const:
             return
         store_lanes(nest, ptr, dims, nest.at(val, dims), m)
 
-    nest.run(nest.default_order, body)
+    nest.run(body)
 
 
 def store_lanes(nest, ptr, dims, v: Val, mask: Val):
@@ -118,24 +115,23 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
     elem = ptr.type.pointee.elem
     v = to_memory(b, v, elem)
     size = ir.bits_of(v.elem) // 8
-    address, step = nest.address(ptr, dims)
+    where = access.address(nest, ptr, dims)
     n = nest.lanes
-    if step == 0 and isinstance(step, int):
+    if isinstance(where, Same):
         # Every lane writes one address: the last active lane's value stays.
         if v.lanes == 1:
             any_lane = mask if mask.lanes == 1 else b.call(f"llvm.vector.reduce.or.{ir.mangle(mask.ty)}", "i1", [mask])
-            k.guarded(any_lane, lambda: b.store(v, address, size))
+            k.guarded(any_lane, lambda: b.store(v, where.pointer, size))
         else:
-            scatter(b, v, b.splat(address, n), b.splat(mask, n))
-    elif step == 1 and isinstance(step, int):
+            access.scatter(b, v, b.splat(where.pointer, n), b.splat(mask, n))
+    elif isinstance(where, Unit):
         v = b.splat(v, n)
         if mask.lanes == 1:
-            k.guarded(mask, lambda: b.store(v, address, size))
+            k.guarded(mask, lambda: b.store(v, where.pointer, size))
         else:
-            b.call(f"llvm.masked.store.{ir.mangle(v.ty)}.p0", "void", [v, address, const("i32", size), mask])
+            b.call(f"llvm.masked.store.{ir.mangle(v.ty)}.p0", "void", [v, where.pointer, const("i32", size), mask])
     else:
-        ptrs = address if step is None else nest._spread(v.elem, address, step)
-        scatter(b, b.splat(v, n), ptrs, b.splat(mask, n))
+        access.scatter(b, b.splat(v, n), access.pointers(nest, where, v.elem), b.splat(mask, n))
 
 
 def _store_scalar(k, v: Val, ptr: Val, elem: str):
@@ -156,5 +152,6 @@ def assume(k, op):
 
 ELEMENTWISE = {"tt.addptr": addptr}
 LANES = {"tt.load": load}
-ROOTS = {"tt.store": store, "ttg.barrier": barrier, "gpu.barrier": barrier, "llvm.intr.assume": assume,
-         "tt.grid_dependency_wait": barrier, "tt.grid_dependency_launch_dependents": barrier}
+ROOTS = {"tt.store": store}
+SCALARS = {"tt.load": scalar_load, "llvm.intr.assume": assume,
+           **dict.fromkeys(("ttg.barrier", "gpu.barrier", "tt.grid_dependency_wait", "tt.grid_dependency_launch_dependents"), barrier)}

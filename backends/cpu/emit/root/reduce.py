@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
-from ..nest import REGISTER, Buffer, at_index
-from . import control, region
+from ...llvm.elements import REGISTER
+from ...plan.records import Buffer
+from ...plan.roots import known_combination
+from .. import access
+from . import region
+from .scalars import register_type
 
 _NAN = {"f16": ("bits", 0x7E00), "bf16": 0x7FC0, "f32": ("bits", 0x7FC00000), "f64": ("bits", 0x7FF8000000000000)}
 
@@ -46,33 +50,12 @@ IDENTITY = {
 
 def identity_of(op) -> Val | None:
     """The start value of a reduction by one known operation, else None."""
-    block = op.regions[0].block
-    if len(op.operands) != 1 or len(block.ops) != 2:
+    name = known_combination(op)
+    if name is None:
         return None
-    combine = block.ops[0]
     e = op.operands[0].type.elem
-    if combine.name not in IDENTITY or set(combine.operands) != set(block.args) or combine.result.type.elem != e:
-        return None
-    if list(block.ops[1].operands) != [combine.result]:
-        return None
-    value = IDENTITY[combine.name](e)
+    value = IDENTITY[name](e)
     return const("i1", value) if e == "i1" else const(REGISTER[e], value)
-
-
-def is_pair(op) -> bool:
-    """Does it combine just two elements, one way? Then it is an expression like any other, and needs no loop."""
-    return (len(op.operands) == 1 and op.operands[0].type.shape[op.attrs["axis"]] == 2 and op.result.type.is_tensor
-            and region.vectorises(op.regions[0].block))
-
-
-def halves(op, dims):
-    """Where a pair's two elements are."""
-    axis = op.attrs["axis"]
-    return [dims[:axis] + (at_index(k),) + dims[axis:] for k in (0, 1)]
-
-
-def pair(nest, op, dims):
-    return region.inline(nest.k, op.regions[0].block, [nest.at(op.operands[0], d) for d in halves(op, dims)])[0]
 
 
 def across_lanes(k, join, accs: list[Val]) -> list[Val]:
@@ -100,127 +83,117 @@ def across_lanes(k, join, accs: list[Val]) -> list[Val]:
 _QUICK = {"arith.maxnumf": ("ogt", _inf(-1)), "arith.minnumf": ("olt", _inf(1))}
 
 
-def quick_form(k, op):
-    """(start value, combine) of a maximum or minimum that may be tried by plain comparisons first, else None."""
-    quick = _QUICK.get(op.regions[0].block.ops[0].name)
+def quick_form(k, op) -> tuple[Val, object]:
+    """(start value, combine) of a maximum or minimum by plain comparisons."""
+    pred, value = _QUICK[op.regions[0].block.ops[0].name]
     e = op.operands[0].type.elem
-    if not quick or identity_of(op) is None or e not in ("f32", "f64") or k.facts.cost(op.operands[0]) > 4:
-        return None
-    pred, value = quick
     return const(REGISTER[e], value(e)), lambda acc, x: k.b.select(k.b.fcmp(pred, x, acc), x, acc)
 
 
-def reduce(k, op):
-    """Emit a reduction. A maximum (or minimum) of cheap f32 or f64 elements is first taken by plain comparisons, which skip
+def reduce(k, step):
+    """A reduction. Where the plan says `quick`, a maximum (or minimum) is first taken by plain comparisons, which skip
     NaN; where that finds no number it is done again, exactly: all elements may have been NaN."""
-    quick = quick_form(k, op)
+    op = step.op
     exact = identity_of(op)
-    slots = control.result_slots(k, op)
-    if quick:
+    slots = [out if out is not None else k.b.alloca(register_type(r), "slot") for out, r in zip(step.out, op.results)]
+    if step.quick:
         b = k.b
-        limit, combine = quick
+        limit, combine = quick_form(k, op)
         missed = b.alloca("i1", "missed")
         b.store(const("i1", False), missed, 1)
-        _reduce(k, op, slots, limit, combine, missed)
+        _Reduction(k, step, slots, limit, combine, missed).run()
         again, done = k.fn.new_block("again"), k.fn.new_block("found")
         b.cond_br(b.load("i1", missed, 1), again, done)
         b.enter(again)
-        _reduce(k, op, slots, exact)
+        _Reduction(k, step, slots, exact).run()
         b.br(done)
         b.place(done)
     else:
-        _reduce(k, op, slots, exact)
-    control.read_slots(k, op.results, slots)
+        _Reduction(k, step, slots, exact).run()
+    for r, slot in zip(op.results, slots):
+        if isinstance(slot, Val):
+            k.env[r] = k.b.load(register_type(r), slot, 8)
 
 
-#: operations whose polynomials hold many values at once
-HEAVY = {f"math.{name}" for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf")} | {"tt.extern_elementwise"}
+class _Reduction:
+    """One pass over the elements, into `results`: buffers and stack slots. `combine(acc, x)` stands in for the region; `missed` is set where a
+    result is still `start`; without a start the first elements are it."""
 
+    def __init__(self, k, step, results, start: Val | None, combine=None, missed: Val | None = None):
+        self.k, self.b, self.step, self.results, self.start, self.missed = k, k.b, step, results, start, missed
+        op = step.op
+        block = op.regions[0].block
+        self.op, self.axis = op, op.attrs["axis"]
+        self.dims = tuple(range(len(op.operands[0].type.shape)))
+        self.nest = k.nest(step.nest)
+        self.nest.times_of_chunks = step.times
+        self.chunks = step.chunks
+        self.types = [ir.vec(REGISTER[v.type.elem], self.nest.lanes) for v in op.operands]
+        self.slots = [[self.b.alloca(t, "acc") for t in self.types] for _ in range(self.chunks)]
+        self.started = self.b.alloca("i1", "started") if start is None else None
+        self.join = (lambda accs, vals: [combine(accs[0], vals[0])]) if combine else (
+            lambda accs, vals: region.inline(k, block, accs + vals))
 
-def is_heavy(k, visited) -> bool:
-    """Does one of these expressions' operations become a polynomial?"""
-    return any(v.op is not None and v.op.name in HEAVY and v not in k.buffers for v, _ in visited)
+    def run(self):
+        self.nest.run(self._body, self.chunks, self._before, self._after)
 
-
-def chunks_together(k, nest, sinks) -> int:
-    """Chunks of a reduction that run side by side: enough to hide the latency of an addition, as many as fit in registers."""
-    heavy = is_heavy(k, nest.explore(sinks))
-    nest.times_of_chunks = 1 if heavy else min(2, k.target.unroll)
-    return k.target.polynomials if heavy else 4
-
-
-def _reduce(k, op, results, start, combine=None, missed=None):
-    """Reduce into `results`: buffers and stack slots. `combine(acc, x)` stands in for the region; `missed` is set where a
-    result is still `start`."""
-    axis = op.attrs["axis"]
-    shape = op.operands[0].type.shape
-    block = op.regions[0].block
-    dims = tuple(range(len(shape)))
-    b = k.b
-    nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, inner=axis,
-                        lanes=None if region.vectorises(block) else 1, merge=True)
-    keeps = k.keeps
-    elems = [v.type.elem for v in op.operands]
-    over_lanes = nest.vdim == axis
-    count = len(op.operands)
-    unroll = chunks_together(k, nest, [(v, dims) for v in op.operands]) if start is not None else 1
-    lanes = nest.lanes
-    slots = [[b.alloca(ir.vec(REGISTER[e], lanes), "acc") for e in elems] for _ in range(unroll)]
-    started = b.alloca("i1", "started") if start is None else None
-    out_dims = tuple(d for d in dims if d != axis)
-    join = (lambda accs, vals: [combine(accs[0], vals[0])]) if combine else (
-        lambda accs, vals: region.inline(k, block, accs + vals))
-
-    def before(chunks):
-        for u in range(chunks):
-            if start is not None:
-                b.store(b.splat(start, lanes), slots[u][0], 8)
-        if start is None:
-            b.store(const("i1", False), started, 1)
-            for slot, e in zip(slots[0], elems):
-                b.store(Val(ir.vec(REGISTER[e], lanes), "zeroinitializer"), slot, 8)
-
-    def body(u):
-        k.write_keeps(nest, keeps, op)
-        vals = [b.splat(nest.at(v, dims), lanes) for v in op.operands]
-        k.stores_here = True
-        tys = [ir.vec(REGISTER[e], lanes) for e in elems]
-        if start is not None:
-            acc = b.load(tys[0], slots[u][0], 8)
-            b.store(join([acc], vals)[0], slots[u][0], 8)
+    def _before(self, chunks):
+        b = self.b
+        if self.start is None:
+            b.store(const("i1", False), self.started, 1)
+            for slot, t in zip(self.slots[0], self.types):
+                b.store(Val(t, "zeroinitializer"), slot, 8)
             return
-        accs = [b.load(t, s, 8) for t, s in zip(tys, slots[0])]
-        go = b.load("i1", started, 1)
+        for u in range(chunks):
+            b.store(b.splat(self.start, self.nest.lanes), self.slots[u][0], 8)
+
+    def _body(self, u):
+        b = self.b
+        self.k.write_keeps(self.nest, self.step.nest.keeps, reduces=True)
+        vals = [b.splat(self.nest.at(v, self.dims), self.nest.lanes) for v in self.op.operands]
+        self.k.stores_here = True
+        if self.start is not None:
+            acc = b.load(self.types[0], self.slots[u][0], 8)
+            b.store(self.join([acc], vals)[0], self.slots[u][0], 8)
+            return
+        accs = self._accumulators(0)
+        go = b.load("i1", self.started, 1)
         accs = [b.select(go, a, v) for a, v in zip(accs, vals)]
-        new = join(accs, vals)
-        for s, v, w in zip(slots[0], new, vals):
-            b.store(b.select(go, v, w), s, 8)
-        b.store(const("i1", True), started, 1)
+        new = self.join(accs, vals)
+        for slot, v, w in zip(self.slots[0], new, vals):
+            b.store(b.select(go, v, w), slot, 8)
+        b.store(const("i1", True), self.started, 1)
 
-    def after(chunks):
-        tys = [ir.vec(REGISTER[e], lanes) for e in elems]
-        if over_lanes or start is None:
-            accs = [b.load(t, s, 8) for t, s in zip(tys, slots[0])]
+    def _accumulators(self, u) -> list[Val]:
+        return [self.b.load(t, slot, 8) for t, slot in zip(self.types, self.slots[u])]
+
+    def _after(self, chunks):
+        over_lanes = self.nest.vdim == self.axis
+        if over_lanes or self.start is None:
+            accs = self._accumulators(0)
             for u in range(1, chunks if over_lanes else 1):
-                accs = join(accs, [b.load(t, s, 8) for t, s in zip(tys, slots[u])])
-            finals = [across_lanes(k, join, accs) if over_lanes else accs]
+                accs = self.join(accs, self._accumulators(u))
+            finals = [across_lanes(self.k, self.join, accs) if over_lanes else accs]
         else:
-            finals = [[b.load(tys[0], slots[u][0], 8)] for u in range(chunks)]
+            finals = [[self.b.load(self.types[0], self.slots[u][0], 8)] for u in range(chunks)]
         for u, final in enumerate(finals):
-            nest.u = u
-            for n in range(count):
-                if isinstance(results[n], Buffer):
-                    nest.store_buffer(results[n], out_dims, final[n])
-                else:
-                    b.store(final[n], results[n], 8)
-            if missed is not None:
-                none = b.fcmp("oeq", final[0], start)
-                if none.lanes > 1:
-                    none = b.call(f"llvm.vector.reduce.or.{ir.mangle(none.ty)}", "i1", [none])
-                b.store(b.or_(b.load("i1", missed, 1), none), missed, 1)
-        nest.u = 0
+            self.nest.u = u
+            self._store(final)
+        self.nest.u = 0
 
-    nest.run(nest.default_order, body, unroll, before, after)
+    def _store(self, final: list[Val]):
+        b = self.b
+        out_dims = tuple(d for d in self.dims if d != self.axis)
+        for result, v in zip(self.results, final):
+            if isinstance(result, Buffer):
+                access.store_buffer(self.nest, result, out_dims, v)
+            else:
+                b.store(v, result, 8)
+        if self.missed is not None:
+            none = b.fcmp("oeq", final[0], self.start)
+            if none.lanes > 1:
+                none = b.call(f"llvm.vector.reduce.or.{ir.mangle(none.ty)}", "i1", [none])
+            b.store(b.or_(b.load("i1", self.missed, 1), none), self.missed, 1)
 
 
 ROOTS = {"tt.reduce": reduce}

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.ir import const
-from ..nest import REGISTER
+from ...llvm.elements import REGISTER
+from .. import access
 from . import region
 
 
-def scan(k, op):
-    b, block = k.b, op.regions[0].block
-    axis, reverse = op.attrs["axis"], bool(op.attrs.get("reverse"))
-    shape = op.operands[0].type.shape
-    dims = tuple(range(len(shape)))
-    outs = [k.alloc(r.type.shape, r.type.elem) for r in op.results]
-    nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, inner=axis,
-                        lanes=None if region.vectorises(block) else 1, merge=True)
-    keeps = k.keeps
-    if reverse:
-        nest.reverse(axis)
+def scan(k, step):
+    b, op = k.b, step.op
+    block, axis, reverse = op.regions[0].block, op.attrs["axis"], bool(op.attrs.get("reverse"))
+    dims = tuple(range(len(op.operands[0].type.shape)))
+    nest = k.nest(step.nest)
     lanes = nest.lanes
     along = nest.vdim == axis and lanes > 1
     types = [ir.vec(REGISTER[v.type.elem], 1 if along else lanes) for v in op.operands]
@@ -36,7 +31,7 @@ def scan(k, op):
         b.store(const("i1", False), started, 1)
 
     def body(u):
-        k.write_keeps(nest, keeps, op)
+        k.write_keeps(nest, step.nest.keeps, reduces=True)
         vals = [b.splat(nest.at(v, dims), lanes) for v in op.operands]
         if along:
             vals = _prefixes(k, block, vals, lanes, reverse)
@@ -47,12 +42,10 @@ def scan(k, op):
         for slot, v in zip(slots, vals):
             b.store(b.extract(v, 0 if reverse else lanes - 1) if along else v, slot, 8)
         b.store(const("i1", True), started, 1)
-        for out, v in zip(outs, vals):
-            nest.store_buffer(out, dims, v)
+        for out, v in zip(step.out, vals):
+            access.store_buffer(nest, out, dims, v)
 
-    nest.run(nest.default_order, body, 1, before)
-    for r, out in zip(op.results, outs):
-        k.buffers[r] = out
+    nest.run(body, 1, before)
 
 
 def _prefixes(k, block, vals, lanes: int, reverse: bool):
@@ -71,34 +64,27 @@ def _prefixes(k, block, vals, lanes: int, reverse: bool):
     return vals
 
 
-def map_elementwise(k, op):
-    b, block = k.b, op.regions[0].block
-    pack = op.attrs.get("pack", 1)
-    shape = op.operands[0].type.shape
-    dims = tuple(range(len(shape)))
-    outs = [k.alloc(r.type.shape, r.type.elem) for r in op.results]
-    together = pack == 1 and region.vectorises(block)
-    nest = k.begin_nest(shape, [(v, dims) for v in op.operands], op=op, vdim=None if pack == 1 else len(shape) - 1,
-                        lanes=None if together else pack)
-    keeps = k.keeps
+def map_elementwise(k, step):
+    b, op = k.b, step.op
+    block, pack = op.regions[0].block, op.attrs.get("pack", 1)
+    dims = tuple(range(len(op.operands[0].type.shape)))
+    nest = k.nest(step.nest)
 
     def body(u):
-        k.write_keeps(nest, keeps, op)
+        k.write_keeps(nest, step.nest.keeps)
         vals = [b.splat(nest.at(v, dims), nest.lanes) for v in op.operands]
         if pack > 1:
             vals = [b.extract(v, j) for v in vals for j in range(pack)]
         results = region.inline(k, block, vals)
-        for n, out in enumerate(outs):
+        for n, out in enumerate(step.out):
             v = results[n]
             if pack > 1:
                 v = ir.Val(ir.vec(results[n * pack].ty, pack), "poison")
                 for j in range(pack):
                     v = b.insert(v, results[n * pack + j], j)
-            nest.store_buffer(out, dims, v)
+            access.store_buffer(nest, out, dims, v)
 
-    nest.run(nest.default_order, body)
-    for r, out in zip(op.results, outs):
-        k.buffers[r] = out
+    nest.run(body)
 
 
 ROOTS = {"tt.scan": scan, "tt.map_elementwise": map_elementwise}

@@ -1,0 +1,41 @@
+"""Debug information: which line of the user's Python each instruction comes from."""
+
+from __future__ import annotations
+
+from ..llvm import ir
+from ..ttir.types import Loc, Op
+
+
+class Lines:
+    """The debug metadata of one function, called `name`, of a kernel that begins at `loc`."""
+
+    def __init__(self, module: ir.Module, name: str, loc: Loc):
+        self._module, self._start = module, loc
+        f = module.add_meta(_file(loc.file))
+        unit = module.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", '
+                               'isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly)')
+        ty = module.add_meta("!DISubroutineType(types: !{})")
+        self.subprogram = module.add_meta(f'distinct !DISubprogram(name: "{name}", file: {f}, line: {loc.line}, type: {ty}, '
+                                          f"scopeLine: {loc.line}, spFlags: DISPFlagDefinition, unit: {unit})")
+        module.named["llvm.dbg.cu"] = [unit]
+        module.flags = [module.add_meta('!{i32 2, !"Dwarf Version", i32 4}'),
+                        module.add_meta('!{i32 2, !"Debug Info Version", i32 3}')]
+        self._scopes = {loc.file: self.subprogram}
+        self._known: dict[Loc, str] = {}
+
+    def of(self, op: Op | None) -> str:
+        """What stands behind an instruction of `op`; of the kernel where it is None."""
+        loc = op.loc if op is not None and op.loc.line else Loc(self._start.file, self._start.line)
+        if loc not in self._known:
+            if loc.file not in self._scopes:
+                f = self._module.add_meta(_file(loc.file))
+                self._scopes[loc.file] = self._module.add_meta(f"!DILexicalBlockFile(scope: {self.subprogram}, file: {f}, discriminator: 0)")
+            ref = self._module.add_meta(f"!DILocation(line: {loc.line}, column: 0, scope: {self._scopes[loc.file]})")
+            self._known[loc] = f", !dbg {ref}"
+        return self._known[loc]
+
+
+def _file(path: str) -> str:
+    directory, _, name = path.rpartition("/")
+    quote = lambda s: s.replace("\\", "\\5C").replace('"', "\\22")  # noqa: E731
+    return f'!DIFile(filename: "{quote(name or "unknown")}", directory: "{quote(directory)}")'

@@ -1,0 +1,123 @@
+"""A TTIR module -> LLVM IR text: read, planned, written."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass, field
+
+from ...base import CompileError
+from ..llvm.targets import Target
+from ..plan import planner
+from ..plan.lazy import Lazy
+from ..plan.records import Plan
+from ..ttir import types, unrolled
+from ..ttir.types import Module, Op
+from . import rules
+from .kernel import Kernel
+
+
+@dataclass
+class Lowered:
+    """What code generation yields: LLVM IR text, bytes of scratch per thread, and which pointer arguments were taken
+    not to overlap: (loaded, stored, whether equal addresses are fine because both use the same offsets)."""
+
+    text: str
+    scratch_bytes: int
+    disjoint: list[tuple[int, int, bool]] = field(default_factory=list)
+    #: (message, Python file:line) of each assertion: the function returns its number << 48 | program where it fails
+    asserts: list[tuple[str, str]] = field(default_factory=list)
+    #: the element types of the function's arguments
+    arguments: list[str] = field(default_factory=list)
+    #: ("grid", axis) or ("argument", place), and the most that it may be: beyond it, integers that are compared might wrap
+    most: list[tuple[str, int, int]] = field(default_factory=list)
+    #: vector operations of a program, roughly; 0 where a loop's length is not known
+    work: int = 0
+    plan: Plan | None = None
+
+
+class _Lowering:
+    """One kernel on its way; `stage` is asked where it stood when something breaks."""
+
+    def __init__(self, module: Module, target: Target, fp_fusion: bool, assume: bool):
+        types.expand_calls(module)
+        self.func, self.target, self.fp_fusion, self.assume = module.kernel, target, fp_fusion, assume
+        unrolled.mend(self.func)
+        self.lazy = Lazy(rules.ELEMENTWISE, rules.LANES)
+        self.at: Op | None = None
+
+    def error(self, op: Op | None, message: str) -> CompileError:
+        where = f" at {op.loc}" if op is not None else ""
+        what = f"{op.name}: " if op is not None else ""
+        return CompileError(f"triton-cpu cannot compile kernel {self.func.name}{where} (target {self.target.name}): {what}{message}")
+
+    def run(self) -> Lowered:
+        plan = planner.plan(self.func, self.target, self.lazy, rules.SCALARS, self._noting, self.error, self.assume)
+        kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion)
+        self.kernel = kernel
+        text = kernel.write()
+        work = 0 if plan.work is None else max(1, plan.work // self.target.lanes(32))
+        most = [(*key, n) for key, n in sorted(plan.most.items()) if n < self._largest(*key)]
+        pairs = [(i, j, same) for (i, j), same in sorted(plan.disjoint.items())]
+        return Lowered(text, plan.scratch, pairs, kernel.asserts, [a.type.elem for a in self.func.args], most, work, plan)
+
+    def _noting(self, op: Op):
+        self.at = op
+
+    def _largest(self, kind: str, place: int) -> int:
+        """The most that a grid or an argument can be at all."""
+        bits = 32 if kind == "grid" else int(self.func.args[place].type.elem[1:])
+        return (1 << (bits - 1)) - 1
+
+
+def lower_module(module: Module, target: Target, *, fp_fusion: bool = True, assume: bool = True) -> Lowered:
+    """Compile a TTIR module's kernel to LLVM IR for `target`. Raises `CompileError`, and nothing else."""
+    try:
+        return _lower(module, target, fp_fusion, assume)
+    except RecursionError:
+        # Expressions are walked by recursion, and an unrolled loop makes one as deep as it is long.
+        return _with_deep_stack(lambda: _lower(module, target, fp_fusion, assume))
+
+
+def _lower(module: Module, target: Target, fp_fusion: bool, assume: bool) -> Lowered:
+    lowering = _Lowering(module, target, fp_fusion, assume)
+    try:
+        return lowering.run()
+    except (CompileError, RecursionError):
+        raise
+    except Exception as e:
+        kernel = getattr(lowering, "kernel", None)
+        raise lowering.error(kernel.current_op if kernel else lowering.at, f"this is a bug in triport ({type(e).__name__}: {e}); please report it with "
+                             "the kernel") from e
+
+
+_deep = threading.Lock()
+
+
+def _with_deep_stack(fn):
+    """`fn()` on a thread with a stack for 100,000 frames."""
+    found = []
+
+    def run():
+        try:
+            found.append((fn(), None))
+        except RecursionError:
+            found.append((None, CompileError("triton-cpu: the kernel's expressions are nested over 10,000 operations deep; "
+                                             "unroll less (tl.static_range, tl.range(loop_unroll_factor=...))")))
+        except BaseException as e:
+            found.append((None, e))
+
+    with _deep:
+        limit, size = sys.getrecursionlimit(), threading.stack_size(512 << 20)
+        try:
+            sys.setrecursionlimit(max(limit, 100_000))
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        finally:
+            threading.stack_size(size)
+            sys.setrecursionlimit(limit)
+    result, error = found[0]
+    if error is not None:
+        raise error
+    return result

@@ -1,0 +1,136 @@
+"""Tensors put into memory: one by one, and roots that go row by row."""
+
+from __future__ import annotations
+
+from ...llvm import ir
+from ...llvm.elements import REGISTER
+from ...llvm.ir import Val, const
+from ...plan.records import Fill, Rows, Stage
+from .. import access
+from ..element import convert
+from . import reduce, region
+from .memory import store_lanes
+
+
+def converted(b, v: Val, source: str, to: str) -> Val:
+    """`v`, of TTIR's element type `source`, as another type's."""
+    if source == to:
+        return v
+    if to[0] == "i":
+        return b.cast("sext", v, REGISTER[to])
+    return convert.float_to_float(b, v, source, to)
+
+
+def fill(k, step: Fill):
+    """Write a tensor's elements into a buffer."""
+    b, v, buf = k.b, step.value, step.buffer
+    dims = tuple(range(len(v.type.shape)))
+    nest = k.nest(step.nest)
+
+    def element():
+        return converted(b, nest.at(v, dims), v.type.elem, buf.elem)
+
+    def one(u):
+        access.store_buffer(nest, buf, dims, element())
+
+    def pair(u):
+        (inner, _), = step.nest.steps.items()
+        n = nest.lanes
+        low, high = (b.splat(x, n) for x in (element(), nest.next_along(inner, element)))
+        both = b.shuffle(low, high, [x // 2 + n * (x % 2) for x in range(2 * n)])
+        b.store(both, access.buffer_address(nest, buf, dims)[0], ir.bits_of(both.elem) // 8)
+
+    nest.run(pair if step.pairs else one, step.unroll)
+
+
+# --- row by row ------------------------------------------------------------------------------------------------------
+
+
+def rows(k, step: Rows):
+    """A group of roots in one loop over rows. That loop may be emitted twice (rows inside a mask, rows outside)."""
+    nest = k.nest(step.nest)
+    k.b.dbg = k.debug_loc(step.stages[0].op)
+    slots = [k.b.alloca(REGISTER[stage.op.result.type.elem], "row") if stage.op.results else None for stage in step.stages]
+
+    def row():
+        for stage, slot in zip(step.stages, slots):
+            nest.new_section()
+            k.current_op = stage.op
+            k.b.dbg = k.debug_loc(stage.op)
+            nest.finds(stage.reads)
+            if slot is None:
+                _store_row(k, nest, stage)
+            else:
+                _reduce_row(k, nest, stage, slot)
+            k.stores_here = True
+
+    nest.run_rows(row)
+
+
+def _store_row(k, nest, stage: Stage):
+    ptr, val = stage.op.operands[:2]
+    mask = stage.op.operands[2] if len(stage.op.operands) > 2 else None
+
+    def body(u):
+        k.write_keeps(nest, stage.keeps)
+        m = nest.at(mask, (0, 1)) if mask else const("i1", True)
+        if m.const is not None and not m.const:
+            return
+        store_lanes(nest, ptr, (0, 1), nest.at(val, (0, 1)), m)
+
+    nest.times = stage.times
+    nest.inner(body)
+
+
+def _reduce_row(k, nest, stage: Stage, slot: Val):
+    b, result = k.b, stage.op.result
+    elem = REGISTER[result.type.elem]
+    exact = reduce.identity_of(stage.op)
+    if stage.quick:
+        limit, combine = reduce.quick_form(k, stage.op)
+        final = _row(k, nest, stage, limit, combine)
+        b.store(final, slot, 8)
+        again, done = k.fn.new_block("again"), k.fn.new_block("found")
+        b.cond_br(b.fcmp("oeq", final, limit), again, done)
+        b.enter(again)
+        b.store(_row(k, nest, stage, exact, None), slot, 8)
+        b.br(done)
+        b.place(done)
+    else:
+        b.store(_row(k, nest, stage, exact, None), slot, 8)
+    value = b.load(elem, slot, 8)
+    nest.memos[1][(result, (0,), 0)] = value
+    if stage.out is not None:
+        access.store_buffer(nest, stage.out, (0,), value)
+
+
+def _row(k, nest, stage: Stage, start: Val, combine) -> Val:
+    """One row's reduction: the joined scalar."""
+    b, op = k.b, stage.op
+    block = op.regions[0].block
+    ty = ir.vec(start.ty, nest.lanes)
+    slots = [b.alloca(ty, "acc") for _ in range(stage.chunks)]
+    join = (lambda a, v: [combine(a[0], v[0])]) if combine else (lambda a, v: region.inline(k, block, a + v))
+    found = []
+
+    def before(chunks):
+        for s in slots[:chunks]:
+            b.store(b.splat(start, nest.lanes), s, 8)
+
+    def body(u):
+        k.write_keeps(nest, stage.keeps, reduces=True)
+        v = b.splat(nest.at(op.operands[0], (0, 1)), nest.lanes)
+        b.store(join([b.load(ty, slots[u], 8)], [v])[0], slots[u], 8)
+
+    def after(chunks):
+        accs = [b.load(ty, slots[0], 8)]
+        for s in slots[1:chunks]:
+            accs = join(accs, [b.load(ty, s, 8)])
+        found.append(reduce.across_lanes(k, join, accs)[0])
+
+    nest.times, nest.times_of_chunks = 1, stage.times_of_chunks
+    nest.inner(body, stage.chunks, before, after)
+    return found[-1]
+
+
+STEPS = {Fill: fill, Rows: rows}

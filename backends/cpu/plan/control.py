@@ -1,0 +1,336 @@
+"""Control flow: loops, branches, calls, and the assignment of values that a loop carries.
+
+Carried tensors live in scratch buffers, except pointers and offsets that only advance by a fixed step: those are `initial + trips x step`.
+What is put into scratch inside a region of values from outside is forgotten behind it: it is there only where control came this way.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..ttir.types import Op, Value
+from . import keeping
+from .facts import walk
+from .memory_order import before_region
+from .records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Induction, Jump, Return, Slot, Trips, While
+from .schedule import Schedule
+from .space import Space
+
+REGION_RETURNS = ("tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return")
+#: operations that change memory
+WRITES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.atomic_load", "tt.atomic_store", "tt.atomic_poll"}
+
+
+@dataclass
+class Frame:
+    """The function being walked: where its blocks' arguments are, and (slot, key) of each thing that it returns."""
+
+    region: object
+    slots: list[tuple[object, Slot]]
+    args: dict[Value, Slot] = field(default_factory=dict)
+
+
+# --- scopes ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def captured(s: Schedule):
+    """The steps that are made within, as a list of their own."""
+    outer, s.steps = s.steps, []
+    try:
+        yield s.steps
+    finally:
+        s.steps = outer
+
+
+def forget_foreign(s: Schedule, before: set[Value], blocks):
+    """Take out of memory what came since `before` and is not a value of `blocks`."""
+    for v in s.buffers.keys() - before:
+        if (v.op.block if v.op is not None else v.block) not in blocks:
+            del s.buffers[v]
+
+
+def _region(s: Schedule, region, fn) -> tuple:
+    """The steps of `fn()` inside a nested region."""
+    before, pending = set(s.buffers), list(s.pending_loads)
+    with captured(s) as steps:
+        fn()
+    inner = {o for o in walk(region)}
+    forget_foreign(s, before, {*region.blocks, *(o.block for o in inner)})
+    s.pending_loads = [x for x in s.pending_loads if x not in inner or x in pending]
+    return tuple(steps)
+
+
+# --- slots -----------------------------------------------------------------------------------------------------------
+
+
+def _slot(s: Schedule, v: Value) -> Slot:
+    return s.alloc(v.type.shape, v.type.elem) if v.type.is_tensor else None
+
+
+def _read(s: Schedule, values, slots):
+    """From here on `values` are what `slots` hold."""
+    for v, slot in zip(values, slots):
+        if isinstance(slot, Buffer):
+            s.buffers[v] = slot
+        elif not v.type.is_tensor:
+            s.computed.add(v)
+
+
+def assign(s: Schedule, pairs: list[tuple[object, Slot, Value]]):
+    """Give slots (key, slot) the values of a yield, all at once: every value is computed from what the slots hold before."""
+    scalars = tuple((key, v) for key, slot, v in pairs if slot is None)
+    tensors = [(buf, v, keeping.reads(s, v)) for _, buf, v in pairs if isinstance(buf, Buffer) and not _holds(s, buf, v)]
+    staged, direct = [], []
+    for n, (buf, v, own) in enumerate(tensors):
+        # Slots are told apart by their place, not by what they are given: two of them may be given one value.
+        others = any(buf.base in theirs for m, (_, _, theirs) in enumerate(tensors) if m != n)
+        if others or not own.get(buf.base, True):
+            staged.append((buf, v))
+        else:
+            direct.append((buf, v))
+    copies = []
+    for buf, v in staged:
+        temporary = s.alloc(buf.shape, buf.elem)
+        s.fill(temporary, v, why="carried on, by way of a copy: others read the place that it goes to")
+        copies.append(Copy(s.op, buf, temporary))
+    for buf, v in direct:
+        s.fill(buf, v, why="carried on")
+    for step in copies:
+        s.add(step)
+    if scalars:
+        s.add(Assign(s.op, scalars))
+
+
+def _holds(s: Schedule, buf: Buffer, v: Value) -> bool:
+    held = s.buffers.get(v)
+    return held is not None and held.place == buf.place and held.strides == buf.strides
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+
+def function(s: Schedule, region, slots) -> Body:
+    """The blocks of a function, which returns into `slots`."""
+    outer, s.frame = s.frame, Frame(region, slots)
+    for block in region.blocks[1:]:
+        for arg in block.args:
+            s.frame.args[arg] = _slot(s, arg)
+    blocks = []
+    for n, block in enumerate(region.blocks):
+        before = set(s.buffers)
+        with captured(s) as steps:
+            if n:
+                _read(s, block.args, [s.frame.args[arg] for arg in block.args])
+            s.run(block)
+        blocks.append((block, tuple(steps)))
+        # What this block put into scratch of other blocks' values is there on this path only.
+        forget_foreign(s, before, {block, *(o.block for o in walk(region, block))})
+    s.frame = outer
+    return Body(region, tuple(blocks))
+
+
+def scalar_region(s: Schedule, region):
+    """The steps (of one block) or the body (of several) of a region of scalars."""
+    if region in s.regions:
+        return
+    s.computed.update(region.block.args)
+    if len(region.blocks) == 1:
+        with captured(s) as steps:
+            s.run(region.block)
+        s.regions[region] = tuple(steps)
+    else:
+        results = next(o for o in walk(region) if o.name in REGION_RETURNS).operands
+        s.regions[region] = function(s, region, [((region, n), None) for n in range(len(results))])
+
+
+def region_return(s: Schedule, op: Op):
+    """The end of a combine region. Where the region is one block, its operation reads the operands."""
+    if s.frame is not None and s.frame.region is op.block.region:
+        ret(s, op)
+
+
+def ret(s: Schedule, op: Op):
+    if op.operands:
+        assign(s, [(key, slot, v) for (key, slot), v in zip(s.frame.slots, op.operands)])
+    s.add(Return(op))
+
+
+def call(s: Schedule, op: Op):
+    before_region(s, op, WRITES)
+    slots = [(r, _slot(s, r)) for r in op.results]
+    body = []
+    _region(s, op.regions[0], lambda: body.append(function(s, op.regions[0], slots)))
+    s.add(Call(op, body[0]))
+    _read(s, op.results, [slot for _, slot in slots])
+
+
+def branch(s: Schedule, op: Op):
+    _settle(s, op)
+    label, values = op.successors[0]
+    _to(s, label, values)
+    s.add(Jump(op, label))
+
+
+def cond_branch(s: Schedule, op: Op):
+    _settle(s, op)
+    edges = []
+    for label, values in op.successors:
+        before = set(s.buffers)
+        with captured(s) as steps:
+            _to(s, label, values)
+        forget_foreign(s, before, set())
+        edges.append((label, tuple(steps)))
+    s.add(Branch(op, op.operands[0], tuple(edges)))
+
+
+def _settle(s: Schedule, op: Op):
+    """Before control goes on to other blocks: loads of this one that they use happen now."""
+    for load in s.pending_loads:
+        v = load.result
+        if v not in s.buffers and any(o.block is not op.block for o in s.facts.consumers(v) - s.executed):
+            s.materialise(v, why="other blocks read it")
+
+
+def _to(s: Schedule, label: str, values):
+    block = next(b for b in s.frame.region.blocks if b.label == label)
+    assign(s, [(arg, s.frame.args[arg], v) for arg, v in zip(block.args, values)])
+
+
+# --- loops and branches ----------------------------------------------------------------------------------------------
+
+
+def for_loop(s: Schedule, op: Op):
+    region = op.regions[0]
+    args, yielded, inits = region.block.args[1:], region.block.ops[-1], op.operands[3:]
+    before_region(s, op, WRITES)
+    s.loops += 1
+    number = s.loops
+    slots: list[Slot] = []
+    for arg, init, y, res in zip(args, inits, yielded.operands, op.results):
+        moved = induction_step(op, arg, y) if arg.type.is_tensor else None
+        if not arg.type.is_tensor:
+            slots.append(None)
+        elif moved is not None:
+            slots.append(_induction(s, arg, init, moved, res, number))
+        else:
+            buf = s.alloc(arg.type.shape, arg.type.elem)
+            s.fill(buf, init, why="carried by the loop")
+            slots.append(buf)
+    s.computed.add(region.block.args[0])
+    s.inductions.update((arg, slot) for arg, slot in zip(args, slots) if isinstance(slot, Induction))
+    _read(s, args, slots)
+
+    def inside():
+        s.run(region.block)
+        assign(s, [(arg, slot, y) for arg, slot, y in zip(args, slots, yielded.operands)])
+
+    body = _region(s, region, inside)
+    s.add(For(op, number, tuple(slots), body))
+    for res, slot in zip(op.results, slots):
+        if isinstance(slot, Induction):
+            s.inductions[res] = Induction(slot.init, slot.step, slot.count._replace(after=True))
+    _read(s, op.results, slots)
+
+
+def _induction(s: Schedule, arg: Value, init: Value, moved, res: Value, number: int) -> Induction:
+    step, times = moved
+    if arg.type.elem == "ptr":
+        s.carried[arg] = init
+        s.carried[res] = init
+    # Read in the loop and after it, when memory may hold something else: loads happen now, and scratch is kept.
+    probe = Space(s.known, arg.type.shape)
+    sinks = [(init, probe.identity), (step, probe.identity)]
+    while (load := next((v for v, _ in probe.explore(sinks) if v.op is not None and v.op.name == "tt.load" and v not in s.buffers), None)) is not None:
+        s.materialise(load, why="the loop's addresses are made of it")
+    s.buffers.pinned.update(v for v, _ in probe.explore(sinks))
+    return Induction(init, step, Trips(number, times, False))
+
+
+def induction_step(loop: Op, arg: Value, y: Value):
+    """(the loop-invariant tensor that `arg` grows by in each trip, how many times), or None."""
+    if arg.type.elem not in ("ptr", "i32", "i64"):
+        return None
+    step, times = None, 0
+    while y is not arg:  # an unrolled loop takes its step several times
+        op = y.op
+        if op is None or op.name not in ("tt.addptr", "arith.addi") or op.block is not loop.regions[0].block:
+            return None
+        y, by = op.operands
+        if times and by is not step:
+            if op.name != "arith.addi" or y is not step:
+                return None
+            y, by = by, y
+        elif not times and op.name == "arith.addi" and by is arg:
+            y, by = by, y
+        step, times = by, times + 1
+    if not times or not _is_invariant(loop, step):
+        return None
+    return step, times
+
+
+def _is_invariant(loop: Op, step: Value) -> bool:
+    inside = {o for r in loop.regions for o in walk(r)}
+    stack, seen = [step], set()
+    while stack:
+        v = stack.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.op is None:
+            if v.block is not None and v.block.region is not None and v.block.region.op is loop:
+                return False
+        elif v.op in inside:
+            if v.op.name not in ("tt.splat", "tt.broadcast", "tt.expand_dims", "arith.constant"):
+                return False
+            stack.extend(v.op.operands)
+    return True
+
+
+def if_op(s: Schedule, op: Op):
+    before_region(s, op, WRITES)
+    slots = [_slot(s, r) for r in op.results]
+    branches = []
+    for region in op.regions:
+
+        def inside(region=region):
+            s.run(region.block)
+            if slots:  # without results a branch may be empty: it has no terminator then
+                assign(s, list(zip(op.results, slots, region.block.ops[-1].operands)))
+
+        branches.append(_region(s, region, inside))
+    s.add(If(op, tuple(slots), tuple(branches)))
+    _read(s, op.results, slots)
+
+
+def while_loop(s: Schedule, op: Op):
+    before, after = op.regions
+    before_region(s, op, WRITES)
+    ins = [_slot(s, v) for v in before.block.args]
+    outs = [_slot(s, r) for r in op.results]
+    with captured(s) as entry:
+        assign(s, list(zip(before.block.args, ins, op.operands)))
+    _read(s, before.block.args, ins)
+
+    def test():
+        s.run(before.block)
+        assign(s, list(zip(op.results, outs, before.block.ops[-1].operands[1:])))
+
+    test = _region(s, before, test)
+    _read(s, after.block.args, outs)
+
+    def inside():
+        s.run(after.block)
+        assign(s, list(zip(before.block.args, ins, after.block.ops[-1].operands)))
+
+    s.add(While(op, tuple(entry), test, _region(s, after, inside)))
+    _read(s, op.results, outs)
+
+
+def nothing(s: Schedule, op: Op):
+    """Terminators of regions: their region's operation reads them."""
+
+
+CONTROL = {"tt.return": ret, "tt.call": call, "cf.br": branch, "cf.cond_br": cond_branch, "scf.for": for_loop, "scf.if": if_op,
+           "scf.while": while_loop, "scf.yield": nothing, "scf.condition": nothing, **dict.fromkeys(REGION_RETURNS, region_return)}

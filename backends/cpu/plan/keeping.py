@@ -1,0 +1,95 @@
+"""What is worth keeping in memory, and what has to be there first. Pure questions about a schedule's state."""
+
+from __future__ import annotations
+
+from ..ttir.types import Op, Value
+from .facts import KEEP_ABOVE
+from .lazy import DIMS, renamed
+from .space import Space
+
+
+def keepable(s, v: Value) -> bool:
+    """Dear enough that reading it back from scratch beats computing it again."""
+    cost, e = s.facts.cost(v), v.type.elem
+    if e == "i1":
+        return cost > 24
+    if e == "ptr" or e[0] == "i":
+        if cost < 12:
+            return False
+        probe = Space(s.known, v.type.shape)
+        return e != "ptr" and bool(probe.affine(v, probe.identity).opaque)
+    return cost > KEEP_ABOVE
+
+
+def worth_keeping(s, v: Value, op: Op) -> bool:
+    """Do roots behind `op` want `v`, which its nest computes?"""
+    if v in s.buffers or v.op is None or not s.lazy(v.op) or not keepable(s, v):
+        return False
+    if v.op.block is not s.block:
+        return False
+    return bool(s.facts.consumers(v) - s.executed - {op})
+
+
+def first_to_materialise(s, space: Space, visited, order) -> Value | None:
+    """The value that must be in memory before a nest begins: what no renaming of indices reaches, and what is dear and would be computed again
+    for indices that it does not depend on. Users first."""
+    depth = {d: n for n, d in enumerate(order)}
+    for v, dims in reversed(visited):
+        if v in s.buffers or v.op is None or not s.lazy(v.op):
+            continue
+        if v.op.name in DIMS and renamed(v.op, dims) is None:
+            return v
+        if not keepable(s, v):
+            continue
+        deepest = max((depth[d] for d in dims if d >= 0), default=-1)
+        again = 1
+        for d in order[:deepest + 1]:
+            if d not in dims:
+                again *= space.shape[d]
+        if again > 1:
+            return v
+    return None
+
+
+def reads_identically(s, op: Op, value: Value) -> bool:
+    """Does `op` read the value's element k only for its own element k?"""
+    if not op.operands[0].type.is_tensor:
+        return False
+    shape = op.operands[0].type.shape
+    space = Space(s.known, shape)
+    visited = space.explore([(o, space.identity) for o in op.operands if o.type.is_tensor])
+    found = [dims == space.identity and v.type.shape == shape for v, dims in visited if v is value]
+    return bool(found) and all(found)  # what is not found is read behind a change of shape that no index follows
+
+
+def unread(s, shape, v: Value, done: set[Op]) -> tuple[Value, ...] | None:
+    """The masks behind which nobody reads `v`, kept by a nest over `shape`, any more once `done` are carried out; None where somebody may
+    read all of it."""
+    masks = []
+    for later in sorted(s.facts.consumers(v) - done, key=s.position):
+        if later.name != "tt.store" or len(later.operands) < 3 or later.operands[0].type.shape != shape:
+            return None
+        if not reads_identically(s, later, v):
+            return None
+        masks.append(later.operands[2])
+    return tuple(masks)
+
+
+def reads(s, v: Value) -> dict[int | None, bool]:
+    """The pieces of scratch that computing `v` reads: their offset -> whether element k is read only for element k. A piece may be
+    read through views of it (halves of a split, an axis walked backwards, another shape), whose elements are other ones."""
+    out: dict[int | None, bool] = {}
+    stack = [(v, True)]
+    seen = set()
+    while stack:
+        root, alike = stack.pop()
+        space = Space(s.known, root.type.shape)
+        for w, dims in space.explore([(root, space.identity)]):
+            buf = s.buffers.get(w)
+            if buf is not None:
+                same = alike and dims == space.identity and w.type.shape == v.type.shape and buf.is_row_major
+                out[buf.base] = out.get(buf.base, True) and same
+            elif w.op is not None and w.op.name in DIMS and renamed(w.op, dims) is None and w not in seen:
+                seen.add(w)  # a change of shape that no index follows: its elements go through memory
+                stack.append((w.op.operands[0], False))
+    return out

@@ -1,0 +1,135 @@
+"""In which order a nest walks its index space: which dimensions become one, which is the vector dimension, how many lanes, how often unrolled.
+
+Pure functions of what is visited and what is known.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..llvm.targets import Target
+from ..ttir.types import Value
+from .records import Buffer
+from .space import Known, Space
+
+#: operations whose polynomials hold many values at once
+HEAVY = {f"math.{name}" for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf")} | {"tt.extern_elementwise"}
+#: lazy operations that evaluate indices themselves
+_INDICES = ("tt.make_range", "tt.join", "tt.load")
+
+
+def merged(known: Known, visited, shape, inner: int | None, into: Buffer | None) -> tuple[int, ...]:
+    """`shape` with each run of dimensions that all of `visited` walks as one put into the run's last dimension. Sorting
+    works on [2, 2, ..., 2]: ten nested loops of two trips would be a bad way through it."""
+    n = len(shape)
+    if n < 3:
+        return shape
+    together = [shape[d] > 1 and shape[d + 1] > 1 for d in range(n - 1)] + [False]
+    if inner is not None:
+        _apart(together, inner)
+    if into is not None:
+        if into.panel:
+            return shape
+        _walks_as_one(together, into, tuple(range(n)), shape)
+    for v, dims in visited:
+        buf = known.buffers.get(v)
+        if v in known.inductions or v.type.elem == "ptr" or (buf is None and v.op is None) or (buf and buf.panel):
+            return shape
+        if buf is not None:
+            _walks_as_one(together, buf, dims, shape)
+        elif v.op.name in _INDICES:
+            for d in dims:
+                if d >= 0:
+                    _apart(together, d)
+    out, run = [], 1
+    for d in range(n):
+        run *= shape[d]
+        out.append(1 if together[d] else run)
+        if not together[d]:
+            run = 1
+    return tuple(out)
+
+
+def _apart(together: list[bool], d: int):
+    """Dimension `d` is joined to neither neighbour."""
+    together[d] = False
+    if d:
+        together[d - 1] = False
+
+
+def _walks_as_one(together: list[bool], buf: Buffer, dims, shape):
+    """What of `together` a buffer's strides allow."""
+    axis = {d: a for a, d in enumerate(dims)}
+    for d in range(len(shape) - 1):
+        x, y = axis.get(d), axis.get(d + 1)
+        if together[d] and (x, y) != (None, None) and (
+                x is None or y is None or (buf.shape[x], buf.shape[y]) != (shape[d], shape[d + 1])
+                or buf.strides[x] != buf.strides[y] * shape[d + 1]):
+            together[d] = False
+
+
+def vector_dimension(space: Space, visited, target: Target) -> int:
+    """The dimension with the most unit-stride accesses; the last one that is not 1 otherwise."""
+    shape = space.shape
+    if not shape:
+        return 0
+    votes = {d: 0.0 for d, n in enumerate(shape) if n > 1}
+    if not votes:
+        return len(shape) - 1
+    votes[max(votes)] += 0.01
+    volume = math.prod(shape)
+    for v, dims in visited:
+        # What is read once for a whole row or column matters as little as it is read.
+        weight = 1.0 / volume
+        for d in set(dims):
+            weight *= shape[d] if d >= 0 else 1
+        buf = space.known.buffers.get(v)
+        if buf is not None:
+            for axis, d in enumerate(dims):
+                if d in votes and buf.strides[axis] == 1:
+                    votes[d] += weight
+        elif v.type.elem == "ptr" and any(u.name in ("tt.load", "tt.store") for u in v.uses):
+            for d, p in space.affine(v, dims).coef.items():
+                if d in votes and p == {(): 1}:
+                    votes[d] += weight * len(v.uses)
+    # A dimension too short for a vector is a last resort.
+    width = target.lanes(32)
+    return max(votes, key=lambda d: (min(shape[d], width), votes[d], d)) if \
+        all(n < width for n in shape) else max((d for d in votes if shape[d] >= width), key=lambda d: (votes[d], d))
+
+
+def lane_bits(visited) -> int:
+    """The element width that lanes are counted by: the widest float, at least 32 where 32-bit data is in play."""
+    bits = 8
+    for v, _ in visited:
+        e = v.type.elem
+        if e == "f64":
+            return 64
+        if e in ("f32", "bf16") or (e == "i32" and v.op is not None):
+            bits = max(bits, 32)
+        elif e in ("f16", "i16"):
+            bits = max(bits, 16)
+        elif e == "i64":
+            bits = max(bits, 32)
+    return bits
+
+
+def is_heavy(known: Known, visited) -> bool:
+    """Does one of these expressions' operations become a polynomial?"""
+    return any(v.op is not None and v.op.name in HEAVY and v not in known.buffers for v, _ in visited)
+
+
+def times_unrolled(known: Known, visited, target: Target) -> int:
+    """How often a loop over these expressions is unrolled: as often as its target has registers for. LLVM unrolls nothing by
+    itself: it does so where registers are short, too."""
+    work: set[Value] = {v for v, _ in visited if v.op is not None and v not in known.buffers and v.type.elem[0] in "fb"
+                        and v.op.name.startswith(("arith.", "math.", "tt.extern"))}
+    heavy = len(work) > 4 or is_heavy(known, visited)
+    return min(target.unroll, target.polynomials) if heavy else target.unroll
+
+
+def chunks_together(known: Known, visited, target: Target) -> tuple[int, int]:
+    """(chunks of a reduction that run side by side, how often a loop over them is unrolled): enough to hide the latency of an addition, as many as
+    fit in registers."""
+    heavy = is_heavy(known, visited)
+    return (target.polynomials, 1) if heavy else (4, min(2, target.unroll))

@@ -1,0 +1,68 @@
+"""A kernel's plan: every operation carried out in program order, by the rules of roots, products and control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..llvm.targets import Target
+from ..ttir.types import Func, Op
+from . import control, facts, rows
+from .control import CONTROL, scalar_region
+from .lazy import Lazy
+from .product import DEFERRED, PRODUCTS
+from .records import Plan, Scalar
+from .roots import ROOTS
+from .schedule import Schedule
+
+RULES = {**ROOTS, **PRODUCTS, **CONTROL}
+#: roots whose regions run on elements one by one where they cannot run on all lanes at once
+_COMBINE = ("tt.reduce", "tt.scan", "tt.map_elementwise")
+
+
+def plan(func: Func, target: Target, lazy: Lazy, scalars, noting: Callable, refuse: Callable, assume: bool = True) -> Plan:
+    """What is decided about a kernel for a target. lazy: its lazy operations; scalars: names of operations that are carried out on scalars
+    where they stand; noting: told of each operation before it is planned; refuse: (operation, sentence) -> the error to raise."""
+
+    def operation(s: Schedule, op: Op):
+        noting(op)
+        _operation(s, op)
+
+    s = Schedule(func, target, lazy, assume, refuse, operation)
+    s.scalars = scalars
+    body = control.function(s, func.body, [])
+    return Plan((body,), s.regions, tuple(s.places), s.layout.size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes)
+
+
+def _operation(s: Schedule, op: Op):
+    s.op = op
+    if op in s.partners:
+        s.exchange(op)
+    elif s.lazy(op):
+        if op.name == "tt.load":
+            s.pending_loads.append(op)
+        elif op.name == "arith.constant" and isinstance(op.attrs["value"], list):
+            s.buffers[op.result] = s.table(op.result)
+    elif op not in s.fused:
+        _root(s, op)
+
+
+def _root(s: Schedule, op: Op):
+    group = rows.find(s, op) if op.name == "tt.reduce" else None
+    if group is not None:
+        if group.why:
+            s.notes[op] = group.why
+        if len(group.roots) > 1:
+            rows.plan(s, group)
+            return
+    rule = RULES.get(op.name)
+    if op.name in _COMBINE and not s.lazy.vectorises(op.regions[0].block):
+        scalar_region(s, op.regions[0])
+    if rule is not None:
+        if rule(s, op) is DEFERRED:
+            return
+    elif op.name in s.scalars:
+        s.add(Scalar(op))
+        s.computed.update(op.results)
+    else:
+        raise s.refuse(op, "this operation is not covered yet; `backends/cpu/emit/rules.py` lists what is")
+    s.executed.add(op)

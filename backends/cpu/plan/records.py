@@ -1,0 +1,359 @@
+"""What a plan is made of: immutable records, which the scheduler makes, `show` prints and the emitter follows.
+
+Values and operations are TTIR's; a record holds no LLVM IR and no reference to who made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..ttir.types import Op, Value
+from . import ranges
+from .facts import Poly
+
+# --- scratch ---------------------------------------------------------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """A place in a thread's scratch block, `offset` bytes from its start."""
+
+    offset: int
+
+
+class Part(NamedTuple):
+    """A place `offset` bytes behind another one."""
+
+    place: int
+    offset: int
+
+
+class Constant(NamedTuple):
+    """A place in the program itself, where a constant tensor's elements are laid down."""
+
+    elem: str
+    values: tuple
+
+
+Place = Piece | Part | Constant
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor in memory: it starts at the plan's place number `place`; element strides per dimension. `panel` = (dimension, width, pitch) stores
+    that dimension in panels of `width`, each panel contiguous, `pitch` elements from one to the next (the packed operand of a matrix product).
+    `base`: the offset in scratch of the piece that it is part of, None for what is not in scratch."""
+
+    place: int
+    elem: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    panel: tuple[int, int, int] | None = None
+    base: int | None = None
+
+    def reshaped(self, shape) -> Buffer:
+        """The same elements in row-major order under another shape."""
+        return Buffer(self.place, self.elem, tuple(shape), row_major(shape), base=self.base)
+
+    @property
+    def is_row_major(self) -> bool:
+        return self.panel is None and self.strides == row_major(self.shape)
+
+
+def row_major(shape) -> tuple[int, ...]:
+    """The strides of `shape` in row-major order, in elements."""
+    strides, n = [], 1
+    for d in reversed(shape):
+        strides.append(n)
+        n *= d
+    return tuple(reversed(strides))
+
+
+# --- what loops carry ------------------------------------------------------------------------------------------------
+
+
+class Trips(NamedTuple):
+    """A number that is known where the kernel runs: the trips that a loop has made, times `times`; `after`: all that it made."""
+
+    loop: int
+    times: int
+    after: bool
+
+
+class Induction(NamedTuple):
+    """A tensor carried by a loop that only moves by the same step: initial + trips x step, never stored."""
+
+    init: Value
+    step: Value
+    count: Trips
+
+
+# --- nests -----------------------------------------------------------------------------------------------------------
+
+
+def at_index(i: int) -> int:
+    """The entry of `dims` that says index `i`, whatever the loops do; its own inverse."""
+    return -1 - i
+
+
+class Atom(NamedTuple):
+    """A comparison that loop bounds can decide: `value` at `dims` is base + sum of coef[d] x index[d] < 0, where `checks` hold."""
+
+    value: Value
+    dims: tuple
+    coef: dict[int, Poly]
+    base: Poly
+    checks: tuple[ranges.Check, ...]
+
+
+class Keep(NamedTuple):
+    """A value that a nest computes and later roots want: it is written to `buffer`. Where all of the masks `unread` are known to be false nobody
+    reads what would be written (None: somebody may)."""
+
+    value: Value
+    buffer: Buffer
+    unread: tuple[Value, ...] | None
+
+
+@dataclass(frozen=True)
+class NestPlan:
+    """A loop nest over the index space `shape` (of `tensor`'s shape, where dimensions that everything walks together were `merged`).
+
+    order: its loops, outermost first; vdim: the vector dimension, in chunks of `lanes`; times: how often its innermost loop is unrolled;
+    atoms: masks that become loop bounds; reads: what it finds in memory; inductions: what it finds as initial + trips x step; keeps: what it
+    writes for later roots; computes: the values that it evaluates; steps: how many indices a loop over a dimension takes at once, where that is not one;
+    backwards: the dimension that is walked from its end."""
+
+    shape: tuple[int, ...]
+    tensor: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+    vdim: int = 0
+    lanes: int = 1
+    times: int = 1
+    merged: bool = False
+    atoms: tuple[Atom, ...] = ()
+    reads: Mapping[Value, Buffer] = field(default_factory=dict)
+    inductions: Mapping[Value, Induction] = field(default_factory=dict)
+    keeps: tuple[Keep, ...] = ()
+    computes: tuple[Value, ...] = ()
+    steps: Mapping[int, int] = field(default_factory=dict)
+    backwards: int | None = None
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        return tuple(range(len(self.shape)))
+
+
+class Walk(NamedTuple):
+    """What a root wants of a nest: an index space, and `sinks` [(value, dims)] evaluated in it.
+
+    vdim, lanes: where the root has a say in them; inner: the dimension of the innermost loop where that is not the vector dimension (a
+    reduction's axis); merge: dimensions that everything walks together, in order, may become one; into: a buffer that is written."""
+
+    shape: tuple[int, ...]
+    sinks: list[tuple[Value, tuple[int, ...]]]
+    vdim: int | None = None
+    lanes: int | None = None
+    inner: int | None = None
+    into: Buffer | None = None
+    merge: bool = False
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """An operation on scalars, carried out where it stands."""
+
+    op: Op
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A tensor's elements are put into `buffer`, converted to its element type. unroll: chunks of the innermost loop that go together; pairs: a lane
+    is two neighbours along that loop, the first one low. op: for whose sake; why: the reason, for people."""
+
+    op: Op
+    value: Value
+    buffer: Buffer
+    nest: NestPlan
+    unroll: int = 1
+    pairs: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Root:
+    """An operation that needs elements, carried out in `nest` (None: it is one of scalars). out: where its results go (None: a scalar, or nobody
+    reads it)."""
+
+    op: Op
+    nest: NestPlan | None
+    out: tuple[Buffer | None, ...] = ()
+
+    @property
+    def nests(self) -> tuple[NestPlan, ...]:
+        return (self.nest,) if self.nest is not None else ()
+
+
+@dataclass(frozen=True)
+class Reduction(Root):
+    """quick: a maximum or minimum is first taken by plain comparisons, which skip NaN, and again, exactly, where that finds no number; chunks: how many
+    go side by side; times: how often a loop over them is unrolled."""
+
+    quick: bool = False
+    chunks: int = 1
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Lookup(Root):
+    """A gather from the tensor at `source`."""
+
+    source: Buffer | None = None
+
+
+@dataclass(frozen=True)
+class Prints(Root):
+    """One nest for each tensor that is printed."""
+
+    each: tuple[NestPlan | None, ...] = ()
+
+    @property
+    def nests(self) -> tuple[NestPlan, ...]:
+        return tuple(n for n in self.each if n is not None)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One root of a group, for one row. reads: what it finds in memory; times: how often its loop is unrolled."""
+
+    op: Op
+    out: Buffer | None
+    reads: Mapping[Value, Buffer]
+    keeps: tuple[Keep, ...]
+    quick: bool = False
+    chunks: int = 1
+    times: int = 1
+    times_of_chunks: int = 1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Roots over one index space that are carried out row by row, all of them for a row before the next: what they keep is one row long. nest: the
+    index space, whose first dimension is the loop over rows."""
+
+    stages: tuple[Stage, ...]
+    nest: NestPlan
+
+
+# --- control flow ----------------------------------------------------------------------------------------------------
+
+#: where a carried value lives: a buffer of a tensor, None for a scalar (the emitter's own), an induction that is not stored
+Slot = Buffer | Induction | None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One row-major buffer is copied to another of the same shape."""
+
+    op: Op
+    to: Buffer
+    source: Buffer
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Scalar slots, named by the values that are read from them, get new values, all at once."""
+
+    op: Op
+    pairs: tuple[tuple[object, Value], ...]
+
+
+@dataclass(frozen=True)
+class For:
+    """A loop. number: `Trips.loop` of what it carries as inductions; slots: of each carried value; body: its steps, assignments at its end
+    included."""
+
+    op: Op
+    number: int
+    slots: tuple[Slot, ...]
+    body: tuple
+
+
+@dataclass(frozen=True)
+class If:
+    op: Op
+    slots: tuple[Slot, ...]
+    branches: tuple[tuple, ...]
+
+
+@dataclass(frozen=True)
+class While:
+    """entry: steps that give the carried values their first ones; test: those of the part that computes the condition; body: of the part behind
+    it."""
+
+    op: Op
+    entry: tuple
+    test: tuple
+    body: tuple
+
+
+@dataclass(frozen=True)
+class Body:
+    """A function's blocks, each with its steps; the last of them is a `Jump`, a `Branch` or a `Return` where there is control flow between them."""
+
+    region: object
+    blocks: tuple[tuple[object, tuple], ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function that Triton did not inline."""
+
+    op: Op
+    body: Body
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Control goes on at the block `label`."""
+
+    op: Op
+    label: str
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Control goes on along one of two edges (label, steps on the way), by the scalar `condition`."""
+
+    op: Op
+    condition: Value
+    edges: tuple[tuple[str, tuple], tuple[str, tuple]]
+
+
+@dataclass(frozen=True)
+class Return:
+    """The function that is walked ends."""
+
+    op: Op
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the compiler decided about a kernel.
+
+    steps: what is done, in order; regions: combine functions that run on scalars; places: of all buffers, by number; scratch: bytes of a
+    thread's block; disjoint: arguments taken not to overlap ((loaded, stored) -> whether equal addresses do no harm); most: what a launch keeps
+    to; work: operations on elements of a program, roughly (None: a loop's length is not known); notes: for people, by operation."""
+
+    steps: tuple
+    regions: Mapping[object, object]
+    places: tuple[Place, ...]
+    scratch: int
+    disjoint: Mapping[tuple[int, int], bool]
+    most: Mapping[tuple[str, int], int]
+    work: int | None
+    notes: Mapping[Op, str]

@@ -1,0 +1,239 @@
+"""The scheduler: walks a kernel in program order and decides everything: what is computed where it stands and what is put into memory, in which
+order loops run, which roots go row by row together, which arguments are taken to be disjoint. It makes steps (records.py) and no LLVM IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..llvm.elements import bytes_of
+from ..llvm.targets import Target
+from ..ttir.types import Func, Op, Value
+from . import keeping, order, ranges
+from .facts import Facts, partners, walk
+from .lazy import DIMS, Lazy, renamed
+from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Piece, Place, Root, Walk, row_major
+from .scratch import Buffers, Layout
+from .space import Known, Space
+
+SCRATCH_LIMIT = 1 << 28
+
+
+class Schedule:
+    """What has been decided so far, and what is known where the walk stands.
+
+    func: the kernel; lazy: which of its operations are lazy; assume: arguments are taken to be disjoint, and sizes such that what is compared
+    does not wrap, where launches check it; refuse: (operation, sentence) -> the error to raise; operation: (schedule, operation) makes the steps
+    of one operation."""
+
+    def __init__(self, func: Func, target: Target, lazy: Lazy, assume: bool, refuse: Callable, operation: Callable):
+        self.func, self.target, self.lazy, self.assume, self.refuse, self._operation = func, target, lazy, assume, refuse, operation
+        self.partners = partners(func.body)
+        self.facts = Facts(lazy)
+        self.buffers = Buffers()
+        self.inductions: dict[Value, Induction] = {}
+        self.known = Known(self.buffers, self.inductions, lazy)
+        self.layout = Layout()
+        self.places: list[Place] = []
+        self.computed: set[Value] = set(func.args)  # scalars
+        self.pending_loads: list[Op] = []
+        self.executed: set[Op] = set()
+        #: carried out already, as part of a group, or not needed
+        self.fused: set[Op] = {x.operands[1].op.operands[0].op.operands[0].op for x in self.partners}
+        self.disjoint: dict[tuple[int, int], bool] = {}
+        self.most: dict[tuple[str, int], int] = {}  # ("grid", axis) or ("argument", place) -> the most that a launch may have there
+        self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
+        self.block = None
+        self.op: Op | None = None
+        self.scalars = frozenset()  # names of operations on scalars
+        self.frame = None  # the function that is walked (control.Frame)
+        self.steps: list = []
+        self.regions: dict = {}
+        self.loops = 0
+        self.notes: dict[Op, str] = {}  # what was not done, and why
+        self.required: set = set()  # comparisons, and blocks in which it has been seen to that they do not wrap
+        self._position = {o: n for n, o in enumerate(walk(func.body))}
+
+    # -- walking
+    def operation(self, op: Op):
+        """The steps of one operation."""
+        self._operation(self, op)
+
+    def run(self, block):
+        """The steps of a block's operations, in order."""
+        outer, self.block = self.block, block
+        self.buffers.scopes.append([])
+        for op in block.ops:
+            self.operation(op)
+            if not self.lazy(op) and op is not block.ops[-1]:  # who holds this block reads the terminator's operands yet
+                self.buffers.release(self.layout, lambda v: self.facts.consumers(v) <= self.executed)
+        left = self.buffers.scopes.pop()
+        if self.buffers.scopes:
+            self.buffers.scopes[-1] += left
+        self.block = outer
+
+    # -- what was decided
+    def add(self, step):
+        """The next step."""
+        self.steps.append(step)
+
+    def rely_on(self, pair: tuple[int, int], fine: bool):
+        """Two arguments (loaded, stored) are taken to be disjoint; `fine`: equal addresses would do no harm."""
+        self.disjoint[pair] = self.disjoint.get(pair, True) and fine
+
+    def proved(self, check: ranges.Check, shape) -> bool | None:
+        """Does the check hold: certainly, or in every launch that keeps to `self.most`? None where the kernel has to look, False where
+        it cannot."""
+        found = ranges.decided(check, shape)
+        if found is None and self.assume and (bounds := ranges.at_launch(check, shape, self.func.args)) is not None:
+            for key, most in bounds.items():
+                self.most[key] = min(most, self.most.get(key, most))
+            return True
+        return found
+
+    def position(self, op: Op) -> int:
+        """Where an operation stands in the kernel."""
+        return self._position[op]
+
+    # -- scratch
+    def _place(self, place: Place) -> int:
+        self.places.append(place)
+        return len(self.places) - 1
+
+    def alloc(self, shape, elem: str, strides=None, panel=None, size: int | None = None) -> Buffer:
+        """A new buffer in this thread's scratch block, 64-byte aligned. size: its elements, where strides leave gaps."""
+        n = 1
+        for d in shape:
+            n *= d
+        offset = self.layout.take((size if size is not None else n) * bytes_of(elem))
+        if self.layout.size > SCRATCH_LIMIT:
+            raise self.refuse(self.op, f"the kernel's blocks need over {SCRATCH_LIMIT >> 20} MiB of scratch per thread; use smaller blocks")
+        return Buffer(self._place(Piece(offset)), elem, tuple(shape), tuple(strides or row_major(shape)), panel, offset)
+
+    def view(self, buf: Buffer, offset: int, shape, strides, elem: str | None = None) -> Buffer:
+        """Part of a buffer, `offset` elements in, under a shape and strides (and an element type) of its own."""
+        place = self._place(Part(buf.place, offset * bytes_of(buf.elem))) if offset else buf.place
+        return Buffer(place, elem or buf.elem, tuple(shape), tuple(strides), base=buf.base)
+
+    def table(self, v: Value) -> Buffer:
+        """A constant tensor, laid down in the program."""
+        elem, shape = v.type.elem, v.type.shape
+        return Buffer(self._place(Constant(elem, tuple(v.op.attrs["value"]))), elem, shape, row_major(shape))
+
+    # -- nests
+    def nest(self, want: Walk, op: Op | None = None) -> NestPlan:
+        """How to walk an index space. What must be in memory first is put there. op: the root that it is for, whose nest keeps what later
+        roots want (`keep` gives it places)."""
+        while True:
+            space = Space(self.known, want.shape)
+            visited = space.explore(want.sinks)
+            if want.merge and want.vdim is None:
+                space.shape = order.merged(self.known, visited, space.shape, want.inner, want.into)
+            shape = space.shape
+            vdim = want.vdim if want.vdim is not None else order.vector_dimension(space, visited, self.target)
+            loops = [d for d in range(len(shape)) if d not in (vdim, want.inner)] + ([vdim] if shape else [])
+            if want.inner is not None and want.inner != vdim:
+                loops.append(want.inner)
+            early = keeping.first_to_materialise(self, space, visited, loops)
+            if early is None:
+                break
+            self.materialise(early, why="it would be computed again" if early.op.name not in DIMS else "its elements change places")
+        lanes = want.lanes
+        if lanes is None:
+            lanes = min(self.target.lanes(order.lane_bits(visited)), shape[vdim]) if shape else 1
+        full = tuple(want.shape)
+        ident = tuple(range(len(shape)))
+        keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and keeping.worth_keeping(self, v, op)] if op else []
+        return NestPlan(
+            shape, full, tuple(loops), vdim, lanes, order.times_unrolled(self.known, visited, self.target), shape != full,
+            tuple(space.atoms(visited, self.proved)),
+            {v: self.buffers[v] for v, _ in visited if v in self.buffers},
+            {v: self.inductions[v] for v, _ in visited if v in self.inductions},
+            tuple(Keep(v, None, None) for v in keeps),
+            tuple(v for v, _ in visited if v not in self.buffers))
+
+    def keep(self, nest: NestPlan, op: Op, kept: dict[Value, Buffer] | None = None) -> NestPlan:
+        """`nest` with places for what it keeps; `kept`: those that the root has already."""
+        kept = {} if kept is None else kept
+        done = self.executed | {op}
+        keeps = []
+        for v, _, _ in nest.keeps:
+            if v not in kept:
+                kept[v] = self._kept_buffer(nest, v)
+            keeps.append(Keep(v, kept[v], keeping.unread(self, nest.shape, v, done)))
+        return replace(nest, keeps=tuple(keeps))
+
+    def _kept_buffer(self, nest: NestPlan, v: Value) -> Buffer:
+        shape = v.type.shape
+        if nest.merged:
+            return self.alloc(shape, v.type.elem)
+        strides, n = [0] * len(shape), 1
+        for d in [nest.vdim] + [d for d in reversed(range(len(shape))) if d != nest.vdim]:
+            strides[d] = n
+            n *= shape[d]
+        return self.alloc(shape, v.type.elem, strides)
+
+    # -- values put into memory
+    def materialise(self, v: Value, row_major_only: bool = False, why: str = "") -> Buffer:
+        """Put a lazy tensor into scratch (once) and read it from there on."""
+        if v in self.buffers:
+            return self.buffers[v]
+        op = v.op
+        dims = tuple(range(len(v.type.shape)))
+        if op is not None and op.name in DIMS and renamed(op, dims) is None:
+            self.buffers[v] = self.materialise_row_major(op.operands[0], why).reshaped(v.type.shape)
+        else:
+            nest = self.nest(Walk(v.type.shape, [(v, dims)], merge=True))
+            buf = self.alloc(v.type.shape, v.type.elem) if row_major_only else self._kept_buffer(nest, v)
+            self.add(Fill(self.op, v, buf, nest, why=why))
+            self.buffers[v] = buf
+        return self.buffers[v]
+
+    def materialise_row_major(self, v: Value, why: str = "") -> Buffer:
+        """As `materialise`, in row-major order."""
+        if v not in self.buffers:
+            return self.materialise(v, row_major_only=True, why=why)
+        buf = self.buffers[v]
+        if buf.is_row_major:
+            return buf
+        out = self.alloc(v.type.shape, v.type.elem)
+        self.fill(out, v, why=why)
+        return out
+
+    def fill(self, buf: Buffer, v: Value, vdim: int | None = None, inner: int | None = None, unroll: int = 1, pairs: bool = False, why: str = ""):
+        """Write a tensor's elements into `buf`, converted to its element type. `inner` names the innermost loop's dimension where that is not the
+        vector dimension; `unroll` chunks of that one go together. `pairs`: a lane is two neighbours along `inner`, the first one low."""
+        shape = v.type.shape
+        dims = tuple(range(len(shape)))
+        lanes = min(self.target.lanes(32), shape[vdim]) if pairs else None
+        nest = self.nest(Walk(shape, [(v, dims)], vdim, lanes, inner, buf, merge=inner is None))
+        if pairs:
+            nest = replace(nest, steps={inner: 2})
+        self.add(Fill(self.op, v, buf, nest, unroll, pairs, why))
+
+    # -- roots
+    def finish(self, step: Root):
+        """A root's step is the next one; its results and what it kept are in memory from there on."""
+        self.add(step)
+        for v, buf in zip(step.op.results, step.out):
+            if not v.type.is_tensor:
+                self.computed.add(v)
+            elif buf is not None:
+                self.buffers[v] = buf
+        for nest in step.nests:
+            for keep in nest.keeps:
+                self.buffers[keep.value] = keep.buffer
+
+    def exchange(self, op: Op):
+        """`x ^ xor_sum(x, axis)` over two elements is each element's partner: a view of x that walks the axis backwards."""
+        if self.facts.consumers(op.result) <= self.executed:
+            return
+        x, axis = self.partners[op]
+        why = "neighbours change places"
+        buf = self.materialise(x, why=why)
+        if buf.panel:
+            buf = self.materialise_row_major(x, why=why)
+        strides = list(buf.strides)
+        strides[axis] = -strides[axis]
+        self.buffers[op.result] = self.view(buf, buf.strides[axis], x.type.shape, strides, op.result.type.elem)
