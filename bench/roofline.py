@@ -23,7 +23,7 @@ def copy_bandwidth() -> float:
 
 @functools.lru_cache(maxsize=None)
 def _fma_kernel():
-    """(address, FLOP per program): a loop of independent FMAs in registers, compiled by the CPU backend."""
+    """(address, FLOP per program, bytes of scratch): a loop of independent FMAs in registers, compiled by the CPU backend."""
     from ..backends.cpu.llvm import ir, compile as machine, targets
     from ..backends.cpu.run import launch as runtime
     from ..backends.cpu.emit.kernel import SIGNATURE
@@ -40,21 +40,9 @@ def _fma_kernel():
     for k, s in enumerate(slots):
         b.store(ir.const("float", 1.0 + k, lanes), s, 64)
     x = b.splat(b.load("float", ir.Val("ptr", "%args"), 8), lanes)
-    head, body, done = (fn.new_block(n) for n in ("head", "body", "done"))
-    entry = b.block
-    b.br(head)
-    b.enter(head)
-    at = len(head.items)
-    head.items.append("")
-    i = ir.Val("i64", "%i")
-    b.cond_br(b.icmp("slt", i, ir.i64(turns)), body, done)
-    b.enter(body)
-    for s in slots:
-        b.store(b.intrinsic("fma", b.load(ty, s, 64), x, x), s, 64)
-    b.emit("%n = add i64 %i, 1")
-    b.br(head)
-    head.items[at] = f"  %i = phi i64 [ 0, %{entry.label} ], [ %n, %{body.label} ]"
-    b.enter(done)
+    with b.loop(ir.i64(0), ir.i64(turns)):
+        for s in slots:
+            b.store(b.intrinsic("fma", b.load(ty, s, 64), x, x), s, 64)
     # The sums go to scratch, so that no one can say they are not needed.
     for k, s in enumerate(slots):
         b.store(b.load(ty, s, 64), b.gep("float", ir.Val("ptr", "%scratch"), ir.i64(k * lanes)), 4)

@@ -143,22 +143,8 @@ class Kernel:
             if hi.const - lo.const <= step:
                 fn(lo)
                 return
-        pre, head, body = b.block, self.fn.new_block(hint), self.fn.new_block("body")
-        done = self.fn.new_block("done")
-        b.br(head)
-        b.enter(head)
-        self.fn.count += 1
-        i, nxt = Val("i64", f"%i{self.fn.count}"), f"%n{self.fn.count}"
-        at = len(head.items)
-        head.items.append("")
-        b.cond_br(b.icmp("slt", i, hi), body, done)
-        b.enter(body)
-        fn(i)
-        latch = b.block
-        b.emit(f"{nxt} = add nsw i64 {i.s}, {step}")
-        b.br(head)
-        head.items[at] = f"  {i.s} = phi i64 [ {lo.s}, %{pre.label} ], [ {nxt}, %{latch.label} ]"
-        b.enter(done)
+        with b.loop(lo, hi, step, hint) as i:
+            fn(i)
 
     def helper(self, name: str, ret: str, args: list[Val], build) -> Val:
         """Call an LLVM function of this module, made on first use by `build(b, *parameters)` and inlined by LLVM: so that an
@@ -224,24 +210,11 @@ class Kernel:
         self._places()
         self.grid = {a: Val("i32", f"%g{a}") for a in "xyz"}
         latch = ir.Block("next_program")
-        pre, head = b.block, self.fn.new_block("program")
-        b.br(head)
-        b.enter(head)
-        p = Val("i64", "%program.id")
-        at = len(head.items)
-        head.items.append("")
-        go, leave = self.fn.new_block("start"), self.fn.new_block("leave")
-        b.cond_br(b.icmp("slt", p, Val("i64", "%end")), go, leave)
-        b.enter(go)
-        self._read_arguments(p)
-        rules.control.function_body(self, self.plan.steps[0], latch)
-        self.fn.blocks.append(latch)
-        b.enter(latch)
-        b.dbg = self.debug_loc(None)
-        b.emit("%program.next = add nuw nsw i64 %program.id, 1")
-        b.br(head)
-        head.items[at] = f"  %program.id = phi i64 [ %begin, %{pre.label} ], [ %program.next, %{latch.label} ]"
-        b.place(leave)
+        with b.loop(Val("i64", "%begin"), Val("i64", "%end"), flags="nuw nsw", name="program", latch=latch) as p:
+            self._read_arguments(p)
+            rules.control.function_body(self, self.plan.steps[0], latch)
+            b.dbg = self.debug_loc(None)
+        b.place(b.block)
         b.emit("ret i64 0")
         self._render_pool()
         return self.module.render()

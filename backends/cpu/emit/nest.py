@@ -213,30 +213,15 @@ class Nest:
                 self._enter_level(d, lo, inner)
                 return
         b = self.b
-        pre, head, body = b.block, self.k.fn.new_block("head"), self.k.fn.new_block("body")
-        b.br(head)
-        b.enter(head)
-        idx = Val("i64", f"%i{self.k.fn.count}")
-        self.k.fn.count += 1
-        nxt = f"%n{self.k.fn.count}"
-        phi_at = len(head.items)
-        head.items.append("")
-        cond = b.icmp("slt", idx, hi)
-        done = self.k.fn.new_block("done")
-        b.cond_br(cond, body, done)
-        b.enter(body)
-        self._enter_level(d, idx, inner)
-        latch = b.block
-        b.emit(f"{nxt} = add nuw nsw i64 {idx.s}, {step}")
-        times = 1
+        with b.loop(lo, hi, step, flags="nuw nsw", tail=lambda: self.k.unrolled(self._unrolling(d))) as idx:
+            self._enter_level(d, idx, inner)
+        b.place(b.block)  # behind the body's blocks: keep the printed order readable
+
+    def _unrolling(self, d: int) -> int:
+        """How often LLVM is to unroll the loop over `d`."""
         if d == self.order[-1] and self._whole and not (self.plan.merged or self.k.large):
-            times = self.times if self._chunks == 1 else self.times_of_chunks
-        b.emit(f"br label %{head.label}{self.k.unrolled(times)}")
-        head.items[phi_at] = f"  {idx.s} = phi i64 [ {lo.s}, %{pre.label} ], [ {nxt}, %{latch.label} ]"
-        b.enter(done)
-        # Blocks were created before the body's own; keep the printed order readable.
-        self.k.fn.blocks.remove(done)
-        self.k.fn.blocks.append(done)
+            return self.times if self._chunks == 1 else self.times_of_chunks
+        return 1
 
     def _enter_level(self, d: int, idx: Val, inner):
         self.sections.append(self.b.open_section())

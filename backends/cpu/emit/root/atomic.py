@@ -62,20 +62,13 @@ def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
         return b.value(v.ty, f"atomicrmw {name} ptr {p.s}, {v.ty} {v.s} {order}, align {size}")
     bits = f"i{8 * size}"
     first = b.value(bits, f"load atomic {bits}, ptr {p.s} monotonic, align {size}")
-    pre, again, done = b.block, k.fn.new_block("again"), k.fn.new_block("added")
-    b.br(again)
-    b.enter(again)
-    k.fn.count += 1
-    seen = Val(bits, f"%seen{k.fn.count}")
-    at = len(again.items)
-    again.items.append("")
-    wide = convert.float_to_float(b, b.bitcast(seen, REGISTER[elem]), elem, "f32")
-    sum_ = b.fbin("fadd", wide, convert.float_to_float(b, v, elem, "f32"), "")
-    new = b.bitcast(convert.float_to_float(b, sum_, "f32", elem), bits)
-    found, ok = _compare_and_swap(b, p, seen, new, order)
-    b.cond_br(ok, done, again)
-    again.items[at] = f"  {seen.s} = phi {bits} [ {first.s}, %{pre.label} ], [ {found.s}, %{again.label} ]"
-    b.enter(done)
+    with b.repeat(first) as turn:
+        seen, = turn.values
+        wide = convert.float_to_float(b, b.bitcast(seen, REGISTER[elem]), elem, "f32")
+        sum_ = b.fbin("fadd", wide, convert.float_to_float(b, v, elem, "f32"), "")
+        new = b.bitcast(convert.float_to_float(b, sum_, "f32", elem), bits)
+        found, ok = _compare_and_swap(b, p, seen, new, order)
+        turn.until(ok, found)
     return b.bitcast(found, REGISTER[elem])
 
 

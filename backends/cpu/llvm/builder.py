@@ -1,0 +1,194 @@
+"""Instructions without control flow, emitted into an open section of a block."""
+
+from __future__ import annotations
+
+from .folding import COMPARE, folded
+from .module import Block, Function, Phi
+from .values import Val, bits_of, const, mangle, vec
+
+
+class Lines:
+    """Where the next instruction goes: into `section`, a list inside the current block."""
+
+    def __init__(self, fn: Function):
+        self.fn = fn
+        self.block: Block = fn.new_block("entry")
+        self.section: list = self.block.items
+        self.dbg: str = ""
+
+    def enter(self, block: Block):
+        self.block, self.section = block, block.items
+
+    def place(self, block: Block):
+        """Put a block that was made earlier behind all others, and go on in it: the printed order is that of the code."""
+        self.fn.blocks.remove(block)
+        self.fn.blocks.append(block)
+        self.enter(block)
+
+    def open_section(self) -> list:
+        """An insertion point here that stays open while code after it is written."""
+        sec: list = []
+        self.section.append(sec)
+        return sec
+
+    def emit(self, text: str):
+        self.section.append("  " + text + self.dbg)
+
+    def value(self, ty: str, text: str) -> Val:
+        self.fn.count += 1
+        name = f"%v{self.fn.count}"
+        self.section.append(f"  {name} = {text}{self.dbg}")
+        return Val(ty, name)
+
+    def phi(self, ty: str, name: str = "") -> Phi:
+        """Of this block, before anything else in it."""
+        if not name:
+            self.fn.count += 1
+            name = f"i{self.fn.count}"
+        phi = Phi(ty, f"%{name}")
+        self.section.append(phi)
+        return phi
+
+    def alloca(self, ty: str, hint="slot", align: int | None = None) -> Val:
+        self.fn.count += 1
+        name = f"%{hint}{self.fn.count}"
+        self.fn.allocas.append(f"  {name} = alloca {ty}" + (f", align {align}" if align else ""))
+        return Val("ptr", name)
+
+
+class Arithmetic(Lines):
+    """Operations on scalars and vectors. Folds what is constant; a scalar beside a vector means every lane."""
+
+    def splat(self, v: Val, n: int) -> Val:
+        """`v` in `n` lanes; a vector passes through."""
+        if n == 1 or v.ty[0] == "<":
+            return v
+        if v.const is not None:
+            return const(v.ty, v.const, n)
+        one = self.value(vec(v.ty, n), f"insertelement {vec(v.ty, n)} poison, {v.ty} {v.s}, i64 0")
+        return self.value(one.ty, f"shufflevector {one.ty} {one.s}, {one.ty} poison, <{n} x i32> zeroinitializer")
+
+    def unify(self, *vals: Val) -> tuple[Val, ...]:
+        n = max(v.lanes for v in vals)
+        return tuple(self.splat(v, n) for v in vals)
+
+    def iota(self, elem: str, n: int) -> Val:
+        return Val(vec(elem, n), "<" + ", ".join(f"{elem} {k}" for k in range(n)) + ">") if n > 1 else const(elem, 0)
+
+    def bin(self, opname: str, a: Val, b: Val, flags: str = "") -> Val:
+        known = folded(opname, a, b)
+        if known is not None:
+            return known
+        a, b = self.unify(a, b)
+        return self.value(a.ty, f"{opname} {flags + ' ' if flags else ''}{a.ty} {a.s}, {b.s}")
+
+    def add(self, a, b):
+        return self.bin("add", a, b)
+
+    def sub(self, a, b):
+        return self.bin("sub", a, b)
+
+    def mul(self, a, b):
+        return self.bin("mul", a, b)
+
+    def and_(self, a, b):
+        return self.bin("and", a, b)
+
+    def or_(self, a, b):
+        return self.bin("or", a, b)
+
+    def xor(self, a, b):
+        return self.bin("xor", a, b)
+
+    def fneg(self, x: Val) -> Val:
+        return const(x.elem, -x.const, x.lanes) if isinstance(x.const, float) else self.value(x.ty, f"fneg {x.ty} {x.s}")
+
+    def fbin(self, opname, a, b, flags="contract"):
+        return self.bin(opname, a, b, flags)
+
+    def icmp(self, pred: str, a: Val, b: Val) -> Val:
+        if isinstance(a.const, int) and isinstance(b.const, int):
+            return const("i1", COMPARE[pred](a, b), max(a.lanes, b.lanes))
+        a, b = self.unify(a, b)
+        return self.value(vec("i1", a.lanes), f"icmp {pred} {a.ty} {a.s}, {b.s}")
+
+    def fcmp(self, pred: str, a: Val, b: Val) -> Val:
+        a, b = self.unify(a, b)
+        return self.value(vec("i1", a.lanes), f"fcmp {pred} {a.ty} {a.s}, {b.s}")
+
+    def select(self, c: Val, a: Val, b: Val) -> Val:
+        if c.const is not None:
+            return a if c.const else b
+        if a.s == b.s and a.ty == b.ty:
+            return a
+        n = max(c.lanes, a.lanes, b.lanes)
+        if a.lanes == 1 and b.lanes == 1 and c.lanes == 1:
+            n = 1
+        a, b = self.splat(a, n), self.splat(b, n)
+        return self.value(a.ty, f"select {c.ty} {c.s}, {a.ty} {a.s}, {b.ty} {b.s}")
+
+    def not_(self, a: Val) -> Val:
+        return self.xor(a, const("i1", True))
+
+    def cast(self, opname: str, v: Val, elem: str, flags: str = "") -> Val:
+        if v.elem == elem and opname != "bitcast":
+            return v
+        if isinstance(v.const, int) and opname in ("sext", "zext", "trunc"):
+            value = int(v.const)
+            if opname == "zext" and v.elem != "i1":
+                value &= (1 << bits_of(v.elem)) - 1
+            if opname == "sext" and v.elem == "i1":
+                value = -value
+            return const(elem, value, v.lanes)
+        if "half" in (v.elem, elem) and opname in ("fpext", "fptrunc") and self.fn.soft_half is not None:
+            return self.fn.soft_half(self, v, elem)
+        ty = vec(elem, v.lanes)
+        return self.value(ty, f"{opname} {flags + ' ' if flags else ''}{v.ty} {v.s} to {ty}")
+
+    def bitcast(self, v: Val, elem: str) -> Val:
+        return v if v.elem == elem else self.cast("bitcast", v, elem)
+
+
+class Memory(Arithmetic):
+    """Calls, memory, and the lanes of vectors."""
+
+    def call(self, name: str, ret: str, args: list[Val], flags: str = "", tail: str = "") -> Val | None:
+        self.fn.module.declare(name, ret, [a.ty for a in args], tail)
+        text = f"call {flags + ' ' if flags else ''}{ret} @{name}({', '.join(f'{a.ty} {a.s}' for a in args)})"
+        if ret == "void":
+            self.emit(text)
+            return None
+        return self.value(ret, text)
+
+    def intrinsic(self, name: str, *args: Val, flags: str = "") -> Val:
+        """An LLVM intrinsic overloaded on its first argument's type, lanes unified."""
+        args = self.unify(*args)
+        return self.call(f"llvm.{name}.{mangle(args[0].ty)}", args[0].ty, list(args), flags)
+
+    def gep(self, elem: str, base: Val, off: Val) -> Val:
+        if off.const == 0 and base.lanes == 1 and off.lanes == 1:
+            return base
+        ty = vec("ptr", max(base.lanes, off.lanes))
+        return self.value(ty, f"getelementptr {elem}, {base.ty} {base.s}, {off.ty} {off.s}")
+
+    def load(self, ty: str, ptr: Val, align: int, meta: str = "") -> Val:
+        return self.value(ty, f"load {ty}, ptr {ptr.s}, align {align}{meta}")
+
+    def store(self, v: Val, ptr: Val, align: int, meta: str = ""):
+        self.emit(f"store {v.ty} {v.s}, ptr {ptr.s}, align {align}{meta}")
+
+    def extract(self, v: Val, k: int | Val) -> Val:
+        if v.ty[0] != "<":
+            return v
+        if v.const is not None:
+            return const(v.elem, v.const)
+        idx = f"i64 {k}" if isinstance(k, int) else f"{k.ty} {k.s}"
+        return self.value(v.elem, f"extractelement {v.ty} {v.s}, {idx}")
+
+    def insert(self, v: Val, x: Val, k: int) -> Val:
+        return self.value(v.ty, f"insertelement {v.ty} {v.s}, {x.ty} {x.s}, i64 {k}")
+
+    def shuffle(self, a: Val, b: Val | None, mask: list[int]) -> Val:
+        other = f"{a.ty} {b.s}" if b else f"{a.ty} poison"
+        m = ", ".join(f"i32 {k}" if k >= 0 else "i32 poison" for k in mask)
+        return self.value(vec(a.elem, len(mask)), f"shufflevector {a.ty} {a.s}, {other}, <{len(mask)} x i32> <{m}>")
