@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from triport.backends.cpu.run import kept, pool, launch as runtime
+from triport.backends.cpu.run import kept, late, pool, launch as runtime
 from triport.backends.cpu.llvm import targets
 
 PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
@@ -19,14 +19,8 @@ KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ct
 class Machine:
     """A pool of its own, an OpenMP of two threads that run one after the other, and launches that are counted."""
 
-    def __init__(self, late):
-        target, kept_late = targets.native(), pool.LATE
-        pool.LATE = late
-        try:
-            ir = pool.pool_ir(target)
-        finally:
-            pool.LATE = kept_late
-        addresses = runtime.load_object(kept.emitted("pool", ir, target, far=True), ["tp_call", "tp_forget"])
+    def __init__(self, nanoseconds):
+        addresses = runtime.load_object(kept.emitted("pool", pool.pool_ir, targets.native(), False, nanoseconds, far=True), ["tp_call", "tp_forget"])
         self._call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(addresses["tp_call"])
         self.forget = ctypes.CFUNCTYPE(None)(addresses["tp_forget"])
         self._parallel, self._number = PARALLEL(self.parallel), NUMBER(lambda: self.thread)
@@ -57,7 +51,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def loaded():
-    return Machine(pool.LATE), Machine(10**12)
+    return Machine(late.LATE), Machine(10**12)
 
 
 @pytest.fixture

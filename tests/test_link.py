@@ -18,25 +18,30 @@ x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="what is tested 
 def test_the_threads_object_is_compiled_once(tmp_cache, monkeypatch):
     """And again for another row, another text, or where what is kept is damaged or cannot be kept."""
     compiled = []
+    monkeypatch.setattr(machine, "in_registers", lambda text: text)
     monkeypatch.setattr(machine, "emit_object", lambda text, target, far=False: compiled.append(text) or text.encode())
+
+    def write(target, text):
+        return text
+
     row = targets.get("x86-64-v3")
     for _ in range(2):
-        assert kept.emitted("pool", "some IR", row, far=True) == b"some IR" and len(compiled) == 1
-    kept.emitted("pool", "other IR", row, far=True)
-    kept.emitted("pool", "some IR", targets.get("x86-64-v4"), far=True)
-    kept.emitted("pool", "some IR", row)
+        assert kept.emitted("pool", write, row, "some IR", far=True) == b"some IR" and len(compiled) == 1
+    kept.emitted("pool", write, row, "other IR", far=True)
+    kept.emitted("pool", write, targets.get("x86-64-v4"), "some IR", far=True)
+    kept.emitted("pool", write, row, "some IR")
     assert len(compiled) == 4
     for path in memo.folder().glob("pool-*.kept"):
         path.write_bytes(path.read_bytes().replace(b" IR", b" XX"))
-    assert kept.emitted("pool", "some IR", row, far=True) == b"some IR" and len(compiled) == 5
-    assert kept.emitted("pool", "some IR", row, far=True) == b"some IR" and len(compiled) == 5
+    assert kept.emitted("pool", write, row, "some IR", far=True) == b"some IR" and len(compiled) == 5
+    assert kept.emitted("pool", write, row, "some IR", far=True) == b"some IR" and len(compiled) == 5
     monkeypatch.setattr(host, "versions", lambda: {"llvmlite": "0", "LLVM": "0"})
-    kept.emitted("pool", "some IR", row, far=True)
+    kept.emitted("pool", write, row, "some IR", far=True)
     assert len(compiled) == 6
     (tmp_cache / "file").write_text("")
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_cache / "file"))
     for n in (7, 8):
-        assert kept.emitted("pool", "some IR", row) == b"some IR" and len(compiled) == n
+        assert kept.emitted("pool", write, row, "some IR") == b"some IR" and len(compiled) == n
 
 
 # --- this machine ------------------------------------------------------------------------------------------------------------

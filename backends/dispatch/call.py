@@ -49,10 +49,9 @@ def _methods() -> list[_Method]:
     with _lock:
         if not _made:
             target = targets.native()
-            ir = call_ir(target, POINTERS, WORDS, KNOWN)
-            for name in re.findall(r"@(Py\w+)", ir):
+            for name in re.findall(r"@(Py\w+)", call_ir(target, POINTERS, WORDS, KNOWN)):
                 link.give(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
-            at = load_object(kept.emitted("calls", ir, target), ["tp_plan", "tp_site"])
+            at = load_object(kept.emitted("calls", call_ir, target, POINTERS, WORDS, KNOWN), ["tp_plan", "tp_site"])
             _made.extend((_Method(b"plan", at["tp_plan"], _FASTCALL, b"Launch again what an op launched."),
                           _Method(b"known", at["tp_site"], _FASTCALL, b"The result of a call that is known, else None.")))
         return _made

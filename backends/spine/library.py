@@ -458,7 +458,7 @@ def objects(functions: list[Function], row: targets.Target) -> list[bytes]:
     """What a library is linked from."""
     plain = base_row(row)
     ir, of = machine_ir(row)
-    threads = re.sub(r"^define (i64|void) @tp_", r"define hidden \1 @tp_", pool.pool_ir(plain), flags=re.M) + _AFTER_FORK
+    threads = pool.pool_ir(plain, hidden=True) + _AFTER_FORK
     made = [_optimised(glue_ir(functions, row), plain), _optimised(threads, plain), machine.emit_object(ir, of)]
     return made + list({k.name: k.obj for f in functions for k in f.kernels}.values())
 

@@ -28,7 +28,6 @@ class Kernel:
     def __init__(self, func: Func, plan: Plan, target: Target, name: str, lazy: Lazy, error, fp_fusion: bool):
         self.func, self.plan, self.target, self.name, self.lazy, self.error = func, plan, target, name, lazy, error
         self.module = ir.Module(name, target.triple)
-        self.module.named = {}
         self.env: dict[Value, Val] = {}
         self.pointers: list[Val] = []
         self.slots: dict = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .folding import COMPARE, folded
 from .module import Block, Function, Phi
-from .values import Val, bits_of, const, mangle, vec
+from .values import Struct, Val, bits_of, const, mangle, vec
 
 
 class Lines:
@@ -75,7 +75,9 @@ class Arithmetic(Lines):
     def iota(self, elem: str, n: int) -> Val:
         return Val(vec(elem, n), "<" + ", ".join(f"{elem} {k}" for k in range(n)) + ">") if n > 1 else const(elem, 0)
 
-    def bin(self, opname: str, a: Val, b: Val, flags: str = "") -> Val:
+    def bin(self, opname: str, a: Val, b: Val | int, flags: str = "") -> Val:
+        if type(b) is int:
+            b = const(a.elem, b)
         known = folded(opname, a, b)
         if known is not None:
             return known
@@ -106,7 +108,9 @@ class Arithmetic(Lines):
     def fbin(self, opname, a, b, flags="contract"):
         return self.bin(opname, a, b, flags)
 
-    def icmp(self, pred: str, a: Val, b: Val) -> Val:
+    def icmp(self, pred: str, a: Val, b: Val | int) -> Val:
+        if type(b) is int:
+            b = const(a.elem, b)
         if isinstance(a.const, int) and isinstance(b.const, int):
             return const("i1", COMPARE[pred](a, b), max(a.lanes, b.lanes))
         a, b = self.unify(a, b)
@@ -152,9 +156,14 @@ class Arithmetic(Lines):
 class Memory(Arithmetic):
     """Calls, memory, and the lanes of vectors."""
 
-    def call(self, name: str, ret: str, args: list[Val], flags: str = "", tail: str = "") -> Val | None:
-        self.fn.module.declare(name, ret, [a.ty for a in args], tail)
-        text = f"call {flags + ' ' if flags else ''}{ret} @{name}({', '.join(f'{a.ty} {a.s}' for a in args)})"
+    def call(self, name: str | Val, ret: str, args: list[Val], flags: str = "", tail: str = "") -> Val | None:
+        """name: a function's, which is declared, or its address. ret: "i32 (ptr, ...)" and the like for one of any number of arguments."""
+        kind, _, rest = ret.partition(" (")
+        if isinstance(name, str):
+            self.fn.module.declare(name, kind, [rest.rstrip(")")] if rest else [a.ty for a in args], tail)
+            name = f"@{name}"
+        text = f"call {flags + ' ' if flags else ''}{ret} {name if isinstance(name, str) else name.s}({', '.join(f'{a.ty} {a.s}' for a in args)})"
+        ret = kind
         if ret == "void":
             self.emit(text)
             return None
@@ -171,11 +180,12 @@ class Memory(Arithmetic):
         ty = vec("ptr", max(base.lanes, off.lanes))
         return self.value(ty, f"getelementptr {elem}, {base.ty} {base.s}, {off.ty} {off.s}")
 
-    def load(self, ty: str, ptr: Val, align: int, meta: str = "") -> Val:
-        return self.value(ty, f"load {ty}, ptr {ptr.s}, align {align}{meta}")
+    def load(self, ty: str, ptr: Val, align: int = 0, meta: str = "") -> Val:
+        """align: 0 for the type's own."""
+        return self.value(ty, f"load {ty}, ptr {ptr.s}{f', align {align}' if align else ''}{meta}")
 
-    def store(self, v: Val, ptr: Val, align: int, meta: str = ""):
-        self.emit(f"store {v.ty} {v.s}, ptr {ptr.s}, align {align}{meta}")
+    def store(self, v: Val, ptr: Val, align: int = 0, meta: str = ""):
+        self.emit(f"store {v.ty} {v.s}, ptr {ptr.s}{f', align {align}' if align else ''}{meta}")
 
     def extract(self, v: Val, k: int | Val) -> Val:
         if v.ty[0] != "<":
@@ -192,3 +202,57 @@ class Memory(Arithmetic):
         other = f"{a.ty} {b.s}" if b else f"{a.ty} poison"
         m = ", ".join(f"i32 {k}" if k >= 0 else "i32 poison" for k in mask)
         return self.value(vec(a.elem, len(mask)), f"shufflevector {a.ty} {a.s}, {other}, <{len(mask)} x i32> <{m}>")
+
+
+class Words(Memory):
+    """What code that is written by hand uses besides: fields of structures, atomic memory, whole numbers."""
+
+    def field(self, struct: Struct, at: Val, name: str, *inside: Val) -> Val:
+        """The address of a field of the structure at an address, or of an element of an array in it."""
+        if not inside and struct.index(name) == 0:
+            return at
+        rest = "".join(f", {v.ty} {v.s}" for v in inside)
+        return self.value("ptr", f"getelementptr {struct.ty}, ptr {at.s}, i64 0, i32 {struct.index(name)}{rest}")
+
+    def get(self, struct: Struct, at: Val, name: str) -> Val:
+        return self.load(struct.fields[name], self.field(struct, at, name))
+
+    def put(self, struct: Struct, at: Val, name: str, v: Val):
+        self.store(v, self.field(struct, at, name))
+
+    def atomic_load(self, ty: str, at: Val, order: str = "monotonic") -> Val:
+        return self.value(ty, f"load atomic {ty}, ptr {at.s} {order}, align {bits_of(ty) // 8}")
+
+    def atomic_store(self, v: Val, at: Val, order: str = "monotonic"):
+        self.emit(f"store atomic {v.ty} {v.s}, ptr {at.s} {order}, align {bits_of(v.ty) // 8}")
+
+    def atomic(self, what: str, at: Val, v: Val, order: str = "monotonic") -> Val:
+        """What was there before (`atomicrmw`)."""
+        return self.value(v.ty, f"atomicrmw {what} ptr {at.s}, {v.ty} {v.s} {order}")
+
+    def taken(self, at: Val) -> Val:
+        """Did this thread turn the 32-bit 0 at an address into 1? What it then reads was written before whoever had it gave it back."""
+        pair = self.value("{ i32, i1 }", f"cmpxchg ptr {at.s}, i32 0, i32 1 acquire monotonic")
+        return self.value("i1", f"extractvalue {pair.ty} {pair.s}, 1")
+
+    def udiv(self, a: Val, b: Val | int) -> Val:
+        return self.bin("udiv", a, b)
+
+    def urem(self, a: Val, b: Val | int) -> Val:
+        return self.bin("urem", a, b)
+
+    def shl(self, a: Val, b: Val | int) -> Val:
+        return self.bin("shl", a, b)
+
+    def lshr(self, a: Val, b: Val | int) -> Val:
+        return self.bin("lshr", a, b)
+
+    def smin(self, a: Val, b: Val | int) -> Val:
+        return self.intrinsic("smin", a, const(a.elem, b) if type(b) is int else b)
+
+    def smax(self, a: Val, b: Val | int) -> Val:
+        return self.intrinsic("smax", a, const(a.elem, b) if type(b) is int else b)
+
+    def address(self, v: Val, to: str = "i64") -> Val:
+        """A pointer as a number, or (to="ptr") a number as a pointer."""
+        return self.value(to, f"{'inttoptr' if to == 'ptr' else 'ptrtoint'} {v.ty} {v.s} to {to}")

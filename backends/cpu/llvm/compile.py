@@ -15,7 +15,7 @@ import warnings
 import llvmlite.binding as llvm
 
 from ...base import CompileError
-from . import guard, masked
+from . import guard, masked, targets
 from .host import versions  # noqa: F401  (machine.versions: what decides what LLVM makes)
 from .targets import Target
 
@@ -97,6 +97,20 @@ def optimise(text: str, target: Target) -> str:
     """Run LLVM's passes over IR text and return the optimised text."""
     with _lock:
         return masked.as_plain_stores(str(_optimised(text, target)))
+
+
+def in_registers(text: str) -> str:
+    """LLVM IR text whose variables are in memory, with them in registers: all that code of our own needs that is written with a view to what it becomes."""
+    with _lock:
+        _initialised()
+        module = llvm.parse_assembly(text)
+        builder = llvm.create_pass_builder(target_machine(targets.native()), llvm.create_pipeline_tuning_options())
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_simplify_cfg_pass()
+        passes.run(module, builder)
+        _close(passes)
+        return str(module)
 
 
 def _parsed(text: str, target: Target):

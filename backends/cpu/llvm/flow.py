@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from .builder import Memory
-from .module import Block
+from .builder import Words
+from .module import Block, Function, Module
 from .values import Val, const
 
 
-class Flow(Memory):
+class Flow(Words):
     """Branches and loops. What a `with` statement holds is the body."""
 
     def br(self, block: Block, tail: str = ""):
@@ -56,6 +56,106 @@ class Flow(Memory):
         self.enter(done)
 
 
+    def ret(self, v: Val | None = None):
+        """Return from the function; what stands behind it in this place is never reached."""
+        self.emit(f"ret {v.ty} {v.s}" if v else "ret void")
+        self.block.ended = True
+
+    @contextlib.contextmanager
+    def when(self, c: Val):
+        """What is done where the i1 `c` holds."""
+        then, after = self.fn.new_block("then"), self.fn.new_block("after")
+        self.cond_br(c, then, after)
+        self.enter(then)
+        yield
+        if not self.block.ended:
+            self.br(after)
+        self.place(after)
+
+    @contextlib.contextmanager
+    def either(self, c: Val):
+        """`with b.either(c) as (yes, no):`, and in it `with yes:` and `with no:`."""
+        sides = [self.fn.new_block(h) for h in ("yes", "no")]
+        after, joined = self.fn.new_block("after"), []
+
+        @contextlib.contextmanager
+        def side(block: Block):
+            self.place(block)
+            yield
+            if not self.block.ended:
+                self.br(after)
+                joined.append(block)
+
+        self.cond_br(c, *sides)
+        yield [side(block) for block in sides]
+        self.place(after)
+        if not joined:
+            self.emit("unreachable")
+            self.block.ended = True
+
+    @contextlib.contextmanager
+    def forever(self):
+        """A loop that goes on until something in it leaves: gives a `Turn`."""
+        head, done = self.fn.new_block("forever"), self.fn.new_block("done")
+        self.br(head)
+        self.enter(head)
+        turn = Turn(self, head, done)
+        yield turn
+        if not self.block.ended:
+            self.br(head)
+        self.place(done)
+        if not turn.left:
+            self.emit("unreachable")
+            self.block.ended = True
+
+    @contextlib.contextmanager
+    def loop_while(self, condition: Callable[[], Val]):
+        """As long as `condition()`, which is written at the start of every turn, holds. Gives a `Turn`."""
+        with self.forever() as turn:
+            turn.leave(self.not_(condition()))
+            yield turn
+
+    def variable(self, start: Val) -> Variable:
+        """Something that changes: memory of the function, which LLVM's passes turn into registers."""
+        return Variable(self, start)
+
+
+class Variable:
+    """See `Flow.variable`."""
+
+    def __init__(self, b: Flow, start: Val):
+        self.b, self.ty, self.at = b, start.ty, b.alloca(start.ty, "var")
+        self.set(start)
+
+    def get(self) -> Val:
+        return self.b.load(self.ty, self.at)
+
+    def set(self, v: Val):
+        self.b.store(v, self.at)
+
+
+class Turn:
+    """One turn of a loop: `leave` and `again` end it, everywhere or where an i1 holds."""
+
+    def __init__(self, b: Flow, head: Block, done: Block):
+        self.b, self._head, self._done, self.left = b, head, done, False
+
+    def leave(self, condition: Val | None = None):
+        self.left = True
+        self._go(self._done, condition)
+
+    def again(self, condition: Val | None = None):
+        self._go(self._head, condition)
+
+    def _go(self, where: Block, condition: Val | None):
+        if condition is None:
+            self.b.br(where)
+            return
+        on = self.b.fn.new_block("on")
+        self.b.cond_br(condition, where, on)
+        self.b.enter(on)
+
+
 class Repeat:
     """One turn of `Flow.repeat`."""
 
@@ -71,3 +171,9 @@ class Repeat:
 
 class Builder(Flow):
     """Everything that writes LLVM IR writes it with this."""
+
+
+def define(module: Module, name: str, ret: str, linkage: str = "", attributes: str = "", **parameters: str) -> Builder:
+    """A new function of a module, to be written; parameters: their types by name."""
+    return Builder(Function(module, name, ret, [(ty, p) for p, ty in parameters.items()], linkage=linkage and linkage + " ",
+                            attrs=attributes and " " + attributes))

@@ -94,7 +94,7 @@ def _guard():
     from ..run import launch as runtime
 
     target = targets.native()
-    at = runtime.load_object(kept.emitted("guard", guard_ir(target), target, far=True), ["tp_guarded", "tp_caught"])
+    at = runtime.load_object(kept.emitted("guard", guard_ir, target, far=True), ["tp_guarded", "tp_caught"])
     libc = ctypes.CDLL(None)
     pointer = ctypes.c_void_p
     return ctypes.CFUNCTYPE(ctypes.c_int64, pointer, pointer, pointer)(at["tp_guarded"]), at["tp_caught"], libc

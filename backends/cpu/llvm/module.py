@@ -41,21 +41,43 @@ class Block:
                 stack.pop()
 
 
-class Module:
-    """Functions, declarations, globals and debug metadata of one compilation."""
+#: of a kernel's functions: they throw nothing, and their loops over memory are no calls of libc's functions
+KERNEL = 'nounwind "no-builtin-memset" "no-builtin-memcpy" "no-builtin-memmove" '
 
-    def __init__(self, name: str, triple: str):
-        self.name, self.triple = name, triple
+
+def c_string(text: str) -> str:
+    """Type and value of a C string's constant."""
+    data = text.encode() + b"\0"
+    return f'[{len(data)} x i8] c"' + "".join(chr(c) if 32 <= c < 127 and c not in (34, 92) else f"\\{c:02X}" for c in data) + '"'
+
+
+class Module:
+    """Functions, declarations, globals and debug metadata of one compilation. attributes: what all its functions have."""
+
+    def __init__(self, name: str, triple: str, attributes: str = KERNEL):
+        self.name, self.triple, self.attributes = name, triple, attributes
         self.decls: dict[str, str] = {}
         self.globals: list[str] = []
         self.functions: list[Function] = []
         self.meta: list[str] = []
         self.flags: list[str] = []
-        self.attrs = ""
+        self.named: dict[str, list[str]] = {}
+        self._strings: dict[str, Val] = {}
 
     def declare(self, name: str, ret: str, params: list[str], tail: str = ""):
         if name not in self.decls and not any(f.name == name for f in self.functions):
             self.decls[name] = f"declare {ret} @{name}({', '.join(params)}){tail}"
+
+    def variable(self, name: str, value: str, kind: str = "internal global", tail: str = "") -> Val:
+        """A global; value: its type and first value; tail: ", align 64" and the like. Returns its address."""
+        self.globals.append(f"@{name} = {kind} {value}{tail}")
+        return Val("ptr", f"@{name}")
+
+    def string(self, text: str) -> Val:
+        """The address of a constant C string."""
+        if text not in self._strings:
+            self._strings[text] = self.variable(f"text.{len(self._strings)}", c_string(text), "internal constant")
+        return self._strings[text]
 
     def add_meta(self, text: str) -> str:
         self.meta.append(text)
@@ -66,11 +88,13 @@ class Module:
         out += self.globals
         for f in self.functions:
             out += f.render()
-        out += sorted(self.decls.values())
-        out.append(f"attributes #0 = {{ nounwind \"no-builtin-memset\" \"no-builtin-memcpy\" \"no-builtin-memmove\" {self.attrs} }}")
+        defined = {f.name for f in self.functions}
+        out += sorted(text for name, text in self.decls.items() if name not in defined)
+        if self.attributes:
+            out.append(f"attributes #0 = {{ {self.attributes} }}")
         if self.flags:
             out.append(f"!llvm.module.flags = !{{{', '.join(self.flags)}}}")
-        for name, refs in getattr(self, "named", {}).items():
+        for name, refs in self.named.items():
             out.append(f"!{name} = !{{{', '.join(refs)}}}")
         out += [f"!{k} = {text}" for k, text in enumerate(self.meta)]
         return "\n".join(out) + "\n"
@@ -88,6 +112,11 @@ class Function:
         self.allocas = []
         module.functions.append(self)
 
+    @property
+    def args(self) -> list[Val]:
+        """The parameters' values; a type's attributes ("i32 signext") are the parameter's alone."""
+        return [Val(t.partition(" ")[0], f"%{n}") for t, n in self.params]
+
     def new_block(self, hint: str) -> Block:
         self.count += 1
         b = Block(f"{hint}{self.count}")
@@ -96,7 +125,8 @@ class Function:
 
     def render(self) -> list[str]:
         params = ", ".join(f"{t} %{n}" for t, n in self.params)
-        out = [f"define {self.linkage}{self.ret} @{self.name}({params}) #0{self.attrs}{' !dbg ' + self.dbg if self.dbg else ''} {{"]
+        attrs = (" #0" if self.module.attributes else "") + self.attrs
+        out = [f"define {self.linkage}{self.ret} @{self.name}({params}){attrs}{' !dbg ' + self.dbg if self.dbg else ''} {{"]
         for k, b in enumerate(self.blocks):
             out.append(f"{b.label}:")
             if k == 0:

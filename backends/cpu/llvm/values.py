@@ -1,4 +1,4 @@
-"""Values and constants of LLVM IR, and how their types are written."""
+"""Values and constants of LLVM IR, and how their types are written. NULL, TRUE, FALSE, i32 and i64 are for code written by hand."""
 
 from __future__ import annotations
 
@@ -88,6 +88,27 @@ def const(elem: str, value, lanes: int = 1) -> Val:
 
 def i64(v: int) -> Val:
     return const("i64", v)
+
+
+def i32(v: int) -> Val:
+    return const("i32", v)
+
+
+NULL = const("ptr", 0)
+TRUE, FALSE = const("i1", True), const("i1", False)
+
+
+class Struct:
+    """A named type: fields by name, in order."""
+
+    def __init__(self, name: str, **fields: str):
+        self.ty, self.fields = f"%{name}", fields
+
+    def index(self, field: str) -> int:
+        return list(self.fields).index(field)
+
+    def line(self) -> str:
+        return f"{self.ty} = type {{ {', '.join(self.fields.values())} }}"
 
 
 def mangle(ty: str) -> str:

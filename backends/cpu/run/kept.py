@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 from ... import memo
 from ...base import sources_digest
@@ -10,16 +11,17 @@ from ..llvm import host
 from ..llvm.targets import Target
 
 
-def emitted(name: str, text: str, target: Target, far: bool = False) -> bytes:
-    """The object of LLVM IR text (`compile.emit_object`), from disk where this text was compiled for this row before, by this LLVM and these sources."""
+def emitted(name: str, write: Callable[..., str], target: Target, *given, far: bool = False) -> bytes:
+    """The object of the LLVM IR text `write(target, *given)` (`compile.emit_object`), from disk where these sources wrote it before, for this row and with
+    this LLVM."""
     from ..compiler import version
     from pathlib import Path
 
-    key = repr((text, target, far, host.versions(), version(), sources_digest(Path(__file__).parents[2])))
+    key = repr((given, target, far, host.versions(), version(), sources_digest(Path(__file__).parents[2])))
     file = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.kept"
     obj = memo.read(file)
     if obj is None:
         from ..llvm import compile as machine
-        obj = machine.emit_object(text, target, far)
+        obj = machine.emit_object(machine.in_registers(write(target, *given)), target, far)
         memo.write(file, obj)
     return obj

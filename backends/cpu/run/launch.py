@@ -108,7 +108,7 @@ class Pool:
 
     def __init__(self):
         target = targets.native()
-        address = load_object(kept.emitted("pool", pool_ir(target), target, far=True), ["tp_call", "tp_forget"])
+        address = load_object(kept.emitted("pool", pool_ir, target, far=True), ["tp_call", "tp_forget"])
         self.address = address["tp_call"]
         self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
