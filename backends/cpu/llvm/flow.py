@@ -61,6 +61,10 @@ class Flow(Words):
         self.emit(f"ret {v.ty} {v.s}" if v else "ret void")
         self.block.ended = True
 
+    def unreachable(self):
+        self.emit("unreachable")
+        self.block.ended = True
+
     @contextlib.contextmanager
     def when(self, c: Val):
         """What is done where the i1 `c` holds."""
@@ -90,8 +94,7 @@ class Flow(Words):
         yield [side(block) for block in sides]
         self.place(after)
         if not joined:
-            self.emit("unreachable")
-            self.block.ended = True
+            self.unreachable()
 
     @contextlib.contextmanager
     def forever(self):
@@ -105,8 +108,7 @@ class Flow(Words):
             self.br(head)
         self.place(done)
         if not turn.left:
-            self.emit("unreachable")
-            self.block.ended = True
+            self.unreachable()
 
     @contextlib.contextmanager
     def loop_while(self, condition: Callable[[], Val]):

@@ -14,63 +14,14 @@ import struct
 import threading
 
 from ..run import kept
-from . import targets
+from . import ir, targets
+from .ir import Val
 from .targets import Target
 
 _SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _lock = threading.RLock()
 _ONSTACK = 0x08000000  # SA_ONSTACK
 _FLAGS = 136  # where sa_flags is in glibc's and musl's struct sigaction, behind the handler and a mask of 128 bytes
-
-_IR = """
-target triple = "{triple}"
-
-@buffer = internal global [64 x i64] zeroinitializer, align 16 ; glibc's sigjmp_buf has 200 to 400 bytes
-@owner = internal global i64 0
-
-declare i32 @__sigsetjmp(ptr, i32) returns_twice
-declare void @siglongjmp(ptr, i32) noreturn
-declare i64 @pthread_self()
-declare ptr @signal(i32, ptr)
-
-; %fn of four words. %caught gets the number of the signal that ended it, if one did.
-define i64 @tp_guarded(ptr %fn, ptr %words, ptr %caught) {{
-  %self = call i64 @pthread_self()
-  store volatile i64 %self, ptr @owner
-  %signal = call i32 @__sigsetjmp(ptr @buffer, i32 1) returns_twice
-  store volatile i32 %signal, ptr %caught
-  %first = icmp eq i32 %signal, 0
-  br i1 %first, label %go, label %out
-go:
-  %a = load i64, ptr %words
-  %b.p = getelementptr i64, ptr %words, i64 1
-  %b = load i64, ptr %b.p
-  %c.p = getelementptr i64, ptr %words, i64 2
-  %c = load i64, ptr %c.p
-  %d.p = getelementptr i64, ptr %words, i64 3
-  %d = load i64, ptr %d.p
-  %value = call i64 %fn(i64 %a, i64 %b, i64 %c, i64 %d)
-  br label %out
-out:
-  %result = phi i64 [ 0, %0 ], [ %value, %go ]
-  store volatile i64 0, ptr @owner
-  ret i64 %result
-}}
-
-; The handler. Another thread's signal is not ours: what happens by default happens when it returns.
-define void @tp_caught(i32 %signal) {{
-  %self = call i64 @pthread_self()
-  %owner = load volatile i64, ptr @owner
-  %ours = icmp eq i64 %self, %owner
-  br i1 %ours, label %back, label %leave
-back:
-  call void @siglongjmp(ptr @buffer, i32 %signal)
-  unreachable
-leave:
-  %before = call ptr @signal(i32 %signal, ptr null)
-  ret void
-}}
-"""
 
 
 class _Stack(ctypes.Structure):
@@ -85,7 +36,43 @@ class Crashed(Exception):
 
 def guard_ir(target: Target) -> str:
     """The guard's LLVM IR for a row."""
-    return _IR.format(triple=target.triple)
+    m = ir.Module("guard", target.triple, attributes="")
+    m.variable("buffer", "[64 x i64] zeroinitializer", tail=", align 16")  # glibc's sigjmp_buf has 200 to 400 bytes
+    m.variable("owner", "i64 0")
+    m.declare("__sigsetjmp", "i32", ["ptr", "i32"], " returns_twice")
+    m.declare("siglongjmp", "void", ["ptr", "i32"], " noreturn")
+    _guarded(m)
+    _caught(m)
+    return m.render()
+
+
+_BUFFER, _OWNER = Val("ptr", "@buffer"), Val("ptr", "@owner")
+
+
+def _guarded(m: ir.Module):
+    """A function of four words. `caught` gets the number of the signal that ended it, if one did."""
+    b = ir.define(m, "tp_guarded", "i64", fn="ptr", words="ptr", caught="ptr")
+    function, words, caught = b.fn.args
+    b.emit(f"store volatile i64 {b.call('pthread_self', 'i64', []).s}, ptr {_OWNER.s}")
+    signal = b.value("i32", "call i32 @__sigsetjmp(ptr @buffer, i32 1) returns_twice")
+    b.emit(f"store volatile i32 {signal.s}, ptr {caught.s}")
+    result = b.variable(ir.i64(0))
+    with b.when(b.icmp("eq", signal, 0)):
+        result.set(b.call(function, "i64", [b.load("i64", b.gep("i64", words, ir.i64(k))) for k in range(4)]))
+    b.emit(f"store volatile i64 0, ptr {_OWNER.s}")
+    b.ret(result.get())
+
+
+def _caught(m: ir.Module):
+    """The handler. Another thread's signal is not ours: what happens by default happens when it returns."""
+    b = ir.define(m, "tp_caught", "void", signal="i32")
+    signal, = b.fn.args
+    this = b.call("pthread_self", "i64", [])
+    with b.when(b.icmp("eq", this, b.value("i64", f"load volatile i64, ptr {_OWNER.s}"))):
+        b.call("siglongjmp", "void", [_BUFFER, signal])
+        b.unreachable()
+    b.call("signal", "ptr", [signal, ir.NULL])
+    b.ret()
 
 
 @functools.lru_cache(maxsize=None)

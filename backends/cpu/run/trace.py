@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...base import Error
-from . import kept, launch as runtime
-from ..llvm import targets
+from . import kept, late, launch as runtime
+from ..llvm import ir, targets
 from ..llvm.targets import Target
 
 #: of one chunk: its first and last time, first program, one past its last program, pthread_self() of the thread, index into `Trace.launches`
@@ -29,74 +29,28 @@ HEAD = 64
 #: chunks that are kept where nothing else is said: 48 MiB
 CAPACITY = 1 << 20
 
-# The three words before a launch's header (pool.py) are the kernel, the trace's memory and the launch's number; the one before them is the pool's entry
-# point. The trampoline finds them by its arguments' address, which follows the header's eight words.
-_IR = """
-target triple = "{triple}"
-
-declare i32 @clock_gettime(i32, ptr)
-declare i64 @pthread_self()
-
-define internal i64 @now() {{
-  %t = alloca {{ i64, i64 }}
-  %r = call i32 @clock_gettime(i32 1, ptr %t)
-  %s = load i64, ptr %t
-  %n.p = getelementptr {{ i64, i64 }}, ptr %t, i64 0, i32 1
-  %n = load i64, ptr %n.p
-  %ns = mul i64 %s, 1000000000
-  %sum = add i64 %ns, %n
-  ret i64 %sum
-}}
-
-; A launch whose header follows four words.
-define i64 @tp_call_traced(ptr %words) {{
-  %call = load ptr, ptr %words
-  %header = getelementptr i64, ptr %words, i64 4
-  %status = call i64 %call(ptr %header)
-  ret i64 %status
-}}
-
-define i64 @tp_traced(ptr %args, ptr %scratch, i64 %begin, i64 %end, i32 %gx, i32 %gy, i32 %gz) {{
-  %fn.p = getelementptr i64, ptr %args, i64 -11
-  %fn = load ptr, ptr %fn.p
-  %memory.p = getelementptr i64, ptr %args, i64 -10
-  %memory = load ptr, ptr %memory.p
-  %launch.p = getelementptr i64, ptr %args, i64 -9
-  %launch = load i64, ptr %launch.p
-  %start = call i64 @now()
-  %status = call i64 %fn(ptr %args, ptr %scratch, i64 %begin, i64 %end, i32 %gx, i32 %gy, i32 %gz)
-  %stop = call i64 @now()
-  %k = atomicrmw add ptr %memory, i64 1 monotonic
-  %room.p = getelementptr i64, ptr %memory, i64 1
-  %room = load i64, ptr %room.p
-  %fits = icmp ult i64 %k, %room
-  br i1 %fits, label %note, label %done
-note:
-  %at = mul i64 %k, {size}
-  %offset = add i64 %at, {head}
-  %p = getelementptr i8, ptr %memory, i64 %offset
-  store i64 %start, ptr %p
-  %p1 = getelementptr i64, ptr %p, i64 1
-  store i64 %stop, ptr %p1
-  %p2 = getelementptr i64, ptr %p, i64 2
-  store i64 %begin, ptr %p2
-  %p3 = getelementptr i64, ptr %p, i64 3
-  store i64 %end, ptr %p3
-  %self = call i64 @pthread_self()
-  %p4 = getelementptr i64, ptr %p, i64 4
-  store i64 %self, ptr %p4
-  %p5 = getelementptr i64, ptr %p, i64 5
-  store i64 %launch, ptr %p5
-  br label %done
-done:
-  ret i64 %status
-}}
-"""
-
 
 def trace_ir(target: Target) -> str:
-    """The trampoline's LLVM IR for a row."""
-    return _IR.format(triple=target.triple, size=SPAN.itemsize, head=HEAD)
+    """The trampoline's LLVM IR for a row. The three words before a launch's header (pool.py) are the kernel, the trace's memory and the launch's number;
+    the one before them is the pool's entry point. The trampoline finds them by its arguments' address, which follows the header's eight words."""
+    m = ir.Module("trace", target.triple, attributes="")
+    b = ir.define(m, "tp_call_traced", "i64", words="ptr")
+    words, = b.fn.args
+    b.ret(b.call(b.load("ptr", words), "i64", [b.gep("i64", words, ir.i64(4))]))
+    late.add_clock(m)
+    b = ir.define(m, "tp_traced", "i64", args="ptr", scratch="ptr", begin="i64", end="i64", gx="i32", gy="i32", gz="i32")
+    args, _, begin, end, *_ = b.fn.args
+    function, memory, launch = (b.load(ty, b.gep("i64", args, ir.i64(k))) for ty, k in (("ptr", -11), ("ptr", -10), ("i64", -9)))
+    start = b.call("now", "i64", [])
+    status = b.call(function, "i64", b.fn.args)
+    stop = b.call("now", "i64", [])
+    k = b.atomic("add", memory, ir.i64(1))
+    with b.when(b.icmp("ult", k, b.load("i64", b.gep("i64", memory, ir.i64(1))))):
+        span = b.gep("i8", memory, b.add(b.mul(k, SPAN.itemsize), HEAD))
+        for n, word in enumerate((start, stop, begin, end, None, launch)):
+            b.store(word or b.call("pthread_self", "i64", []), b.gep("i64", span, ir.i64(n)))
+    b.ret(status)
+    return m.render()
 
 
 @functools.lru_cache(maxsize=None)
