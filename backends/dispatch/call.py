@@ -14,14 +14,13 @@ was made for, which holds those objects and which whoever reads the table holds.
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 import sys
 import threading
 
 from ..cpu.run import kept, link
 from ..cpu.llvm import targets
-from .call_ir import call_ir
+from .call_ir import PYTHON, call_ir
 
 #: room for pointers (tensors, output, temporaries) and for the words of one launch; what needs more has no plan
 POINTERS, WORDS = 16, 64
@@ -49,7 +48,7 @@ def _methods() -> list[_Method]:
     with _lock:
         if not _made:
             target = targets.native()
-            for name in re.findall(r"@(Py\w+)", call_ir(target, POINTERS, WORDS, KNOWN)):
+            for name in PYTHON:
                 link.give(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
             at = load_object(kept.emitted("calls", call_ir, target, POINTERS, WORDS, KNOWN), ["tp_plan", "tp_site"])
             _made.extend((_Method(b"plan", at["tp_plan"], _FASTCALL, b"Launch again what an op launched."),

@@ -1,4 +1,4 @@
-"""The native code of call.py: functions for CPython, in LLVM IR as pool.py's are.
+"""The native code of call.py: functions for CPython, in LLVM IR.
 
 They use Python's documented C interface only (https://docs.python.org/3/c-api/call.html), so they know nothing of how a
 tensor lies in memory. They read tables of 8-byte words; the layouts stand in call.py, beside what writes them.
@@ -6,377 +6,303 @@ tensor lies in memory. They read tables of 8-byte words; the layouts stand in ca
 
 from __future__ import annotations
 
-import re
-
+from ..cpu.llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i64
 from ..cpu.llvm.targets import Target
 
-_IR = """
-target triple = "{triple}"
+#: what the code calls of CPython: result and parameters
+PYTHON = {"PyTuple_GetItem": ("ptr", "ptr", "i64"), "PyLong_AsVoidPtr": ("ptr", "ptr"), "PyObject_Type": ("ptr", "ptr"),
+          "PyFloat_AsDouble": ("double", "ptr"), "PyList_Size": ("i64", "ptr"), "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
+          "PyLong_FromLongLong": ("ptr", "i64"), "PyObject_Vectorcall": ("ptr", "ptr", "ptr", "i64", "ptr"),
+          "PyObject_VectorcallMethod": ("ptr", "ptr", "ptr", "i64", "ptr"), "PyObject_CallNoArgs": ("ptr", "ptr"), "PyObject_GetAttr": ("ptr", "ptr", "ptr"),
+          "PyEval_SaveThread": ("ptr",), "PyEval_RestoreThread": ("void", "ptr"), "Py_IncRef": ("void", "ptr"), "Py_DecRef": ("void", "ptr")}
 
-declare ptr @PyTuple_GetItem(ptr, i64)
-declare ptr @PyLong_AsVoidPtr(ptr)
-declare ptr @PyObject_Type(ptr)
-declare double @PyFloat_AsDouble(ptr)
-declare i64 @PyList_Size(ptr)
-declare i64 @PyLong_AsUnsignedLongLong(ptr)
-declare ptr @PyLong_FromLongLong(i64)
-declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
-declare ptr @PyObject_VectorcallMethod(ptr, ptr, i64, ptr)
-declare ptr @PyObject_CallNoArgs(ptr)
-declare ptr @PyObject_GetAttr(ptr, ptr)
-declare ptr @PyEval_SaveThread()
-declare void @PyEval_RestoreThread(ptr)
-declare void @Py_IncRef(ptr)
-declare void @Py_DecRef(ptr)
 
-; The address of tensor %t's data into %to. False with Python's exception set where it has none.
-define internal i1 @address(ptr %plan, ptr %t, ptr %to) {{
-  %slot = alloca ptr
-  store ptr %t, ptr %slot
-  %name = object %plan 5
-  %r = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %slot, i64 1, ptr null)
-  %failed = icmp eq ptr %r, null
-  br i1 %failed, label %no, label %yes
-no:
-  ret i1 false
-yes:
-  %v = call i64 @PyLong_AsUnsignedLongLong(ptr %r)
-  call void @Py_DecRef(ptr %r)
-  store i64 %v, ptr %to
-  ret i1 true
-}}
+class _Plan:
+    """Words of a plan's table; the alignments follow."""
 
-; What a plan does, for its tensors. Null with an exception set, or the result, or Python's None for another alignment.
-define internal ptr @run(ptr %plan, ptr %args) {{
-entry:
-  %pointers = alloca [{pointers} x i64]
-  %made = alloca [{pointers} x ptr]
-  %packed = alloca [{words} x i64]
-  %call = alloca [2 x ptr]
-  %tensors = word %plan 0
-  %allocations = word %plan 1
-  %launches = word %plan 2
-  %none = object %plan 6
-  br label %tensor
+    TENSORS, ALLOCATIONS, LAUNCHES, EMPTY, FAIL, DATA_PTR, NONE, ALIGNMENTS = range(8)
 
-tensor:
-  %t = phi i64 [ 0, %entry ], [ %t1, %aligned ]
-  %more.t = icmp slt i64 %t, %tensors
-  br i1 %more.t, label %read, label %allocate.all
-read:
-  %x = object %args %t
-  %p.t = getelementptr i64, ptr %pointers, i64 %t
-  %has = call i1 @address(ptr %plan, ptr %x, ptr %p.t)
-  br i1 %has, label %check, label %fail
-check:
-  %p = load i64, ptr %p.t
-  %low = and i64 %p, 15
-  %t.at = add i64 %t, 7
-  %recorded = word %plan %t.at
-  %same = icmp eq i64 %low, %recorded
-  br i1 %same, label %aligned, label %other
-aligned:
-  %t1 = add i64 %t, 1
-  br label %tensor
-other:
-  call void @Py_IncRef(ptr %none)
-  ret ptr %none
-fail:
-  ret ptr null
 
-allocate.all:
-  %first = getelementptr i64, ptr %plan, i64 7
-  %table.a = getelementptr i64, ptr %first, i64 %tensors
-  br label %allocation
-allocation:
-  %a = phi i64 [ 0, %allocate.all ], [ %a1, %next.a ]
-  %row = phi ptr [ %table.a, %allocate.all ], [ %row1, %next.a ]
-  %more.a = icmp slt i64 %a, %allocations
-  br i1 %more.a, label %allocate, label %launch
-allocate:
-  %empty = object %plan 3
-  %like = getelementptr i64, ptr %row, i64 1
-  %new = call ptr @PyObject_Vectorcall(ptr %empty, ptr %like, i64 3, ptr null)
-  %no.new = icmp eq ptr %new, null
-  br i1 %no.new, label %undo, label %keep
-keep:
-  %a1 = add i64 %a, 1
-  %m.a = getelementptr ptr, ptr %made, i64 %a
-  store ptr %new, ptr %m.a
-  %at.a = add i64 %tensors, %a
-  %p.a = getelementptr i64, ptr %pointers, i64 %at.a
-  %has.a = call i1 @address(ptr %plan, ptr %new, ptr %p.a)
-  br i1 %has.a, label %large, label %undo
-large:
-  %advise = object %row 0
-  %small = icmp eq ptr %advise, null
-  br i1 %small, label %next.a, label %advised
-advised:
-  %r.a = call ptr @PyObject_Vectorcall(ptr %advise, ptr %m.a, i64 1, ptr null)
-  %no.r = icmp eq ptr %r.a, null
-  br i1 %no.r, label %undo, label %drop.r
-drop.r:
-  call void @Py_DecRef(ptr %r.a)
-  br label %next.a
-next.a:
-  %row1 = getelementptr i64, ptr %row, i64 4
-  br label %allocation
+class _Site:
+    """Words of a site's table; the known calls follow, then the facts."""
 
-launch:
-  %l = phi i64 [ 0, %allocation ], [ %l1, %over ]
-  %at = phi ptr [ %row, %allocation ], [ %after, %over ]
-  %more.l = icmp slt i64 %l, %launches
-  br i1 %more.l, label %pack.all, label %done
-pack.all:
-  %shared = word %at 0
-  %entry.p = object %at 1
-  %count = word %at 2
-  %slots = getelementptr i64, ptr %at, i64 3
-  br label %slot
-slot:
-  %s = phi i64 [ 0, %pack.all ], [ %s1, %put ]
-  %src = phi ptr [ %slots, %pack.all ], [ %src1, %put ]
-  %more.s = icmp slt i64 %s, %count
-  br i1 %more.s, label %pack, label %go
-pack:
-  %kind = word %src 0
-  %value = word %src 1
-  %plain = icmp eq i64 %kind, 0
-  br i1 %plain, label %put, label %pointer
-pointer:
-  %from = getelementptr i64, ptr %pointers, i64 %value
-  %address = load i64, ptr %from
-  br label %put
-put:
-  %v = phi i64 [ %value, %pack ], [ %address, %pointer ]
-  %to = getelementptr i64, ptr %packed, i64 %s
-  store i64 %v, ptr %to
-  %s1 = add i64 %s, 1
-  %src1 = getelementptr i64, ptr %src, i64 2
-  br label %slot
-go:
-  %together = icmp ne i64 %shared, 0
-  br i1 %together, label %released, label %held
-held: ; over sooner than another thread would have woken
-  %s.held = call i64 %entry.p(ptr %packed)
-  br label %over.p
-released:
-  %state = call ptr @PyEval_SaveThread()
-  %s.rel = call i64 %entry.p(ptr %packed)
-  call void @PyEval_RestoreThread(ptr %state)
-  br label %over.p
-over.p:
-  %status = phi i64 [ %s.held, %held ], [ %s.rel, %released ]
-  %twice = mul i64 %count, 2
-  %after = getelementptr i64, ptr %slots, i64 %twice
-  %bad = icmp ne i64 %status, 0
-  br i1 %bad, label %report, label %over
-over:
-  %l1 = add i64 %l, 1
-  br label %launch
-report:
-  %which = call ptr @PyLong_FromLongLong(i64 %l)
-  %code = call ptr @PyLong_FromLongLong(i64 %status)
-  %c1 = getelementptr ptr, ptr %call, i64 1
-  store ptr %which, ptr %call
-  store ptr %code, ptr %c1
-  %raise = object %plan 4
-  %never = call ptr @PyObject_Vectorcall(ptr %raise, ptr %call, i64 2, ptr null)
-  call void @Py_DecRef(ptr %which)
-  call void @Py_DecRef(ptr %code)
-  br label %undo
+    KNOWN, NONE, TRUE, FLOAT, FACTS, CALLS = range(6)
 
-undo: ; an exception is set: everything made goes
-  %left = phi i64 [ %a, %allocate ], [ %a1, %keep ], [ %a1, %advised ], [ %allocations, %report ]
-  br label %drop
-drop:
-  %d = phi i64 [ %left, %undo ], [ %d1, %dropping ]
-  %any = icmp sgt i64 %d, 0
-  br i1 %any, label %dropping, label %gone
-dropping:
-  %d1 = sub i64 %d, 1
-  %m.d = getelementptr ptr, ptr %made, i64 %d1
-  %o.d = load ptr, ptr %m.d
-  call void @Py_DecRef(ptr %o.d)
-  br label %drop
-gone:
-  ret ptr null
 
-done: ; the temporaries go, the output is the first
-  %e = phi i64 [ 1, %launch ], [ %e1, %temporary ]
-  %more.e = icmp slt i64 %e, %allocations
-  br i1 %more.e, label %temporary, label %result
-temporary:
-  %m.e = getelementptr ptr, ptr %made, i64 %e
-  %o.e = load ptr, ptr %m.e
-  call void @Py_DecRef(ptr %o.e)
-  %e1 = add i64 %e, 1
-  br label %done
-result:
-  %out = load ptr, ptr %made
-  ret ptr %out
-}}
+class _Known:
+    """Words of a known call; its parameters follow."""
 
-; Plan.__call__: (tensors...), each of the dtype, shape and strides of those that the plan was made from.
-define ptr @tp_plan(ptr %self, ptr %args, i64 %n) {{
-  %address = call ptr @PyTuple_GetItem(ptr %self, i64 0)
-  %plan = call ptr @PyLong_AsVoidPtr(ptr %address)
-  %tensors = word %plan 0
-  %right = icmp eq i64 %n, %tensors
-  br i1 %right, label %yes, label %no
-no:
-  %none = object %plan 6
-  call void @Py_IncRef(ptr %none)
-  ret ptr %none
-yes:
-  %out = call ptr @run(ptr %plan, ptr %args)
-  ret ptr %out
-}}
-
-; Are %n objects those of another table, or floats of the same bits?
-define internal i1 @same(ptr %x, ptr %y, i64 %n, ptr %float) {{
-entry:
-  br label %next
-next:
-  %k = phi i64 [ 0, %entry ], [ %k1, %look ], [ %k1, %bits ]
-  %more = icmp slt i64 %k, %n
-  br i1 %more, label %look, label %yes
-look:
-  %v = object %x %k
-  %w = object %y %k
-  %k1 = add i64 %k, 1
-  %identical = icmp eq ptr %v, %w
-  br i1 %identical, label %next, label %types
-types:
-  %tv = call ptr @PyObject_Type(ptr %v)
-  call void @Py_DecRef(ptr %tv)
-  %tw = call ptr @PyObject_Type(ptr %w)
-  call void @Py_DecRef(ptr %tw)
-  %fv = icmp eq ptr %tv, %float
-  %fw = icmp eq ptr %tw, %float
-  %floats = and i1 %fv, %fw
-  br i1 %floats, label %bits, label %no
-bits:
-  %dv = call double @PyFloat_AsDouble(ptr %v)
-  %dw = call double @PyFloat_AsDouble(ptr %w)
-  %bv = bitcast double %dv to i64
-  %bw = bitcast double %dw to i64
-  %equal = icmp eq i64 %bv, %bw
-  br i1 %equal, label %next, label %no
-yes:
-  ret i1 true
-no:
-  ret i1 false
-}}
-
-; Site.__call__: an op's arguments.
-define ptr @tp_site(ptr %self, ptr %args, i64 %n) {{
-entry:
-  %address = call ptr @PyTuple_GetItem(ptr %self, i64 0)
-  %site = call ptr @PyLong_AsVoidPtr(ptr %address)
-  %known = word %site 0
-  %none = object %site 1
-  %true = object %site 2
-  %float = object %site 3
-  %conditions = word %site 4
-  %calls = getelementptr i64, ptr %site, i64 5
-  %facts = getelementptr i64, ptr %calls, i64 {known}
-  %any = icmp ne i64 %known, 0
-  br i1 %any, label %fact, label %unknown
-
-fact: ; what must hold for any call: nobody watches
-  %c = phi i64 [ 0, %entry ], [ %c1, %holds ]
-  %f = phi ptr [ %facts, %entry ], [ %f1, %holds ]
-  %more.c = icmp slt i64 %c, %conditions
-  br i1 %more.c, label %look, label %calls.all
-look:
-  %of = object %f 0
-  %attribute = object %f 1
-  %expected = object %f 2
-  %list = icmp eq ptr %expected, null
-  br i1 %list, label %measure, label %value
-measure:
-  %length = call i64 @PyList_Size(ptr %of)
-  %empty = icmp eq i64 %length, 0
-  br i1 %empty, label %holds, label %unknown
-value:
-  %function = icmp eq ptr %attribute, null
-  br i1 %function, label %ask, label %get
-ask:
-  %v.ask = call ptr @PyObject_CallNoArgs(ptr %of)
-  br label %answer
-get:
-  %v.get = call ptr @PyObject_GetAttr(ptr %of, ptr %attribute)
-  br label %answer
-answer:
-  %v = phi ptr [ %v.ask, %ask ], [ %v.get, %get ]
-  %no.v = icmp eq ptr %v, null
-  br i1 %no.v, label %fail, label %compare
-compare:
-  call void @Py_DecRef(ptr %v) ; its address is all that is looked at
-  %so = icmp eq ptr %v, %expected
-  br i1 %so, label %holds, label %unknown
-holds:
-  %c1 = add i64 %c, 1
-  %f1 = getelementptr i64, ptr %f, i64 3
-  br label %fact
-
-calls.all:
-  br label %call
-call:
-  %k = phi i64 [ 0, %calls.all ], [ %k1, %no ]
-  %more.k = icmp slt i64 %k, %known
-  br i1 %more.k, label %try, label %unknown
-try:
-  %e = object %calls %k
-  %k1 = add i64 %k, 1
-  %tensors = word %e 1
-  %params = sub i64 %n, %tensors
-  %given = getelementptr ptr, ptr %args, i64 %tensors
-  %values = getelementptr i64, ptr %e, i64 6
-  %same.v = call i1 @same(ptr %given, ptr %values, i64 %params, ptr %float)
-  br i1 %same.v, label %facts.e, label %no
-facts.e: ; of the tensors: TensorGuards knows
-  %check = object %e 2
-  %r = call ptr @PyObject_Vectorcall(ptr %check, ptr %args, i64 %tensors, ptr null)
-  %no.r = icmp eq ptr %r, null
-  br i1 %no.r, label %fail, label %checked
-checked:
-  call void @Py_DecRef(ptr %r)
-  %yes = icmp eq ptr %r, %true
-  br i1 %yes, label %threads, label %no
-threads:
-  %ask.t = object %e 3
-  %now = call ptr @PyObject_CallNoArgs(ptr %ask.t)
-  %no.now = icmp eq ptr %now, null
-  br i1 %no.now, label %fail, label %counted
-counted:
-  call void @Py_DecRef(ptr %now)
-  %then = object %e 4
-  %same.t = icmp eq ptr %now, %then
-  br i1 %same.t, label %found, label %no
-no:
-  br label %call
-
-found:
-  %owner = object %e 0
-  %plan = object %e 5
-  call void @Py_IncRef(ptr %owner) ; while the GIL is given up another thread may put another call in this one's place
-  %out = call ptr @run(ptr %plan, ptr %args)
-  call void @Py_DecRef(ptr %owner)
-  ret ptr %out
-unknown:
-  call void @Py_IncRef(ptr %none)
-  ret ptr %none
-fail:
-  ret ptr null
-}}
-"""
+    OWNER, TENSORS, CHECK, ASK_THREADS, THREADS, PLAN, VALUES = range(7)
 
 
 def call_ir(target: Target, pointers: int, words: int, known: int) -> str:
     """The IR for a row, with room for so many pointers and words of a plan and known calls of a site."""
-    ir = _IR.format(triple=target.triple, pointers=pointers, words=words, known=known)
-    # "%x = word %table 3" and "%x = object %table 3" read a table
-    return re.sub(r"%(\S+) = (word|object) (\S+) (\S+)", lambda m: f"%{m[1]}.at = getelementptr i64, ptr {m[3]}, i64 {m[4]}\n  "
-                  f"%{m[1]} = load {'i64' if m[2] == 'word' else 'ptr'}, ptr %{m[1]}.at", ir)
+    m = Module("calls", target.triple, attributes="")
+    for name, (returns, *takes) in PYTHON.items():
+        m.declare(name, returns, takes)
+    _address(m)
+    _undo(m)
+    _run(m, pointers, words)
+    _plan(m)
+    _same(m)
+    _site(m, known)
+    return m.render()
+
+
+# --- Python from here --------------------------------------------------------------------------------------------------------
+
+
+def python(b: Builder, name: str, *args: Val) -> Val:
+    return b.call(name, PYTHON[name][0], list(args))
+
+
+def called(b: Builder, function: Val, args: Val, count: Val | int) -> Val:
+    """function(*args), a new reference; null with an exception set."""
+    return python(b, "PyObject_Vectorcall", function, args, i64(count) if isinstance(count, int) else count, NULL)
+
+
+def dropped(b: Builder, thing: Val):
+    python(b, "Py_DecRef", thing)
+
+
+def at(b: Builder, table: Val, k: Val | int) -> Val:
+    return b.gep("i64", table, i64(k) if isinstance(k, int) else k)
+
+
+def word(b: Builder, table: Val, k: Val | int) -> Val:
+    return b.load("i64", at(b, table, k))
+
+
+def thing(b: Builder, table: Val, k: Val | int) -> Val:
+    """The object whose address a table has."""
+    return b.load("ptr", at(b, table, k))
+
+
+def none(b: Builder, it: Val):
+    """Return None: the call is not known."""
+    python(b, "Py_IncRef", it)
+    b.ret(it)
+
+
+def missing(b: Builder, it: Val) -> Val:
+    return b.icmp("eq", it, NULL)
+
+
+def fail_without(b: Builder, it: Val):
+    """Return what says that an exception is set, where there is no `it`."""
+    with b.when(missing(b, it)):
+        b.ret(NULL)
+
+
+# --- plans -------------------------------------------------------------------------------------------------------------------
+
+
+def _address(m: Module):
+    """The address of a tensor's data into `to`. False with Python's exception set where it has none."""
+    b = define(m, "address", "i1", "internal", plan="ptr", tensor="ptr", to="ptr")
+    plan, tensor, to = b.fn.args
+    slot = b.alloca("ptr")
+    b.store(tensor, slot)
+    number = python(b, "PyObject_VectorcallMethod", thing(b, plan, _Plan.DATA_PTR), slot, i64(1), NULL)
+    with b.when(missing(b, number)):
+        b.ret(FALSE)
+    value = python(b, "PyLong_AsUnsignedLongLong", number)
+    dropped(b, number)
+    b.store(value, to)
+    b.ret(TRUE)
+
+
+def _run(m: Module, pointers: int, words: int):
+    """What a plan does, for its tensors. Null with an exception set, or the result, or Python's None for another alignment."""
+    b = define(m, "run", "ptr", "internal", plan="ptr", args="ptr")
+    plan, args = b.fn.args
+    addresses, made, packed = b.alloca(f"[{pointers} x i64]"), b.alloca(f"[{pointers} x ptr]"), b.alloca(f"[{words} x i64]")
+    failure = b.alloca("[2 x ptr]")
+    tensors, allocations, launches = (word(b, plan, k) for k in (_Plan.TENSORS, _Plan.ALLOCATIONS, _Plan.LAUNCHES))
+    nothing = thing(b, plan, _Plan.NONE)
+    with b.loop(i64(0), tensors) as t:
+        place = at(b, addresses, t)
+        with b.when(b.not_(b.call("address", "i1", [plan, thing(b, args, t), place]))):
+            b.ret(NULL)
+        with b.when(b.icmp("ne", b.and_(b.load("i64", place), 15), word(b, plan, b.add(t, _Plan.ALIGNMENTS)))):
+            none(b, nothing)
+    row = b.variable(at(b, at(b, plan, _Plan.ALIGNMENTS), tensors))
+    with b.loop(i64(0), allocations) as a:
+        _allocate(b, plan, row.get(), a, made, at(b, addresses, b.add(tensors, a)))
+        row.set(at(b, row.get(), 4))
+    with b.loop(i64(0), launches) as n:
+        status, after = _launch(b, row.get(), addresses, packed)
+        with b.when(b.icmp("ne", status, 0)):
+            _report(b, plan, n, status, failure)
+            _undone(b, made, allocations)
+        row.set(after)
+    with b.loop(i64(1), allocations) as k:  # the temporaries go, the output is the first
+        dropped(b, thing(b, made, k))
+    b.ret(b.load("ptr", made))
+
+
+def _undo(m: Module):
+    """An exception is set: everything made goes, the last first."""
+    b = define(m, "undo", "void", "internal", made="ptr", count="i64")
+    made, count = b.fn.args
+    left = b.variable(count)
+    with b.loop_while(lambda: b.icmp("sgt", left.get(), 0)):
+        left.set(b.sub(left.get(), 1))
+        dropped(b, thing(b, made, left.get()))
+    b.ret()
+
+
+def _undone(b: Builder, made: Val, count: Val):
+    b.call("undo", "void", [made, count])
+    b.ret(NULL)
+
+
+def _allocate(b: Builder, plan: Val, row: Val, a: Val, made: Val, address: Val):
+    """A row is: function that the tensor is shown to, or null; sizes; strides; dtype."""
+    new = called(b, thing(b, plan, _Plan.EMPTY), at(b, row, 1), 3)
+    with b.when(missing(b, new)):
+        _undone(b, made, a)
+    place, count = at(b, made, a), b.add(a, 1)
+    b.store(new, place)
+    with b.when(b.not_(b.call("address", "i1", [plan, new, address]))):
+        _undone(b, made, count)
+    shown = thing(b, row, 0)
+    with b.when(b.not_(missing(b, shown))):
+        result = called(b, shown, place, 1)
+        with b.when(missing(b, result)):
+            _undone(b, made, count)
+        dropped(b, result)
+
+
+def _launch(b: Builder, row: Val, addresses: Val, packed: Val) -> tuple[Val, Val]:
+    """(status, where the next row is). A row is: whether to give up the GIL; entry point; number of words; for each whether it is a pointer, and its value
+    or the pointer's number."""
+    shared, entry, count = word(b, row, 0), thing(b, row, 1), word(b, row, 2)
+    slots = at(b, row, 3)
+    with b.loop(i64(0), count) as s:
+        source = at(b, slots, b.mul(s, 2))
+        value = b.variable(word(b, source, 1))
+        with b.when(b.icmp("ne", word(b, source, 0), 0)):
+            value.set(word(b, addresses, value.get()))
+        b.store(value.get(), at(b, packed, s))
+    status = b.variable(i64(0))
+    with b.either(b.icmp("ne", shared, 0)) as (released, held):
+        with released:
+            state = python(b, "PyEval_SaveThread")
+            status.set(b.call(entry, "i64", [packed]))
+            python(b, "PyEval_RestoreThread", state)
+        with held:  # over sooner than another thread would have woken
+            status.set(b.call(entry, "i64", [packed]))
+    return status.get(), at(b, slots, b.mul(count, 2))
+
+
+def _report(b: Builder, plan: Val, number: Val, status: Val, room: Val):
+    """Have Python raise for a launch that did not return 0."""
+    which, code = python(b, "PyLong_FromLongLong", number), python(b, "PyLong_FromLongLong", status)
+    b.store(which, room)
+    b.store(code, b.gep("ptr", room, i64(1)))
+    called(b, thing(b, plan, _Plan.FAIL), room, 2)
+    dropped(b, which)
+    dropped(b, code)
+
+
+def _own_table(b: Builder) -> Val:
+    """The table of the method that is called: its `self` begins with the address."""
+    return python(b, "PyLong_AsVoidPtr", python(b, "PyTuple_GetItem", b.fn.args[0], i64(0)))
+
+
+def _plan(m: Module):
+    """Plan.__call__: (tensors...), each of the dtype, shape and strides of those that the plan was made from."""
+    b = define(m, "tp_plan", "ptr", self="ptr", args="ptr", n="i64")
+    _, args, n = b.fn.args
+    plan = _own_table(b)
+    with b.when(b.icmp("ne", n, word(b, plan, _Plan.TENSORS))):
+        none(b, thing(b, plan, _Plan.NONE))
+    b.ret(b.call("run", "ptr", [plan, args]))
+
+
+# --- sites -------------------------------------------------------------------------------------------------------------------
+
+
+def _same(m: Module):
+    """Are n objects those of another table, or floats of the same bits?"""
+    b = define(m, "same", "i1", "internal", x="ptr", y="ptr", n="i64", float="ptr")
+    x, y, n, floats = b.fn.args
+    k = b.variable(i64(0))
+    with b.loop_while(lambda: b.icmp("slt", k.get(), n)) as turn:
+        v, w = thing(b, x, k.get()), thing(b, y, k.get())
+        k.set(b.add(k.get(), 1))
+        turn.again(b.icmp("eq", v, w))
+        types = []
+        for o in (v, w):
+            types.append(python(b, "PyObject_Type", o))
+            dropped(b, types[-1])
+        with b.when(b.not_(b.and_(*(b.icmp("eq", ty, floats) for ty in types)))):
+            b.ret(FALSE)
+        bits = [python(b, "PyFloat_AsDouble", o) for o in (v, w)]
+        with b.when(b.icmp("ne", *(b.bitcast(d, "i64") for d in bits))):
+            b.ret(FALSE)
+    b.ret(TRUE)
+
+
+def _site(m: Module, known: int):
+    """Site.__call__: an op's arguments."""
+    b = define(m, "tp_site", "ptr", self="ptr", args="ptr", n="i64")
+    _, args, n = b.fn.args
+    site = _own_table(b)
+    count, conditions = word(b, site, _Site.KNOWN), word(b, site, _Site.FACTS)
+    nothing, true, floats = (thing(b, site, k) for k in (_Site.NONE, _Site.TRUE, _Site.FLOAT))
+    calls = at(b, site, _Site.CALLS)
+    with b.when(b.icmp("eq", count, 0)):
+        none(b, nothing)
+    fact = b.variable(at(b, calls, known))
+    with b.loop(i64(0), conditions):
+        _holds(b, fact.get(), nothing)
+        fact.set(at(b, fact.get(), 3))
+    k = b.variable(i64(0))
+    with b.loop_while(lambda: b.icmp("slt", k.get(), count)) as turn:
+        known_call = thing(b, calls, k.get())
+        k.set(b.add(k.get(), 1))
+        _means(b, turn, known_call, args, n, true, floats)
+        owner, plan = thing(b, known_call, _Known.OWNER), thing(b, known_call, _Known.PLAN)
+        python(b, "Py_IncRef", owner)  # while the GIL is given up another thread may put another call in this one's place
+        out = b.call("run", "ptr", [plan, args])
+        dropped(b, owner)
+        b.ret(out)
+    none(b, nothing)
+
+
+def _holds(b: Builder, fact: Val, nothing: Val):
+    """Return None unless a fact holds, as must be for any call: nobody watches. It is: object; attribute's name, or null for what the object returns; the
+    value, or null for a list that is to be empty."""
+    of, attribute, expected = (thing(b, fact, k) for k in range(3))
+    with b.either(missing(b, expected)) as (listed, valued):
+        with listed, b.when(b.icmp("ne", python(b, "PyList_Size", of), 0)):
+            none(b, nothing)
+        with valued:
+            found = b.variable(NULL)
+            with b.either(missing(b, attribute)) as (ask, get):
+                with ask:
+                    found.set(python(b, "PyObject_CallNoArgs", of))
+                with get:
+                    found.set(python(b, "PyObject_GetAttr", of, attribute))
+            value = found.get()
+            fail_without(b, value)
+            dropped(b, value)  # its address is all that is looked at
+            with b.when(b.icmp("ne", value, expected)):
+                none(b, nothing)
+
+
+def _means(b: Builder, turn, call: Val, args: Val, n: Val, true: Val, floats: Val):
+    """Go on with the next known call unless this one is meant."""
+    tensors = word(b, call, _Known.TENSORS)
+    given, values = b.gep("ptr", args, tensors), at(b, call, _Known.VALUES)
+    turn.again(b.not_(b.call("same", "i1", [given, values, b.sub(n, tensors), floats])))
+    verdict = called(b, thing(b, call, _Known.CHECK), args, tensors)  # facts of the tensors: TensorGuards knows
+    fail_without(b, verdict)
+    dropped(b, verdict)
+    turn.again(b.icmp("ne", verdict, true))
+    threads = python(b, "PyObject_CallNoArgs", thing(b, call, _Known.ASK_THREADS))
+    fail_without(b, threads)
+    dropped(b, threads)
+    turn.again(b.icmp("ne", threads, thing(b, call, _Known.THREADS)))
