@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import platform
+import random
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from spine_boards import CASES
 from triport import backends, ops
 from triport.backends.base import Error, Unavailable, Unsupported
-from triport.backends.cpu.llvm import compile as machine, targets
-from triport.backends.spine import backend as spine, bundle, expressions, library, link, probe, request, runner
+from triport.backends.cpu.llvm import compile as machine, ir, targets
+from triport.backends.spine import backend as spine, bundle, expressions, glue, library, link, probe, request, runner
 from triport.backends.spine.trace import trace
 from triport.bench import check
 from triport.ops import Case, Op, registry
@@ -317,15 +318,31 @@ def test_expressions(data):
 
     e = data.draw(st.recursive(leaves, build, max_leaves=6))
     values = {x: data.draw(st.integers(-1000, 1000)), y: data.draw(st.integers(-1000, 1000))}
-    lines: list[str] = []
-    result = expressions.Emitter({x: "%x", y: "%y"}, lines).value(sympy.sympify(e))
     row = targets.native()
-    ir = ("declare i64 @llvm.smax.i64(i64, i64)\ndeclare i64 @llvm.smin.i64(i64, i64)\ndeclare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)\ndefine i64 @f(i64 %x, i64 %y) {\n" + "\n".join(lines)
-          + f"\n  ret i64 {result}\n}}\n")
+    m = ir.Module("sizes", row.triple)
+    b = ir.define(m, "f", "i64", x="i64", y="i64")
+    b.ret(expressions.Emitter(dict(zip((x, y), b.fn.args)), b).value(sympy.sympify(e)))
     from triport.backends.cpu.run import launch as runtime
-    address = runtime.load_object(machine.emit_object(f'target triple = "{row.triple}"\n{ir}', row), ["f"])["f"]
+    address = runtime.load_object(machine.emit_object(m.render(), row), ["f"])["f"]
     got = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)(values[x], values[y])
     assert got == int(sympy.sympify(e).subs(values)), (e, values)
+
+
+def test_a_bundle_takes_the_threads_that_a_launch_takes():
+    """Its C functions decide by the same costs, where sharing just pays as well."""
+    from triport.backends.cpu.run import launch as runtime
+
+    row = targets.native()
+    m = ir.Module("team", row.triple)
+    glue.team(m)
+    address = runtime.load_object(machine.emit_object(machine.in_registers(m.render()), row), ["tp_team"])["tp_team"]
+    team = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)
+    rng = random.Random(7)
+    for threads in (1, 2, 3, 7, 16, 64, 256):
+        pays = round(threads * runtime.OPERATIONS * (runtime.MEET + runtime.EACH * (threads - 2)) / max(threads - 1, 1))
+        for total in (1, pays - 1, pays, pays + 1, 2 * pays, 50 * pays, *(rng.randrange(1, 1 << 30) for _ in range(20))):
+            for programs, work in ((1, total), (total, 1), (total, 0)):
+                assert team(programs, work, threads) == runtime.team_of(programs, work, threads) & 0xFFFFFFFF, (programs, work, threads)
 
 
 # --- bundles on disk ---------------------------------------------------------------------------------------------------------

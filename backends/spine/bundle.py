@@ -25,7 +25,7 @@ from ...ops.records import DTYPES, Case, Op, dtype_name
 from ..base import Error
 from ..cpu.llvm import compile as machine, targets
 from ..cpu.compiler import version
-from . import harness, library, link, request
+from . import glue, harness, library, link, request
 from .library import Function
 from .trace import trace
 
@@ -94,7 +94,7 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
         functions.append(Function(fname, program, kernels))
         functions[-1].settle()
     name = name or (wanted[0][0].name if len({op.name for op, _, _ in wanted}) == 1 else "ops")
-    objects = library.objects(functions, row)
+    objects = glue.objects(functions, row)
     files = {f"lib{name}.so": link.link(objects, row, by=by), f"{name}.h": library.header(name, functions, row).encode()}
     program_ir, plain = harness.harness_ir(functions, row)
     files[name] = link.link([*objects, machine.emit_object(machine.optimise(program_ir, plain), plain)], row, entry="_start", by=by)

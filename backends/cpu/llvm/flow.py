@@ -21,6 +21,15 @@ class Flow(Words):
         self.emit(f"br i1 {c.s}, label %{then.label}, label %{other.label}")
         self.block.ended = True
 
+    def go(self, where: Block, c: Val | None = None):
+        """Go to a block, where the i1 `c` holds if one is given, and else on."""
+        if c is None:
+            self.br(where)
+            return
+        on = self.fn.new_block("on")
+        self.cond_br(c, where, on)
+        self.enter(on)
+
     @contextlib.contextmanager
     def loop(self, lo: Val, hi: Val, step: int = 1, hint: str = "loop", *, flags: str = "nsw", name: str = "", latch: Block | None = None,
              tail: Callable[[], str] = str):
@@ -144,18 +153,10 @@ class Turn:
 
     def leave(self, condition: Val | None = None):
         self.left = True
-        self._go(self._done, condition)
+        self.b.go(self._done, condition)
 
     def again(self, condition: Val | None = None):
-        self._go(self._head, condition)
-
-    def _go(self, where: Block, condition: Val | None):
-        if condition is None:
-            self.b.br(where)
-            return
-        on = self.b.fn.new_block("on")
-        self.b.cond_br(condition, where, on)
-        self.b.enter(on)
+        self.b.go(self._head, condition)
 
 
 class Repeat:

@@ -18,7 +18,7 @@ from ..llvm.targets import Target
 from . import job as jobs, late as lateness
 from .job import JOB, MAX_THREADS, NO_MEMORY, SLOT, SLOTS
 
-__all__ = ["MAX_THREADS", "NO_MEMORY", "pool_ir"]
+__all__ = ["MAX_THREADS", "NO_MEMORY", "module", "pool_ir"]
 
 SPIN = 2000  # turns of the waiting loop before a worker of our own sleeps: some 50 microseconds
 _WAIT, _WAKE, _ALL = 128, 129, (1 << 31) - 1  # futex operations, private to the process; how many to wake
@@ -28,8 +28,13 @@ _WORD, _SLEEPERS, _PENDING, _LOCK, _WORKERS, _JOB = (Val("ptr", f"@pool.{name}")
 _REGION = Struct("region", job="ptr", thread_num="ptr")
 
 
-def pool_ir(target: Target, hidden: bool = False, late: int = lateness.LATE) -> str:
-    """The runtime's LLVM IR for a row. hidden: other objects of one library call it; late: see late.py."""
+def pool_ir(target: Target, late: int = lateness.LATE) -> str:
+    """The runtime's LLVM IR for a row; late: see late.py."""
+    return module(target, late=late).render()
+
+
+def module(target: Target, hidden: bool = False, late: int = lateness.LATE) -> Module:
+    """hidden: other objects of one library call it."""
     m = Module("pool", target.triple, attributes="")
     m.globals += [s.line() for s in (SLOT, JOB, _REGION)]
     for at, first in ((_WORD, "i64 0"), (_SLEEPERS, "i32 0"), (_PENDING, "i32 0"), (_LOCK, "i32 0"), (_WORKERS, "i32 0"), (_JOB, "ptr null")):
@@ -43,7 +48,7 @@ def pool_ir(target: Target, hidden: bool = False, late: int = lateness.LATE) -> 
     _launch_omp(m, linkage)
     _call(m, linkage)
     _forget(m, linkage)
-    return m.render()
+    return m
 
 
 def _futex(b: Builder, target: Target, at: Val, what: int, *rest: Val):

@@ -1,0 +1,268 @@
+"""A bundle's C functions in LLVM IR: what lies between a C caller's arguments and the kernels.
+
+Everything here is compiled for the plainest CPU of the ISA (`base_row`) but for what asks how long vectors are.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import sympy
+
+from ..cpu.llvm import compile as machine, targets
+from ..cpu.llvm.ir import FALSE, NULL, Block, Builder, Function, Module, Val, define, i32, i64
+from ..cpu.run import launch as runtime, pool
+from . import messages
+from .expressions import Emitter
+from .library import (ASSERTION, BAD_SHAPE, BAD_SIZE, LIMIT, NO_MEMORY, NULL_POINTER, OVERLAP, STATUS, WRONG_MACHINE, Compiled, assertions, base_row)
+from .library import Function as Exported
+from .trace import At
+
+#: bytes to whose multiples temporaries are laid out
+_ALIGN = 64
+_BEYOND = "the sizes are too large together, or one that divides is 0"
+_MASK_WORDS = 16  # of a set of CPUs: 1024
+
+
+def objects(functions: list[Exported], row: targets.Target) -> list[bytes]:
+    """What a library is linked from."""
+    plain = base_row(row)
+    ir, of = machine_ir(row)
+    made = [_optimised(glue_ir(functions, row), plain), _optimised(threads_ir(plain), plain), machine.emit_object(machine.in_registers(ir), of)]
+    return made + list({k.name: k.obj for f in functions for k in f.kernels}.values())
+
+
+def _optimised(ir: str, row: targets.Target) -> bytes:
+    return machine.emit_object(machine.optimise(ir, row), row)
+
+
+def glue_ir(functions: list[Exported], row: targets.Target) -> str:
+    """The IR of all functions, for `base_row`."""
+    m = Module("glue", row.triple, attributes="")
+    for name in {k.name: k for f in functions for k in f.kernels}:
+        m.declare(name, "hidden i64", ["ptr", "ptr", "i64", "i64", "i32", "i32", "i32"])
+    m.declare("tp_call", "hidden i64", ["ptr"])
+    m.declare("tp_machine", "hidden i32", [])
+    cpus(m)
+    team(m)
+    messages.add(m)
+    for f in functions:
+        _Body(m, f).write()
+    return m.render()
+
+
+def cpus(m: Module):
+    """tp_cpus(): those that this process may run on."""
+    b = define(m, "tp_cpus", "i64", "hidden")
+    mask = b.alloca(f"[{_MASK_WORDS} x i64]", "mask", 8)
+    with b.loop(i64(0), i64(_MASK_WORDS)) as k:
+        b.store(i64(0), b.gep("i64", mask, k))
+    b.call("sched_getaffinity", "i32", [i32(0), i64(8 * _MASK_WORDS), mask])
+    n = b.variable(i64(0))
+    with b.loop(i64(0), i64(_MASK_WORDS)) as k:
+        n.set(b.add(n.get(), b.intrinsic("ctpop", b.load("i64", b.gep("i64", mask, k)))))
+    b.ret(b.smin(b.smax(n.get(), 1), pool.MAX_THREADS))
+
+
+def team(m: Module):
+    """As `launch.team_of`, its lower half: threads for a launch, by its programs and their work (0: not known)."""
+    b = define(m, "tp_team", "i64", "hidden", programs="i64", work="i64", threads="i64")
+    programs, work, threads = b.fn.args
+    with b.when(b.icmp("eq", work, 0)):
+        b.ret(threads)
+    total = b.mul(programs, work)
+    saved = b.mul(total, b.sub(threads, 1))
+    meet = b.add(b.mul(b.sub(threads, 2), round(runtime.EACH * 1000)), round(runtime.MEET * 1000))  # nanoseconds
+    lost = b.bin("sdiv", b.mul(b.mul(meet, runtime.OPERATIONS), threads), 1000)
+    with b.when(b.icmp("sle", saved, lost)):
+        b.ret(i64(1))
+    b.ret(b.smin(b.smax(b.bin("sdiv", total, runtime.OPERATIONS), 2), threads))
+
+
+class _Body:
+    """One C function, being written. Values of sizes are all computed before it branches over launches."""
+
+    def __init__(self, m: Module, f: Exported):
+        self.f, self.p, self.m = f, f.program, m
+        names = [b.name for b in self.p.arguments] + list(f.sizes.values())
+        types = ["ptr"] * len(self.p.arguments) + ["i64"] * len(f.sizes)
+        function = Function(m, f.name, "i32", [*((ty, f"given.{n}") for ty, n in zip(types, names)), ("i32 signext", "threads")])
+        self.b = Builder(function)
+        *values, self.threads = function.args
+        self.given = dict(zip(names, values))
+        self.e = Emitter({s: self.given[n] for s, n in f.sizes.items()}, self.b)
+        self.exits: dict[tuple[int, str], Block] = {}
+        self.pointers: dict[int, Val] = {k: self.given[x.name] for k, x in enumerate(self.p.buffers) if x.role != "temporary"}
+        self.memory = NULL
+
+    def write(self):
+        self._refuse_sizes()
+        self._refuse_nothing()
+        self._refuse_overlaps()
+        self._place_temporaries()
+        threads = self._most_threads()
+        for launch, kernel in zip(self.p.launches, self.f.kernels):
+            self._launch(launch, kernel, threads)
+        self._free()
+        self.b.ret(i32(0))
+        for (status, why), block in self.exits.items():
+            self.b.place(block)
+            self._return(status, f"{self.f.name}: {why}")
+
+    def _refuse(self, condition: Val, status: int, why: str = ""):
+        """Return `status` where the i1 `condition` holds; `why`, of a status that is no success, is for people."""
+        if (status, why) not in self.exits:
+            self.exits[status, why] = self.b.fn.new_block("return")
+        self.b.go(self.exits[status, why], condition)
+
+    def _return(self, status: int, why: str):
+        if status:
+            self.b.call("say", "void", [self.m.string(why)])
+        self.b.ret(i32(status))
+
+    # -- what is looked at before anything is written
+    def _refuse_sizes(self):
+        b, e, p = self.b, self.e, self.p
+        self._refuse(b.icmp("ne", b.call("tp_machine", "i32", []), 0), WRONG_MACHINE, STATUS[WRONG_MACHINE][2])
+        for n in self.f.sizes.values():
+            self._refuse(b.icmp("ugt", self.given[n], LIMIT), BAD_SIZE, f"{n} is negative or above {LIMIT}")
+        counted = [g for x in p.launches for g in x.grid]
+        passed = [v for x in p.launches for v in x.args.values() if isinstance(v, sympy.Expr) and v.free_symbols]
+        offsets = [v.offset for x in p.launches for v in x.args.values() if isinstance(v, At)]
+        for x in [b.nbytes for b in p.buffers] + counted + passed + offsets:
+            e.value(x)
+        for flag in list(e.overflows):  # nothing that follows is computed from a number that was cut off
+            self._refuse(flag, BAD_SIZE, _BEYOND)
+        for g in counted:
+            self._refuse(b.icmp("ugt", e.value(g), LIMIT), BAD_SIZE, _BEYOND)
+        for v in passed:
+            self._refuse(b.icmp("ugt", b.add(e.value(v), LIMIT + 1), 2 * LIMIT + 1), BAD_SIZE, _BEYOND)
+        for launch, kernel in zip(p.launches, self.f.kernels):
+            for kind, place, most in kernel.metadata.most:  # beyond it the kernel's numbers might wrap
+                given = sympy.sympify(launch.grid[place] if kind == "grid" else launch.args[kernel.order[place]])
+                if given.free_symbols or given > most:
+                    self._refuse(b.icmp("sgt", e.value(given), most), BAD_SIZE, _BEYOND)
+        for c in p.conditions:
+            self._refuse(b.not_(e.value(c)), BAD_SHAPE, f"the sizes do not fulfil {self.f.text(c)}")
+
+    def _refuse_nothing(self):
+        """Return where there is nothing to compute, or nothing to compute it from."""
+        b, e = self.b, self.e
+        some = i64(0)
+        for x in self.p.arguments:
+            if x.role != "in":
+                some = b.or_(some, e.value(x.nbytes))
+        self._refuse(b.icmp("eq", some, 0), 0)
+        for k, pointer in self.pointers.items():
+            x = self.p.buffers[k]
+            absent = b.and_(b.icmp("eq", pointer, NULL), b.icmp("ne", e.value(x.nbytes), 0))
+            self._refuse(absent, NULL_POINTER, f"{x.name} is null")
+
+    def _refuse_overlaps(self):
+        b, e = self.b, self.e
+        for x, y, same in self.f.apart:
+            px, py = b.address(self.given[x.name]), b.address(self.given[y.name])
+            ex, ey = b.add(px, e.value(x.nbytes)), b.add(py, e.value(y.nbytes))
+            meet = b.and_(b.icmp("ult", px, ey), b.icmp("ult", py, ex))
+            for t in (x, y):  # nothing overlaps an empty tensor
+                meet = b.and_(meet, b.icmp("ne", e.value(t.nbytes), 0))
+            if same:
+                meet = b.and_(meet, b.icmp("ne", px, py))
+            self._refuse(meet, OVERLAP, f"{x.name} and {y.name} overlap")
+
+    # -- what is done
+    def _place_temporaries(self):
+        b, e = self.b, self.e
+        temporaries = {k: x for k, x in enumerate(self.p.buffers) if x.role == "temporary"}
+        if not temporaries:
+            return
+        offset, places = i64(0), {}
+        for k, x in temporaries.items():
+            places[k] = offset
+            offset = b.add(offset, b.and_(b.add(e.value(x.nbytes), _ALIGN - 1), -_ALIGN))
+        self.memory = b.call("aligned_alloc", "ptr", [i64(_ALIGN), b.smax(offset, _ALIGN)])
+        self._refuse(b.icmp("eq", self.memory, NULL), NO_MEMORY, "no memory for temporaries")
+        for k, place in places.items():
+            self.pointers[k] = b.gep("i8", self.memory, place)
+
+    def _free(self):
+        if self.memory is not NULL:
+            self.b.call("free", "void", [self.memory])
+
+    def _most_threads(self) -> Val:
+        """As many as the caller says; 0: as this process has CPUs."""
+        b = self.b
+        said, here = b.cast("sext", self.threads, "i64"), b.call("tp_cpus", "i64", [])
+        return b.smin(b.select(b.icmp("sgt", said, 0), said, here), pool.MAX_THREADS)
+
+    def _launch(self, launch, kernel: Compiled, threads: Val):
+        b = self.b
+        grid = [self.e.value(g) for g in launch.grid]
+        programs = b.mul(b.mul(grid[0], grid[1]), grid[2])
+        with b.when(b.icmp("ne", programs, 0)):
+            team_ = b.call("tp_team", "i64", [programs, i64(kernel.metadata.work), threads])
+            header = [Val("i64", f"ptrtoint (ptr @{kernel.name} to i64)"), *grid, i64(kernel.metadata.scratch_bytes), team_, i64(0), i64(0)]
+            words = [*header, *(self._word(launch.args[a], launch.types[a]) for a in kernel.order)]
+            packed = b.alloca(f"[{len(words)} x i64]", "words", 16)
+            for k, word in enumerate(words):
+                b.store(word, b.gep("i64", packed, i64(k)))
+            status = b.call("tp_call", "i64", [packed])
+            with b.when(b.icmp("ne", status, 0)):
+                self._failed(launch, kernel, status, grid)
+
+    def _word(self, value, ty: str) -> Val:
+        """A kernel's argument as 8 bytes."""
+        if isinstance(value, At):
+            return self.b.address(self.b.gep("i8", self.pointers[value.buffer], self.e.value(value.offset)))
+        if isinstance(value, sympy.Expr):
+            return self.e.value(value)  # the kernel reads the low half: all targets are little-endian
+        return i64(struct.unpack("<q", struct.pack("<" + runtime.PACK[ty], value))[0])
+
+    def _failed(self, launch, kernel: Compiled, status: Val, grid: list[Val]):
+        b, name = self.b, self.f.name
+        self._free()
+        if kernel.metadata.asserts:
+            with b.when(b.icmp("ne", status, pool.NO_MEMORY)):
+                table = messages.pairs(self.m, [(f"{name}: kernel {launch.kernel.__name__}: device-side assert triggered at {where}", message)
+                                                for message, where in assertions(kernel)])
+                b.call("say_asserted", "void", [table, status, *grid[:2]])
+                b.ret(i32(ASSERTION))
+        self._return(NO_MEMORY, f"{name}: no memory for {kernel.metadata.scratch_bytes} bytes of scratch per thread")
+
+
+def machine_ir(row: targets.Target) -> tuple[str, targets.Target]:
+    """(IR of @tp_machine, which returns 0 where this CPU has what the row needs, and @tp_vlen, the bits of its vector registers, the row to
+    compile it for). Code for registers of one length refuses others; plain rv64gcv takes 128 bits and more."""
+    m = Module("machine", row.triple, attributes="")
+    vectors = row.isa == "RVV"
+    if vectors:
+        b = define(m, "length", "i64", "internal", "noinline")
+        b.ret(b.mul(b.call("llvm.vscale.i64", "i64", []), 64))  # vlenb / 8
+    b = define(m, "tp_vlen", "i64", "hidden")
+    if vectors:
+        has = b.call("getauxval", "i64", [i64(16)])  # AT_HWCAP: a bit for each letter of the ISA (Linux, arch/riscv)
+        with b.when(b.icmp("ne", b.and_(has, 1 << (ord("V") - ord("A"))), 0)):
+            b.ret(b.call("length", "i64", []))
+    b.ret(i64(0))
+    b = define(m, "tp_machine", "i32", "hidden")
+    wrong = FALSE
+    if vectors:
+        wrong = b.icmp("ult" if row.name == "rv64gcv" else "ne", b.call("tp_vlen", "i64", []), row.vector_bits)
+    b.ret(b.select(wrong, i32(WRONG_MACHINE), i32(0)))
+    return m.render(), row if vectors else base_row(row)
+
+
+def threads_ir(row: targets.Target) -> str:
+    """The thread pool of a library, for `base_row`. A forked child has no threads but its own; a C library without the function that tells of forks
+    lets the child's first launch wait for ever, as any pool of threads would."""
+    m = pool.module(row, hidden=True)
+    ask = "__register_atfork"
+    m.declare(ask, "extern_weak i32", ["ptr"] * 4)
+    b = define(m, "watch_forks", "void", "internal")
+    with b.when(b.icmp("ne", Val("ptr", f"@{ask}"), NULL)):
+        b.call(ask, "i32", [NULL, NULL, Val("ptr", "@tp_forget"), NULL])
+    b.ret()
+    # @llvm.global_ctors would become .ctors, which nobody reads
+    m.variable("tp_at_load", "ptr @watch_forks", tail=', section ".init_array", align 8')
+    m.variable("llvm.used", "[1 x ptr] [ptr @tp_at_load]", "appending global", ', section "llvm.metadata"')
+    return m.render()
