@@ -198,12 +198,13 @@ def _foreign() -> bool:
 
 #: K that a loop round a product should go through at once, pieces of it at most, and accumulators from which on that pays
 K_AT_ONCE, PIECES, ACCUMULATORS = 256, 4, 64 * 64
-_ADDRESSES = ("tt.load", "tt.dot", "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.trans", "scf.yield")
 
 
 def _unroll_products(mod):
     """Ask Triton's unroller for loops that do nothing but load and multiply short pieces of K, as tiles made for a GPU's shared memory
     are: `emit/product/dot.py` multiplies the pieces at once, so the accumulators go through registers once for all of them."""
+    from .ttir.ops import row
+
     loops, bodies = [], {}
 
     def visit(op):
@@ -222,8 +223,8 @@ def _unroll_products(mod):
         products = [op for name, op in body if name == "tt.dot"]
         if len(products) != 1:
             continue
-        plain = all(name in _ADDRESSES or name.startswith("arith.") and (
-            name == "arith.constant" or not _is_float(op)) for name, op in body)
+        plain = all(name in ("tt.load", "tt.dot", "scf.yield", "arith.constant") or row(name).address
+                    or name.startswith("arith.") and not _is_float(op) for name, op in body)
         shape = re.match(r"tensor<(\d+)x(\d+)x[^x]*>$", str(products[0].get_result(0).get_type()))
         depth = re.match(r"tensor<\d+x(\d+)x", str(products[0].get_operand(0).get_type()))
         if plain and shape and int(shape[1]) * int(shape[2]) >= ACCUMULATORS:

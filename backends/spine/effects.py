@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from ..cpu.llvm import ir
 from ..cpu.emit import rules as lower
-from ..cpu.plan.control import WRITES
 from ..cpu.ttir import types as ttir, reader as ttir_reader
 from ..cpu.plan.facts import Poly, poly, poly_add, poly_const, poly_mul, poly_of, walk
 from ..cpu.llvm.elements import memory_type
+from ..cpu.ttir.ops import row
 from ..cpu.ttir.types import Op, Value
 
 #: pointer operations: what comes out points where the first operand does
@@ -77,7 +77,7 @@ class Effects:
             for v in pointers:
                 if op.name == "tt.load":
                     self._loads.append((self._points_to(v), op))
-                elif op.name in WRITES or op.name not in _HARMLESS:
+                elif row(op).writes or op.name not in _HARMLESS:
                     self._stores.append((self._points_to(v), op))
                     if op.name != "tt.store":
                         self._loads.append((self._points_to(v), op))

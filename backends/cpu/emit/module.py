@@ -13,7 +13,6 @@ from ..plan.lazy import Lazy
 from ..plan.records import Plan
 from ..ttir import types, unrolled
 from ..ttir.types import Module, Op
-from . import rules
 from .kernel import Kernel
 
 
@@ -43,7 +42,7 @@ class _Lowering:
         types.expand_calls(module)
         self.func, self.target, self.fp_fusion, self.assume = module.kernel, target, fp_fusion, assume
         unrolled.mend(self.func)
-        self.lazy = Lazy(rules.ELEMENTWISE, rules.LANES)
+        self.lazy = Lazy()
         self.at: Op | None = None
 
     def error(self, op: Op | None, message: str) -> CompileError:
@@ -52,7 +51,7 @@ class _Lowering:
         return CompileError(f"triton-cpu cannot compile kernel {self.func.name}{where} (target {self.target.name}): {what}{message}")
 
     def run(self) -> Lowered:
-        plan = planner.plan(self.func, self.target, self.lazy, rules.SCALARS, self._noting, self.error, self.assume)
+        plan = planner.plan(self.func, self.target, self.lazy, self._noting, self.error, self.assume)
         kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion)
         self.kernel = kernel
         text = kernel.write()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ..ttir.ops import row
 from ..ttir.types import Op, Value
 from . import keeping
 from .facts import walk
@@ -17,9 +18,6 @@ from .records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Inductio
 from .schedule import Schedule
 from .space import Space
 
-REGION_RETURNS = ("tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return")
-#: operations that change memory
-WRITES = {"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.atomic_load", "tt.atomic_store", "tt.atomic_poll"}
 
 
 @dataclass
@@ -141,7 +139,7 @@ def scalar_region(s: Schedule, region):
             s.run(region.block)
         s.regions[region] = tuple(steps)
     else:
-        results = next(o for o in walk(region) if o.name in REGION_RETURNS).operands
+        results = next(o for o in walk(region) if row(o).region_return).operands
         s.regions[region] = function(s, region, [((region, n), None) for n in range(len(results))])
 
 
@@ -158,7 +156,7 @@ def ret(s: Schedule, op: Op):
 
 
 def call(s: Schedule, op: Op):
-    before_region(s, op, WRITES)
+    before_region(s, op)
     slots = [(r, _slot(s, r)) for r in op.results]
     body = []
     _region(s, op.regions[0], lambda: body.append(function(s, op.regions[0], slots)))
@@ -204,7 +202,7 @@ def _to(s: Schedule, label: str, values):
 def for_loop(s: Schedule, op: Op):
     region = op.regions[0]
     args, yielded, inits = region.block.args[1:], region.block.ops[-1], op.operands[3:]
-    before_region(s, op, WRITES)
+    before_region(s, op)
     s.loops += 1
     number = s.loops
     slots: list[Slot] = []
@@ -282,14 +280,14 @@ def _is_invariant(loop: Op, step: Value) -> bool:
             if v.block is not None and v.block.region is not None and v.block.region.op is loop:
                 return False
         elif v.op in inside:
-            if v.op.name not in ("tt.splat", "tt.broadcast", "tt.expand_dims", "arith.constant"):
+            if not row(v.op).view and v.op.name != "arith.constant":
                 return False
             stack.extend(v.op.operands)
     return True
 
 
 def if_op(s: Schedule, op: Op):
-    before_region(s, op, WRITES)
+    before_region(s, op)
     slots = [_slot(s, r) for r in op.results]
     branches = []
     for region in op.regions:
@@ -306,7 +304,7 @@ def if_op(s: Schedule, op: Op):
 
 def while_loop(s: Schedule, op: Op):
     before, after = op.regions
-    before_region(s, op, WRITES)
+    before_region(s, op)
     ins = [_slot(s, v) for v in before.block.args]
     outs = [_slot(s, r) for r in op.results]
     with captured(s) as entry:
@@ -333,4 +331,4 @@ def nothing(s: Schedule, op: Op):
 
 
 CONTROL = {"tt.return": ret, "tt.call": call, "cf.br": branch, "cf.cond_br": cond_branch, "scf.for": for_loop, "scf.if": if_op,
-           "scf.while": while_loop, "scf.yield": nothing, "scf.condition": nothing, **dict.fromkeys(REGION_RETURNS, region_return)}
+           "scf.while": while_loop, "scf.yield": nothing, "scf.condition": nothing, **dict.fromkeys(("tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"), region_return)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..ttir.ops import row
 from ..ttir.types import Op, Value, walk
 
 # --- polynomials in scalars ------------------------------------------------------------------------------------------
@@ -118,12 +119,6 @@ class Affine:
 
 # --- the facts of one kernel -----------------------------------------------------------------------------------------
 
-#: rough cost, in simple vector operations, of operations that are not simple
-COSTS = {"math.exp": 12, "math.exp2": 10, "math.log": 14, "math.log2": 14, "math.sin": 20, "math.cos": 20,
-         "math.tanh": 20, "math.erf": 24, "math.sqrt": 6, "math.rsqrt": 6, "tt.precise_sqrt": 6, "tt.precise_divf": 6,
-         "arith.divf": 4, "arith.divsi": 16, "arith.remsi": 16, "arith.divui": 16, "arith.remui": 16, "arith.remf": 40,
-         "tt.mulhiui": 3, "tt.extern_elementwise": 30, "tt.load": 1}
-FREE = {"tt.splat", "tt.expand_dims", "tt.broadcast", "tt.trans", "arith.constant", "tt.make_range", "tt.reshape"}
 KEEP_ABOVE = 5
 
 
@@ -156,9 +151,8 @@ class Facts:
             if op is None or not v.type.is_tensor or not self.is_lazy(op):
                 got = 0
             else:
-                own = 0 if op.name in FREE else COSTS.get(op.name, 1)
                 operands = op.operands[1:] if op.name == "tt.load" else op.operands
-                got = own + sum(self.cost(o) for o in operands)
+                got = row(op).cost + sum(self.cost(o) for o in operands)
             got = self._cost[v] = min(got, 1 << 20)
         return got
 
@@ -174,8 +168,7 @@ def root_pointer(v: Value, through=None) -> Value | None:
         op = v.op
         if op is None:
             return v
-        if op.name in ("tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape",
-                       "tt.bitcast"):
+        if row(op).pointer:
             v = op.operands[0]
             continue
         return None
@@ -191,7 +184,7 @@ def same_expression(a: Value, b: Value, depth: int = 0) -> bool:
     x, y = a.op, b.op
     if x.name != y.name or x.attrs != y.attrs or x.words != y.words or x.regions or len(x.operands) != len(y.operands):
         return False
-    if x.name in ("tt.load", "tt.atomic_rmw", "tt.atomic_cas"):
+    if row(x).reads or row(x).writes:
         return False
     return all(same_expression(p, q, depth + 1) for p, q in zip(x.operands, y.operands))
 
@@ -212,7 +205,7 @@ def same_offsets(p: Value, q: Value) -> bool:
     if p.op.name == "tt.addptr":
         return same_offsets(p.op.operands[0], q.op.operands[0]) and same_expression(p.op.operands[1],
                                                                                     q.op.operands[1])
-    if p.op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
+    if row(p.op).view:
         return p.type.shape == q.type.shape and same_offsets(p.op.operands[0], q.op.operands[0])
     return False
 
@@ -261,8 +254,7 @@ def work(region, is_lazy, seen: set[Value] | None = None) -> int | None:
         if v in seen or v.op is None or not v.type.is_tensor or not is_lazy(v.op):
             return 1
         seen.add(v)
-        own = 0 if v.op.name in FREE else COSTS.get(v.op.name, 1)
-        return own + (0 if v.op.name == "tt.load" else sum(map(cost, v.op.operands)))  # where it reads is mostly a loop's bounds
+        return row(v.op).cost + (0 if v.op.name == "tt.load" else sum(map(cost, v.op.operands)))  # where it reads is mostly a loop's bounds
 
     for op in region.block.ops:
         tensors = [o for o in op.operands if o.type.is_tensor]

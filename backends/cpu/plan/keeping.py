@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..ttir.ops import row
 from ..ttir.types import Op, Value
 from .facts import KEEP_ABOVE
-from .lazy import DIMS, renamed
+from .lazy import renamed
 from .space import Space
 
 
@@ -37,7 +38,7 @@ def first_to_materialise(s, space: Space, visited, order) -> Value | None:
     for v, dims in reversed(visited):
         if v in s.buffers or v.op is None or not s.lazy(v.op):
             continue
-        if v.op.name in DIMS and renamed(v.op, dims) is None:
+        if row(v.op).renames and renamed(v.op, dims) is None:
             return v
         if not keepable(s, v):
             continue
@@ -89,7 +90,7 @@ def reads(s, v: Value) -> dict[int | None, bool]:
             if buf is not None:
                 same = alike and dims == space.identity and w.type.shape == v.type.shape and buf.is_row_major
                 out[buf.base] = out.get(buf.base, True) and same
-            elif w.op is not None and w.op.name in DIMS and renamed(w.op, dims) is None and w not in seen:
+            elif w.op is not None and row(w.op).renames and renamed(w.op, dims) is None and w not in seen:
                 seen.add(w)  # a change of shape that no index follows: its elements go through memory
                 stack.append((w.op.operands[0], False))
     return out

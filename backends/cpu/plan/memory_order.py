@@ -6,9 +6,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from ..ttir.types import Op, Value
+from ..ttir.ops import row
+from ..ttir.types import Op, Value, walk
 from . import keeping
-from .facts import root_pointer, same_expression, same_offsets, walk
+from .facts import root_pointer, same_expression, same_offsets
 
 
 class Meets(Enum):
@@ -79,14 +80,13 @@ def before_atomic(s, ptr: Value):
     settle(s, lambda load: meets(s, load, target))
 
 
-def before_region(s, op: Op, writes):
-    """Values from outside that a loop needs: dear ones and loads that the loop may overwrite are computed first. writes: the names of operations
-    that change memory."""
+def before_region(s, op: Op):
+    """Values from outside that a loop needs: dear ones and loads that the loop may overwrite are computed first."""
     inner, stores = set(), []
     for r in op.regions:
         for o in walk(r):
             inner.add(o.block)
-            if o.name in writes:
+            if row(o).writes:
                 stores.append(o)
     loops = op.name in ("scf.for", "scf.while")
     outside = []

@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 
 from ..llvm.targets import Target
+from ..ttir.ops import row
 from ..ttir.types import Value
 from .records import Buffer
 from .space import Known, Space
 
-#: operations whose polynomials hold many values at once
-HEAVY = {f"math.{name}" for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf")} | {"tt.extern_elementwise"}
 #: lazy operations that evaluate indices themselves
 _INDICES = ("tt.make_range", "tt.join", "tt.load")
 
@@ -116,7 +115,7 @@ def lane_bits(visited) -> int:
 
 def is_heavy(known: Known, visited) -> bool:
     """Does one of these expressions' operations become a polynomial?"""
-    return any(v.op is not None and v.op.name in HEAVY and v not in known.buffers for v, _ in visited)
+    return any(v.op is not None and row(v.op).heavy and v not in known.buffers for v, _ in visited)
 
 
 def times_unrolled(known: Known, visited, target: Target) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..llvm.targets import Target
+from ..ttir.ops import Kind, row
 from ..ttir.types import Func, Op
 from . import control, facts, rows
 from .control import CONTROL, scalar_region
@@ -15,20 +16,20 @@ from .roots import ROOTS
 from .schedule import Schedule
 
 RULES = {**ROOTS, **PRODUCTS, **CONTROL}
+#: kinds of operations that are carried out on scalars where they stand
+SCALARS = (Kind.ELEMENTWISE, Kind.SCALAR)
 #: roots whose regions run on elements one by one where they cannot run on all lanes at once
 _COMBINE = ("tt.reduce", "tt.scan", "tt.map_elementwise")
 
 
-def plan(func: Func, target: Target, lazy: Lazy, scalars, noting: Callable, refuse: Callable, assume: bool = True) -> Plan:
-    """What is decided about a kernel for a target. lazy: its lazy operations; scalars: names of operations that are carried out on scalars
-    where they stand; noting: told of each operation before it is planned; refuse: (operation, sentence) -> the error to raise."""
+def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Callable, assume: bool = True) -> Plan:
+    """What is decided about a kernel for a target. lazy: its lazy operations; noting: told of each operation before it is planned; refuse: (operation, sentence) -> the error to raise."""
 
     def operation(s: Schedule, op: Op):
         noting(op)
         _operation(s, op)
 
     s = Schedule(func, target, lazy, assume, refuse, operation)
-    s.scalars = scalars
     body = control.function(s, func.body, [])
     return Plan((body,), s.regions, tuple(s.places), s.layout.size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes)
 
@@ -60,7 +61,7 @@ def _root(s: Schedule, op: Op):
     if rule is not None:
         if rule(s, op) is DEFERRED:
             return
-    elif op.name in s.scalars:
+    elif row(op).kind in SCALARS or op.name == "tt.load":
         s.add(Scalar(op))
         s.computed.update(op.results)
     else:

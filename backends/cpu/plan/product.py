@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from ..llvm import ir
 from ..llvm.elements import REGISTER
+from ..ttir.ops import row
 from ..ttir.types import Op, Type, Value
 from . import keeping
-from .control import WRITES, captured, forget_foreign
+from .control import captured, forget_foreign
 from .facts import Affine, Poly, expanded, poly, poly_add, poly_const, poly_key, poly_mul
 from .lazy import renamed
 from .records import Atom, Buffer, NestPlan
@@ -195,7 +196,7 @@ def _next(op: Op) -> Op | None:
         return None
     ops = op.block.ops
     between = ops[ops.index(op) + 1:ops.index(other)]
-    return other if not any(o.regions or o.name in WRITES for o in between) else None
+    return other if not any(o.regions or row(o).writes for o in between) else None
 
 
 def _check(s: Schedule, op: Op):

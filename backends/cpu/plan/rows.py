@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ..ttir.ops import Kind, row
 from ..ttir.types import Op, Value
 from . import keeping, order
 from .facts import same_expression, same_offsets
@@ -47,7 +48,7 @@ def find(s: Schedule, first: Op) -> Group | None:
             if op.name == "tt.load":
                 between.append(op)
             continue
-        if not any(r.type.is_tensor for r in op.results) and op.results and (op.name in s.lazy.elementwise or op.name in _EARLY):
+        if not any(r.type.is_tensor for r in op.results) and op.results and (row(op).kind is Kind.ELEMENTWISE or op.name in _EARLY):
             if not all(_is_ready(o, ready) for o in op.operands):
                 group.why = f"{_called(op)} needs a number that is not there before the rows"
                 break

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
+from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value
 from . import keeping, order, ranges
 from .facts import Facts, partners, walk
-from .lazy import DIMS, Lazy, renamed
+from .lazy import Lazy, renamed
 from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Piece, Place, Root, Walk, row_major
 from .scratch import Buffers, Layout
 from .space import Known, Space
@@ -46,7 +47,6 @@ class Schedule:
         self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
         self.block = None
         self.op: Op | None = None
-        self.scalars = frozenset()  # names of operations on scalars
         self.frame = None  # the function that is walked (control.Frame)
         self.steps: list = []
         self.regions: dict = {}
@@ -138,7 +138,7 @@ class Schedule:
             early = keeping.first_to_materialise(self, space, visited, loops)
             if early is None:
                 break
-            self.materialise(early, why="it would be computed again" if early.op.name not in DIMS else "its elements change places")
+            self.materialise(early, why="it would be computed again" if not row(early.op).renames else "its elements change places")
         lanes = want.lanes
         if lanes is None:
             lanes = min(self.target.lanes(order.lane_bits(visited)), shape[vdim]) if shape else 1
@@ -181,7 +181,7 @@ class Schedule:
             return self.buffers[v]
         op = v.op
         dims = tuple(range(len(v.type.shape)))
-        if op is not None and op.name in DIMS and renamed(op, dims) is None:
+        if op is not None and row(op).renames and renamed(op, dims) is None:
             self.buffers[v] = self.materialise_row_major(op.operands[0], why).reshaped(v.type.shape)
         else:
             nest = self.nest(Walk(v.type.shape, [(v, dims)], merge=True))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..ttir.ops import row
 from ..ttir.types import Value
 from . import ranges
 from .facts import Affine, poly, poly_add, poly_const, poly_of
-from .lazy import DIMS, Lazy, halves, renamed
+from .lazy import Lazy, halves, renamed
 from .records import Atom, Buffer, Induction, at_index
 
 
@@ -37,7 +38,7 @@ class Known:
             return [(op.operands[0], d) for d in halves(op, dims)]
         if op.name == "tt.join":
             return [(o, dims[:-1]) for o in op.operands]
-        if op.name in DIMS:
+        if row(op).renames:
             mapped = renamed(op, dims)
             return [(op.operands[0], mapped)] if mapped is not None else []
         return [(o, dims) for o in op.operands if o.type.is_tensor]

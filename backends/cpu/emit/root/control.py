@@ -8,8 +8,8 @@ from __future__ import annotations
 from ...llvm import ir
 from ...llvm.elements import REGISTER
 from ...llvm.ir import Val, const, i64
-from ...plan.control import REGION_RETURNS
-from ...plan.facts import walk
+from ...ttir.ops import row
+from ...ttir.types import walk
 from ...plan.records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Induction, Jump, Return, While
 from . import scalars
 from .scalars import register_type
@@ -47,7 +47,7 @@ def _read(k, values):
 
 def branching_region(k, body: Body) -> list[Val]:
     """The results of a region of several blocks, whose `return`s may stand in any of them."""
-    types = [REGISTER[v.type.elem] for v in next(o for o in walk(body.region) if o.name in REGION_RETURNS).operands]
+    types = [REGISTER[v.type.elem] for v in next(o for o in walk(body.region) if row(o).region_return).operands]
     for n, ty in enumerate(types):
         k.slots[body.region, n] = k.b.alloca(ty, "result")
     slots = [k.slots[body.region, n] for n in range(len(types))]
