@@ -617,7 +617,7 @@ def test_a_kernel_argument_elsewhere_is_refused():
 
 
 @pytest.mark.parametrize("text", ["", "module {}", "module { tt.func public @k() { %x = arith.addi %y, %y : i32 tt.return } }",
-                                  "module { tt.func public @k(%a: i32) {", "module { tt.func public @k() { %a:2 = tt.foo } }",
+                                  "module { tt.func public @k(%a: i32) {", "module { tt.func public @k() { %a:2 = ub.poison : i32 } }",
                                   "\x00\xff", "module { tt.func public @k(%a: tensor<4x) { tt.return } }"])
 def test_reader_refuses_broken_text(text):
     with pytest.raises(CompileError):

@@ -199,7 +199,7 @@ def probes() -> dict[str, dict[str, str]]:
                                [t, t], t, "32") for t in ALL}
     p["tt.split"] = {t: _kernel(f"%r, %q = tt.split %v0 : {T(t, '64x2')} -> {T(t)}", [t], t, "64x2") for t in ALL}
     p["tt.cat"] = {t: _kernel(f"%r = tt.cat %v0, %v1 : {T(t, '32')} -> {T(t)}", [t, t], t, "32") for t in ALL}
-    p["tt.unsplat"] = {t: _kernel(f"%u = tt.unsplat %v0 : {T(t, '1')} -> {t}\n%r = tt.splat %u : {t} -> {T(t)}", [t], t, "1")
+    p["tt.unsplat"] = {t: _kernel(f"%u = tt.unsplat %v0 : {T(t, '1')}\n%r = tt.splat %u : {t} -> {T(t)}", [t], t, "1")
                        for t in ALL}
     p["tt.gather"] = {t: _kernel(f"%r = tt.gather %v0[%v1] {{axis = 0 : i32}} : ({T(t)}, {T('i32')}) -> {T(t)}", [t, "i32"], t)
                       for t in ALL}

@@ -2,7 +2,7 @@
 
 Analyses ask an operation's row, so that an operation like another one is treated like it everywhere. Code is made by the rule of the same
 name (a function in `emit/element`, `emit/root` or `emit/product`; `emit/rules.py` holds rows and rules together). To add an operation: a row
-here and a function there.
+here and a function there. A row's form says how Triton prints the operation (`forms.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from .types import Op
+from . import forms
+from .types import Op, Type
 
 
 class Kind(Enum):
@@ -33,6 +34,8 @@ LAZY = (Kind.ELEMENTWISE, Kind.RENAME, Kind.SOURCE)
 class Row:
     """What the compiler knows of the operation `name`.
 
+    `form`: how it is written behind its name (`forms.py`).
+    `types`: the types printed -> the types of the results, where these are not the ones behind an arrow nor, without an arrow, the last.
     `cost`: rough cost of computing one element again, in simple vector operations; 0 where it is part of an address or a constant.
     `heavy`: becomes a polynomial, whose terms take many registers at once.
     `renames(op, dims)`: the index of the operand's element that stands at index `dims` of the result (a dimension of the nest, or -1 for the
@@ -46,6 +49,8 @@ class Row:
 
     name: str
     kind: Kind
+    form: str = "values attributes : types"
+    types: Callable[[list[Type]], list[Type]] | None = None
     cost: int = 1
     heavy: bool = False
     renames: Callable[[Op, tuple[int, ...]], tuple[int, ...] | None] | None = None
@@ -89,6 +94,22 @@ def reshape(op, dims):
     return tuple(rest.pop(0) if n != 1 else -1 for n in src)
 
 
+# --- how it is written ------------------------------------------------------------------------------------------------
+
+_ARROW = "values attributes : types -> results"
+_CAST = "value attributes : types to results"
+_ATOMIC = "sem:word , scope:word , values attributes : "
+
+
+def _nothing(ts):
+    return []
+
+
+def _truth(ts):
+    """i1 in the shape of the operands."""
+    return [Type("i1", ts[0].shape)]
+
+
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
@@ -110,32 +131,43 @@ def _math(name: str, cost: int, heavy=False) -> Row:
     return Row(f"math.{name}", Kind.ELEMENTWISE, cost=cost, heavy=heavy)
 
 
+def _view(name: str, renames=None, **facts) -> Row:
+    """Elements of the one operand at other indices."""
+    return Row(f"tt.{name}", Kind.RENAME if renames else Kind.SOURCE, _ARROW, cost=0, renames=renames, pointer=True, **facts)
+
+
+def _atomic(name: str, form: str, types=None) -> Row:
+    return Row(f"tt.{name}", Kind.ROOT, form, types, reads=True, writes=True)
+
+
 _ELEMENTWISE = Row("", Kind.ELEMENTWISE)
 _DIVISION = Row("", Kind.ELEMENTWISE, cost=16)
-_ROOT = Row("", Kind.ROOT)
-_SCALAR = Row("", Kind.SCALAR)
-_ATOMIC = Row("", Kind.ROOT, reads=True, writes=True)
-_TERMINATOR = Row("", Kind.TERMINATOR)
-_RETURN = Row("", Kind.TERMINATOR, region_return=True)
+_TO = Row("", Kind.ELEMENTWISE, _CAST)
+_ROOT = Row("", Kind.ROOT, _ARROW)
+_REGION = Row("", Kind.ROOT, forms.GENERIC)
+_PROGRAM = Row("", Kind.SCALAR, "axis:word attributes : types")
+_END = Row("", Kind.TERMINATOR, "attributes (? values : types ?)", _nothing)
+_RETURN = replace(_END, region_return=True)
+_OWN = Row("", Kind.CONTROL, forms.OWN)
 
 TABLE: dict[str, Row] = _table(
-    Row("arith.constant", Kind.ELEMENTWISE, cost=0),
-    Row("ub.poison", Kind.ELEMENTWISE),
+    Row("arith.constant", Kind.ELEMENTWISE, forms.OWN, cost=0),
+    Row("ub.poison", Kind.ELEMENTWISE, "attributes : types"),
     # numbers
     *_alike("arith", "addi subi muli andi ori xori shli shrsi shrui maxsi minsi maxui minui ceildivsi floordivsi", _ELEMENTWISE),
     *_alike("arith", "divsi remsi divui remui", _DIVISION),
-    *_alike("arith", "addf subf mulf negf maxnumf minnumf maximumf minimumf", _ELEMENTWISE),
+    *_alike("arith", "addf subf mulf negf maxnumf minnumf maximumf minimumf select", _ELEMENTWISE),
+    *_alike("arith", "cmpi cmpf", Row("", Kind.ELEMENTWISE, "predicate:word , values attributes : types", _truth)),
     Row("arith.divf", Kind.ELEMENTWISE, cost=4),
     Row("arith.remf", Kind.ELEMENTWISE, cost=40),
     Row("tt.precise_divf", Kind.ELEMENTWISE, cost=6),
     Row("tt.precise_sqrt", Kind.ELEMENTWISE, cost=6),
     Row("tt.mulhiui", Kind.ELEMENTWISE, cost=3),
-    *_alike("arith", "cmpi cmpf select", _ELEMENTWISE),
     *_alike("tt", "clampf approx_divf", _ELEMENTWISE),
     # other types
-    *_alike("arith", "extsi extui trunci extf truncf sitofp uitofp fptosi fptoui bitcast index_cast index_castui", _ELEMENTWISE),
-    *_alike("tt", "fp_to_fp ptr_to_int int_to_ptr", _ELEMENTWISE),
-    Row("tt.bitcast", Kind.ELEMENTWISE, pointer=True),
+    *_alike("arith", "extsi extui trunci extf truncf sitofp uitofp fptosi fptoui bitcast index_cast index_castui", _TO),
+    *_alike("tt", "fp_to_fp ptr_to_int int_to_ptr", replace(_TO, form=_ARROW)),
+    Row("tt.bitcast", Kind.ELEMENTWISE, _ARROW, pointer=True),
     # functions
     _math("exp", 12, heavy=True),
     _math("exp2", 10, heavy=True),
@@ -147,40 +179,53 @@ TABLE: dict[str, Row] = _table(
     _math("erf", 24, heavy=True),
     _math("sqrt", 6),
     _math("rsqrt", 6),
-    *_alike("math", "absf absi floor ceil trunc round roundeven fma copysign isnan isinf isfinite ctlz cttz ctpop", _ELEMENTWISE),
-    *_alike("math", "acos acosh asin asinh atan atan2 atanh cbrt cosh erfc expm1 log10 log1p sinh tan powf fpowi", _ELEMENTWISE),
-    Row("tt.extern_elementwise", Kind.ELEMENTWISE, cost=30, heavy=True),
-    Row("tt.elementwise_inline_asm", Kind.ELEMENTWISE),
+    *_alike("math", "absf absi floor ceil trunc round roundeven fma copysign ctlz cttz ctpop", _ELEMENTWISE),
+    *_alike("math", "acos acosh asin asinh atan atan2 atanh cbrt cosh erfc expm1 log10 log1p sinh tan powf", _ELEMENTWISE),
+    *_alike("math", "isnan isinf isfinite", replace(_ELEMENTWISE, types=_truth)),
+    Row("math.fpowi", Kind.ELEMENTWISE, types=lambda ts: ts[:1]),
+    Row("tt.extern_elementwise", Kind.ELEMENTWISE, _ARROW, cost=30, heavy=True),
+    Row("tt.elementwise_inline_asm", Kind.ELEMENTWISE, "asm:string attributes (? values : types ?) -> results"),
     # indices and addresses
-    Row("tt.addptr", Kind.ELEMENTWISE, pointer=True, address=True),
-    Row("tt.make_range", Kind.SOURCE, cost=0, address=True),
-    Row("tt.splat", Kind.SOURCE, cost=0, view=True, pointer=True, address=True),
-    Row("tt.expand_dims", Kind.RENAME, cost=0, renames=expand_dims, view=True, pointer=True, address=True),
-    Row("tt.broadcast", Kind.RENAME, cost=0, renames=broadcast, view=True, pointer=True, address=True),
-    Row("tt.trans", Kind.RENAME, cost=0, renames=trans, view=True, pointer=True, address=True),
-    Row("tt.reshape", Kind.RENAME, cost=0, renames=reshape, pointer=True),
-    Row("tt.join", Kind.SOURCE),
-    *_alike("tt", "unsplat split cat gather histogram", _ROOT),
+    Row("tt.addptr", Kind.ELEMENTWISE, types=lambda ts: ts[:1], pointer=True, address=True),
+    Row("tt.make_range", Kind.SOURCE, "attributes : types", cost=0, address=True),
+    _view("splat", view=True, address=True),
+    _view("expand_dims", expand_dims, view=True, address=True),
+    _view("broadcast", broadcast, view=True, address=True),
+    _view("trans", trans, view=True, address=True),
+    replace(_view("reshape", reshape), form="value flags attributes : types -> results"),
+    Row("tt.join", Kind.SOURCE, _ARROW),
+    Row("tt.split", Kind.ROOT, _ARROW, lambda ts: ts * 2),  # the type of both
+    Row("tt.unsplat", Kind.ROOT, "value attributes : types", lambda ts: [ts[0].scalar()]),
+    *_alike("tt", "cat histogram", _ROOT),
+    Row("tt.gather", Kind.ROOT, "value [ value ] attributes : types -> results"),
     # memory
-    Row("tt.load", Kind.SOURCE, reads=True),
-    Row("tt.store", Kind.ROOT, writes=True),
-    *_alike("tt", "atomic_rmw atomic_cas atomic_load atomic_store atomic_poll", _ATOMIC),
+    Row("tt.load", Kind.SOURCE, types=lambda ts: [ts[0].pointee.with_shape(ts[0].shape)], reads=True),
+    Row("tt.store", Kind.ROOT, types=_nothing, writes=True),
+    _atomic("atomic_rmw", "kind:word , " + _ATOMIC + "types -> results"),
+    _atomic("atomic_cas", _ATOMIC + "types -> results"),
+    _atomic("atomic_load", _ATOMIC + "types -> results"),
+    _atomic("atomic_store", _ATOMIC + "types", _nothing),
+    _atomic("atomic_poll", "sem:word , scope:word , values (? timeout value ?) attributes : types -> results"),
     # whole tensors
-    *_alike("tt", "reduce scan map_elementwise dot dot_scaled", _ROOT),
+    *_alike("tt", "reduce scan map_elementwise", _REGION),
     *_alike("tt", "reduce.return scan.return map_elementwise.return", _RETURN),
+    Row("tt.dot", Kind.ROOT, _ARROW),
+    Row("tt.dot_scaled", Kind.ROOT, "scaled , scaled , value attributes : types -> results"),
     # programs and control
-    *_alike("tt", "get_program_id get_num_programs", _SCALAR),
-    *_alike("scf", "for if while", Row("", Kind.CONTROL)),
-    Row("tt.call", Kind.CONTROL),
-    *_alike("scf", "yield condition", _TERMINATOR),
-    *_alike("cf", "br cond_br", _TERMINATOR),
-    Row("tt.return", Kind.TERMINATOR),
+    *_alike("tt", "get_program_id get_num_programs", _PROGRAM),
+    *_alike("scf", "for if while", _OWN),
+    Row("tt.call", Kind.CONTROL, "callee:symbol ( values ) attributes : types -> results"),
+    *_alike("cf", "br cond_br", replace(_OWN, kind=Kind.TERMINATOR)),
+    *_alike("scf", "yield", _END),
+    *_alike("tt", "return", _END),
+    Row("scf.condition", Kind.TERMINATOR, "( value ) attributes (? values : types ?)", _nothing),
     # other
-    *_alike("tt", "print assert", _ROOT),
-    *_alike("tt", "grid_dependency_wait grid_dependency_launch_dependents", _SCALAR),
-    *_alike("gpu", "barrier", _SCALAR),
-    *_alike("ttg", "barrier", _SCALAR),
-    *_alike("llvm", "intr.assume", _SCALAR),
+    Row("tt.print", Kind.ROOT, "prefix:string attributes (? : values : types ?)", _nothing),
+    Row("tt.assert", Kind.ROOT, "value , message:string attributes : types", _nothing),
+    *_alike("tt", "grid_dependency_wait grid_dependency_launch_dependents", Row("", Kind.SCALAR, "attributes", _nothing)),
+    *_alike("gpu", "barrier", Row("", Kind.SCALAR, "flags attributes", _nothing)),
+    *_alike("ttg", "barrier", Row("", Kind.SCALAR, "flags attributes", _nothing)),
+    Row("llvm.intr.assume", Kind.SCALAR, types=_nothing),
 )
 
 _UNKNOWN = Row("", Kind.ROOT)

@@ -1,0 +1,138 @@
+"""The words of a TTIR text, and a cursor that walks along them and says where it stands when something is wrong."""
+
+from __future__ import annotations
+
+import re
+
+from ...base import CompileError
+from .locations import Locations
+
+_TOKEN = re.compile(
+    r"""(?P<ws>\s+|//[^\n]*)|(?P<str>"(?:[^"\\]|\\.)*")|(?P<val>%[\w$.-]+(?:\#\d+)?)|(?P<alias>\#[\w$.-]+)"""
+    r"""|(?P<block>\^[\w]+)|(?P<sym>@[\w$.-]+|@"[^"]*")|(?P<type>(?:!?[A-Za-z_][\w.]*)<)|(?P<num>-?0x[0-9A-Fa-f]+"""
+    r"""|-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?P<id>!?[A-Za-z_][\w.$]*)|(?P<arrow>->)|(?P<open><\{|\(\{)"""
+    r"""|(?P<close>\}>|\}\))|(?P<p>[{}()<>\[\],:=*|?+-])""", re.X)
+
+_TYPE_HEADS = ("tensor<", "!tt.ptr<", "!tt.tensordesc<", "vector<", "!ttg.memdesc<")
+_KERNEL = re.compile(r'tt\.func\s+public\s+@"?([\w$.-]+)')
+_LOCATION = re.compile(r"\bloc\((.*)\)\s*$")
+
+Token = tuple[str, str, int]  # kind (a group of `_TOKEN`, or "end"), text, place in the text
+
+
+def unescape(tok: str) -> str:
+    """What a quoted text says."""
+    return re.sub(r"\\([0-9A-Fa-f]{2}|.)", lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else
+                  {"n": "\n", "t": "\t"}.get(m[1], m[1]), tok[1:-1])
+
+
+class Cursor:
+    """A place among the tokens of `text`. What it raises are `CompileError`s that name the kernel, the user's line and the operation."""
+
+    def __init__(self, text: str):
+        # Location aliases stand on lines of their own, before and after the module; blank lines take their places, so that lines keep
+        # their numbers.
+        aliases, body = {}, []
+        for line in text.split("\n"):
+            if line.startswith("#") and " = " in line:
+                name, _, rest = line.partition(" = ")
+                aliases[name] = rest
+                line = ""
+            body.append(line)
+        self.text = "\n".join(body)
+        self.locations = Locations(aliases)
+        self.i = 0
+        self.started: int | None = None  # the token at which the operation that is read starts
+        self.toks: list[Token] = []
+        self._tokenise()
+
+    def _tokenise(self):
+        text, out, i, n = self.text, self.toks, 0, len(self.text)
+        while i < n:
+            m = _TOKEN.match(text, i)
+            if m is None:
+                raise self.error(f"cannot read {text[i:i + 20].partition(chr(10))[0]!r}", i)
+            kind, tok = m.lastgroup, m.group()
+            i = m.end()
+            if kind == "ws":
+                continue
+            if kind == "type":
+                if tok in _TYPE_HEADS:  # take the type as one token
+                    i = self._end_of_type(m.start(), i)
+                    tok = text[m.start():i]
+                else:  # array<i32: 0>, dense<...>, overflow<nsw>: the word, then the bracket
+                    out.append(("id", tok[:-1], m.start()))
+                    kind, tok = "p", "<"
+            out.append((kind, tok, m.start()))
+        out.append(("end", "", n))
+
+    def _end_of_type(self, start: int, i: int) -> int:
+        """Behind the bracket that closes the type that starts at `start`; `i` is behind its opening bracket."""
+        depth = 1
+        while depth:
+            if i >= len(self.text):
+                raise self.error("unterminated type", start)
+            depth += (self.text[i] == "<") - (self.text[i] == ">" and self.text[i - 1] != "-")
+            i += 1
+        return i
+
+    # -- errors
+
+    def error(self, reason: str, place: int | None = None) -> CompileError:
+        """`reason`, where it is: at `place` of the text, without one in the operation that is read, or else at the next token."""
+        op = ""
+        if place is None:
+            at = self.i if self.started is None else self.started
+            place = self.toks[min(at, len(self.toks) - 1)][2]
+            op = next((f"{t[1].strip(chr(34))}: " for t in self.toks[self.started:self.i] if "." in t[1] and t[0] in ("id", "str")),
+                      "") if self.started is not None else ""
+        start = self.text.rfind("\n", 0, place) + 1
+        line = self.text[start:].partition("\n")[0]
+        kernel, printed = _KERNEL.search(self.text), _LOCATION.search(line)
+        where = self.locations.resolve(printed[1]) if printed else None
+        return CompileError(f"triton-cpu cannot compile{f' kernel {kernel[1]}' if kernel else ''}{f' at {where}' if where and where.line else ''} "
+                            f"(TTIR text, line {self.text.count(chr(10), 0, place) + 1}): {op}{reason}")
+
+    # -- tokens
+
+    def peek(self, k: int = 0) -> Token:
+        return self.toks[min(self.i + k, len(self.toks) - 1)]
+
+    def next(self, *kinds: str) -> str:
+        """The next token's text, which must be of one of `kinds` where some are given."""
+        kind, text, _ = self.toks[self.i]
+        if kind == "end":
+            raise self.error("the text ends too early")
+        if kinds and kind not in kinds:
+            raise self.error(f"expected {' or '.join(_CALLED.get(k, k) for k in kinds)}, found {text!r}")
+        self.i += 1
+        return text
+
+    def at(self, text: str) -> bool:
+        kind, tok, _ = self.toks[self.i]
+        return tok == text and kind != "str"
+
+    def accept(self, text: str) -> bool:
+        if self.at(text):
+            self.i += 1
+            return True
+        return False
+
+    def expect(self, text: str):
+        if not self.accept(text):
+            found = self.peek()
+            raise self.error(f"expected {text!r}, found {found[1]!r}" if found[0] != "end" else "the text ends too early")
+
+    def skip_brackets(self):
+        """Behind the bracket that closes the one at which the cursor stands."""
+        depth = 0
+        while True:
+            tok = self.next()
+            depth += (tok in _OPEN) - (tok in _CLOSE)
+            if depth <= 0:
+                return
+
+
+_OPEN, _CLOSE = ("(", "[", "{", "<", "<{", "({"), (")", "]", "}", ">", "}>", "})")
+_CALLED = {"val": "a value", "id": "a word", "str": "a text in quotes", "sym": "a symbol", "num": "a number", "block": "a block",
+           "type": "a type"}
