@@ -198,7 +198,7 @@ class Effects:
             if isinstance(op.attrs["value"], int):
                 return Sum({}, poly(int(op.attrs["value"])))
         elif name == "tt.get_program_id":
-            axis = lower.scalars.axis(op)
+            axis = op.attrs["axis"]
             return Sum({("pid", axis): poly(1)}) if axis in axes else Sum()
         elif name == "tt.make_range":
             start = int(op.attrs["start"])
@@ -248,13 +248,13 @@ class Effects:
         if op.name == "tt.expand_dims":
             axis = op.attrs["axis"]
             return self._below(op.operands[0], dims[:axis] + dims[axis + 1:], axes)
-        if op.name == "arith.cmpi" and op.words[0] in ("slt", "sle", "sgt", "sge"):
+        if op.name == "arith.cmpi" and op.attrs["predicate"] in ("slt", "sle", "sgt", "sge"):
             try:
                 x, y = (self._sum(o, dims, axes) for o in op.operands)
             except _NotASum:
                 return []
-            lower_, upper = (x, y) if op.words[0] in ("slt", "sle") else (y, x)
-            return [lower_.plus(upper, -1).plus(Sum({}, poly(1 if op.words[0] in ("sle", "sge") else 0)), -1)]
+            lower_, upper = (x, y) if op.attrs["predicate"] in ("slt", "sle") else (y, x)
+            return [lower_.plus(upper, -1).plus(Sum({}, poly(1 if op.attrs["predicate"] in ("sle", "sge") else 0)), -1)]
         return []
 
 

@@ -182,7 +182,7 @@ def same_expression(a: Value, b: Value, depth: int = 0) -> bool:
     if depth > 40 or a.op is None or b.op is None or a.type != b.type or a.index != b.index:
         return False
     x, y = a.op, b.op
-    if x.name != y.name or x.attrs != y.attrs or x.words != y.words or x.regions or len(x.operands) != len(y.operands):
+    if x.name != y.name or x.attrs != y.attrs or x.regions or len(x.operands) != len(y.operands):
         return False
     if row(x).reads or row(x).writes:
         return False

@@ -169,7 +169,7 @@ def _counter(v, arguments):
     if op is not None and op.name in ("arith.divsi", "arith.remsi"):
         return _counter(op.operands[0], arguments)  # whatever the divisor: division by 0 gives the dividend
     if op is not None and op.name == "tt.get_program_id":
-        return "grid", "xyz".index(op.words[0]) if op.words else int(op.attrs.get("axis", 0))
+        return "grid", "xyz".index(op.attrs["axis"])
     loop = v.block.region.op if op is None and v.block is not None and v.block.region is not None else None
     if loop is None or loop.name != "scf.for" or v is not v.block.args[0] or loop.attrs.get("unsigned"):
         return None

@@ -77,12 +77,12 @@ class Space:
         out = []
         for v, dims in visited:
             op = v.op
-            if op is None or op.name != "arith.cmpi" or op.words[0] not in ("slt", "sle", "sgt", "sge") or v in self.known.buffers:
+            if op is None or op.name != "arith.cmpi" or op.attrs["predicate"] not in ("slt", "sle", "sgt", "sge") or v in self.known.buffers:
                 continue
             lhs, rhs = (self.affine(o, dims) for o in op.operands)
             if lhs.opaque or rhs.opaque:
                 continue
-            pred = op.words[0]
+            pred = op.attrs["predicate"]
             diff = lhs.plus(rhs, -1) if pred[1] == "l" else rhs.plus(lhs, -1)
             if pred[2] == "e":  # a <= b is a - b - 1 < 0
                 diff.base = poly_add(diff.base, poly(-1))

@@ -99,12 +99,10 @@ def _scaled(r, op, types, _):
 
 def _word(r, op, types, name):
     op.attrs[name] = r.next("id")
-    op.words.append(op.attrs[name])
 
 
 def _string(r, op, types, name):
     op.attrs[name] = unescape(r.next("str"))
-    op.words.append(op.attrs[name])
 
 
 def _symbol(r, op, types, name):

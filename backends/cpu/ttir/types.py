@@ -106,13 +106,12 @@ class Value:
 
 @dataclass(eq=False)
 class Op:
-    """One operation. `attrs` holds named attributes; `words` the bare words of its syntax (predicates, axes)."""
+    """One operation. `attrs` holds its attributes, and the bare words of its syntax under their names: "predicate", "axis", "sem"."""
 
     name: str
     operands: list[Value]
     results: list[Value]
     attrs: dict = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     successors: list[tuple[str, list[Value]]] = field(default_factory=list)
     loc: Loc = Loc()
@@ -210,7 +209,7 @@ def _copy(region: Region, parent: Op, copies: dict[Value, Value]) -> Region:
         out.blocks.append(new)
     for block, new in zip(region.blocks, out.blocks):
         for op in block.ops:
-            o = Op(op.name, [copies[v] for v in op.operands], [], dict(op.attrs), list(op.words), loc=op.loc, block=new)
+            o = Op(op.name, [copies[v] for v in op.operands], [], dict(op.attrs), loc=op.loc, block=new)
             o.successors = [(label, [copies[v] for v in vals]) for label, vals in op.successors]
             o.results = [Value(r.type, o, n, None, r.name) for n, r in enumerate(op.results)]
             copies.update(zip(op.results, o.results))

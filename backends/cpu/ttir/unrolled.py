@@ -42,8 +42,8 @@ def _guard(trips: Op, lo: Value, hi: Value, step: Value):
     users = list(n.uses)
     new: list[Op] = []
 
-    def make(name, operands, type=n.type, words=(), **attrs):
-        op = Op(name, list(operands), [], attrs, list(words), loc=trips.loc, block=block)
+    def make(name, operands, type=n.type, **attrs):
+        op = Op(name, list(operands), [], attrs, loc=trips.loc, block=block)
         op.results = [Value(type, op, 0, None, f"{n.name}.{len(new)}")]
         for v in operands:
             v.uses.append(op)
@@ -53,7 +53,7 @@ def _guard(trips: Op, lo: Value, hi: Value, step: Value):
     truth = Type("i1")
     zero = make("arith.constant", [], value=0)
     end = make("arith.addi", [lo, make("arith.muli", [n, step])])
-    tests = [make("arith.cmpi", pair, truth, [word]) for word, pair in (("sgt", (hi, lo)), ("sge", (n, zero)), ("sge", (end, hi)))]
+    tests = [make("arith.cmpi", pair, truth, predicate=word) for word, pair in (("sgt", (hi, lo)), ("sge", (n, zero)), ("sge", (end, hi)))]
     fine = make("arith.andi", [make("arith.andi", tests[:2], truth), tests[2]], truth)
     guarded = make("arith.select", [fine, n, zero])
     block.ops[block.ops.index(trips) + 1:block.ops.index(trips) + 1] = new

@@ -91,12 +91,12 @@ _FCMP = {"oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "
 
 
 def cmpi(b, op, x, y):
-    return b.icmp(op.words[0], x, y)
+    return b.icmp(op.attrs["predicate"], x, y)
 
 
 @in_float
 def cmpf(b, op, x, y):
-    return b.fcmp(op.words[0], x, y)
+    return b.fcmp(op.attrs["predicate"], x, y)
 
 
 def select(b, op, c, x, y):
@@ -196,8 +196,7 @@ def poison(b, op):
 
 @in_float
 def clampf(b, op, x, lo, hi):
-    names = ("maximum", "minimum") if op.attrs.get("propagateNan") == "all" or "all" in op.words else ("maxnum",
-                                                                                                       "minnum")
+    names = ("maximum", "minimum") if op.attrs.get("propagateNan") == "all" else ("maxnum", "minnum")
     return b.intrinsic(names[1], b.intrinsic(names[0], x, lo), hi)
 
 

@@ -32,7 +32,7 @@ _TERNARY = {"fma.f32": libdevice.intrinsic("fma")}
 
 
 def inline_asm(b, op, *vals):
-    text = op.words[0] if op.words else ""
+    text = op.attrs.get("asm", "")
     found = _TEXT.match(text)
     rule = None
     if found and len(op.results) == 1:

@@ -20,7 +20,7 @@ _RMW = {"and": "and", "or": "or", "xor": "xor", "add": "add", "max": "max", "min
 
 
 def _ordering(k, op) -> str:
-    word = next((w for w in op.words if w in _ORDER), None) or op.attrs.get("sem")
+    word = op.attrs.get("sem")
     if word not in _ORDER:
         raise k.error(op, f"memory order {word} is not one of {', '.join(_ORDER)}")
     return _ORDER[word]
@@ -36,9 +36,9 @@ def _compare_and_swap(b, p: Val, expected: Val, new: Val, order: str) -> tuple[V
 
 def rmw(k, step):
     op = step.op
-    kind = next((w for w in op.words if w in _RMW), None)
-    if kind is None:
-        raise k.error(op, f"kind {' '.join(op.words)} is not one of {', '.join(_RMW)}")
+    kind = op.attrs.get("kind")
+    if kind not in _RMW:
+        raise k.error(op, f"kind {kind} is not one of {', '.join(_RMW)}")
     order = _ordering(k, op)
     elem = op.operands[1].type.elem
     ptr, val = op.operands[:2]

@@ -19,7 +19,7 @@ _FLOATS = {"f16", "f32", "f64", *convert.NARROW}
 def device_print(k, step):
     """pid (x, y, z) idx (i, j) prefix: value, one line for every element."""
     op = step.op
-    prefix = op.words[0] if op.words else ""
+    prefix = op.attrs.get("prefix", "")
     hexadecimal, signed = bool(op.attrs.get("hex")), list(op.attrs.get("isSigned", []))
     k.module.declare("printf", "i32", ["ptr", "..."])
     k.module.declare("fflush", "i32", ["ptr"])
@@ -94,7 +94,7 @@ def device_assert(k, step):
         holds = b.load("i1", good, 1)
     else:
         holds = k.scalar(cond)
-    require(k, holds, op.words[0] if op.words else "", op)
+    require(k, holds, op.attrs.get("message", ""), op)
 
 
 def require(k, holds: Val, message: str, op):

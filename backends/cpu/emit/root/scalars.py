@@ -23,18 +23,11 @@ def read(k, v: Value, place: Val):
 
 
 def program_id(k, op):
-    k.env[op.result] = k.pid[axis(op)]
+    k.env[op.result] = k.pid[op.attrs["axis"]]
 
 
 def num_programs(k, op):
-    k.env[op.result] = k.grid[axis(op)]
-
-
-def axis(op) -> str:
-    """Which of x, y and z an operation on the grid is about."""
-    if op.words:
-        return op.words[0]
-    return "xyz"[int(op.attrs.get("axis", 0))]
+    k.env[op.result] = k.grid[op.attrs["axis"]]
 
 
 SCALARS = {"tt.get_program_id": program_id, "tt.get_num_programs": num_programs}
