@@ -56,9 +56,9 @@ def tuned_gpu() -> dict:
 
 def kind(row) -> str:
     """What the table calls a CPU with this row of targets.py: its vector ISA, and what multiplies bf16; of RISC-V's the row's name."""
-    if row.isa == "RVV":
-        return f"RVV/{row.name}"
-    return row.isa + (f"/{row.bf16_dot}" if row.bf16_dot else "")
+    if row.length != "fixed":
+        return f"{row.isa}/{row.name}"
+    return "/".join([row.isa, *[p.name for p in row.products if p.takes == "bf16"][:1]])
 
 
 @functools.lru_cache(maxsize=1)

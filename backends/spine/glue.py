@@ -234,7 +234,7 @@ def machine_ir(row: targets.Target) -> tuple[str, targets.Target]:
     """(IR of @tp_machine, which returns 0 where this CPU has what the row needs, and @tp_vlen, the bits of its vector registers, the row to
     compile it for). Code for registers of one length refuses others; plain rv64gcv takes 128 bits and more."""
     m = Module("machine", row.triple, attributes="")
-    vectors = row.isa == "RVV"
+    vectors = row.length != "fixed"
     if vectors:
         b = define(m, "length", "i64", "internal", "noinline")
         b.ret(b.mul(b.call("llvm.vscale.i64", "i64", []), 64))  # vlenb / 8
@@ -247,7 +247,7 @@ def machine_ir(row: targets.Target) -> tuple[str, targets.Target]:
     b = define(m, "tp_machine", "i32", "hidden")
     wrong = FALSE
     if vectors:
-        wrong = b.icmp("ult" if row.name == "rv64gcv" else "ne", b.call("tp_vlen", "i64", []), row.vector_bits)
+        wrong = b.icmp("ult" if row.length == "at least" else "ne", b.call("tp_vlen", "i64", []), row.vector_bits)
     b.ret(b.select(wrong, i32(WRONG_MACHINE), i32(0)))
     return m.render(), row if vectors else base_row(row)
 

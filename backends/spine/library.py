@@ -31,7 +31,7 @@ STATUS = ((0, "TRIPORT_OK", "the result is computed"),
 NO_MEMORY, BAD_SIZE, BAD_SHAPE, NULL_POINTER, OVERLAP, WRONG_MACHINE, ASSERTION = range(1, 8)
 
 #: ISA -> the row that everything but kernels is compiled for
-BASE = {"riscv64": "rv64gc", "aarch64": "aarch64", "x86_64": "x86-64-v2"}
+BASE = {row.triple.partition("-")[0]: row.plain for row in targets.TARGETS.values()}
 C_TYPES = {"fp32": "float", "fp64": "double", "fp16": "uint16_t", "bf16": "uint16_t", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t",
            "int32": "int32_t", "int64": "int64_t", "bool": "uint8_t"}
 LIMIT = (1 << 31) - 1
@@ -117,7 +117,7 @@ class Function:
 
 
 def base_row(row: targets.Target) -> targets.Target:
-    return targets.get(BASE[row.triple.partition("-")[0]])
+    return targets.get(row.plain)
 
 
 def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
@@ -171,7 +171,7 @@ def declaration(f: Function) -> str:
 def header(name: str, functions: list[Function], row: targets.Target) -> str:
     """The C header of a bundle."""
     guard = re.sub(r"\W", "_", name).upper() + "_H"
-    needs = (f"vector registers of {'at least ' if row.name == 'rv64gcv' else ''}{row.vector_bits} bits" if row.isa == "RVV" else row.isa)
+    needs = row.isa if row.length == "fixed" else f"vector registers of {'at least ' if row.length == 'at least' else ''}{row.vector_bits} bits"
     out = [f"/* {name}: made by triport for target {row.name} ({needs}).", "",
            "   Tensors are dense; a matrix marked `transposed` lies column by column. Elements of 16 bits are passed as uint16_t. Sizes are",
            "   counted in elements. Functions may be called from any thread; results are computed by `threads` threads, this one among them (0: as many",

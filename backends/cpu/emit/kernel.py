@@ -159,7 +159,7 @@ class Kernel:
     def pooled(self, b, value: float, lanes: int) -> Val:
         """A polynomial's coefficient. Where registers are few it is read from memory by the instruction that uses it: as a constant it
         would be hoisted out of the loop, take a register and push something else to the stack."""
-        if self.target.registers > 16 or lanes * 32 != self.target.vector_bits or not self.stores_here:
+        if not self.target.reloads or lanes * 32 != self.target.vector_bits or not self.stores_here:
             return const("float", value)
         at = self._coefficients.setdefault(value, len(self._coefficients))
         ty = ir.vec("float", lanes)

@@ -100,7 +100,7 @@ class Nest:
         lvl = self.level(dims)
         key = (v, dims, self.u if self.vdim in dims else 0)
         limit = self.limits.get((v, dims))
-        if limit is not None and self.k.target.registers <= 16:
+        if limit is not None and self.k.target.reloads:
             return self.hoisted(lvl, key, lambda: self._below(limit))
         return self.hoisted(lvl, key, lambda: self._compute(v, dims))
 

@@ -37,9 +37,12 @@ LEVELS = (3, 1, 0)
 def target_machine(target: Target, level: int = LEVELS[0]):
     """LLVM's code generator for a row."""
     _initialised()
+    return _code_generator(target, level, target.model)
+
+
+def _code_generator(target: Target, level: int, model: tuple[str, str]):
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=level, reloc="pic",
-        codemodel="medium" if target.abi else "default", abiname=target.abi)
+        cpu=target.cpu, features=target.features, opt=level, reloc=model[0], codemodel=model[1], abiname=target.abi)
 
 
 def _by_levels(what: str, target: Target, attempt):
@@ -196,6 +199,4 @@ def emit_object(text: str, target: Target, far: bool = False) -> bytes:
         if not far:
             return _emit(text, target, functools.partial(target_machine, target), True)
         _initialised()
-        tm = target_machine(target) if target.abi else llvm.Target.from_triple(target.triple).create_target_machine(
-            cpu=target.cpu, features=target.features, opt=3, reloc="static", codemodel="large")
-        return tm.emit_object(llvm.parse_assembly(text))
+        return _code_generator(target, LEVELS[0], target.far).emit_object(llvm.parse_assembly(text))

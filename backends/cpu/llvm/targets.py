@@ -1,6 +1,7 @@
-"""One row per ISA: everything that code generation asks about a machine.
+"""One row per ISA: everything that code generation asks about a machine. Passes ask a row's fields, never its name or its ISA's.
 
-To add an ISA add a row. `native()` is the only place that looks at the machine it runs on.
+To add an ISA add a `Target`, and a `Product` for each of its instructions that multiply matrices' elements in groups. `native()` is the only
+place that looks at the machine it runs on.
 """
 
 from __future__ import annotations
@@ -14,17 +15,51 @@ from ...base import CompileError, suggest
 
 
 @dataclass(frozen=True)
+class Product:
+    """An instruction for the innermost step of a matrix product: neighbours along K, `group` of them (a pair: 2) in each lane, are multiplied and
+    added up.
+
+    name: for people; takes: TTIR's element type of both operands; packed, acc: the types that operands are packed to and that is added up in;
+    intrinsic: LLVM's name; lane: LLVM's type of its operands' elements; adds: it takes the accumulators too (else its result is added to
+    them); tiles: None for vectors; for AMX's tile registers the multiples of M, N and K that it takes; shape: (rows, vectors) of the
+    micro-kernel where that is not the target's."""
+
+    name: str
+    takes: str
+    packed: str
+    acc: str
+    group: int
+    intrinsic: str
+    lane: str
+    adds: bool = True
+    tiles: tuple[int, int, int] | None = None
+    shape: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
 class Target:
     """A CPU to compile for. The whole row is part of every cache key.
 
-    name: what the user types; triple, cpu, features, abi: LLVM's; vector_bits: width of one vector register
-    (RVV: VLEN); registers: how many; dot: (rows, vectors) of the
-    matrix micro-kernel, vectors a power of 2; isa: the vector ISA's name for
-    people; half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); fma: whether it multiplies and
-    adds in one; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers;
-    unroll: the same for other loops; dot_unroll: steps along K in the micro-kernel's loop; bf16_dot: what multiplies pairs of bf16 and
-    adds them to f32 ("avx512", "neon", "amx", "": nothing); spin: LLVM IR of the instruction for a waiting loop; counter: of one
-    that any program may read, which counts on by 2 to 4 a nanosecond, on all cores alike ("": none); futex: Linux's system call number."""
+    name: what the user types; triple, cpu, features, abi: LLVM's; isa: the vector ISA's name for people; plain: the row for code that any CPU of
+    the architecture runs.
+
+    vector_bits: width of one vector register (RVV: VLEN); length: "fixed" by the ISA, or registers must have "exactly" or "at least" so many
+    bits; registers: how many; reloads: whether what a loop needs all along is better read from memory or made anew than kept in a register,
+    as where registers are few and instructions take an operand from memory; turns: whether blocks of a matrix are transposed by shuffles.
+
+    half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); fma: whether it multiplies and adds in
+    one; scalef: whether one instruction multiplies a vector of f32 by a power of two (AVX-512's vscalefps); to_bf16: LLVM's intrinsic that
+    rounds a vector of f32 to bf16 ("": none).
+
+    dot: (rows, vectors) of the matrix micro-kernel, vectors a power of 2; dot_unroll: steps along K in its loop; products: instructions for
+    it, the best first; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers; unroll:
+    the same for other loops.
+
+    model, far: LLVM's relocation and code models, for kernels and for code that reaches its data wherever that lies; adopts: whether on this
+    machine the host's own features take the place of the row's (LLVM ends the process on RISC-V features that it does not know).
+
+    spin: LLVM IR of the instruction for a waiting loop; counter: of one that any program may read, which counts on by 2 to 4 a nanosecond,
+    on all cores alike ("": none); futex: Linux's system call number."""
 
     name: str
     triple: str
@@ -38,49 +73,71 @@ class Target:
     counter: str = ""
     futex: int = 98
     abi: str = ""
+    plain: str = ""
+    length: str = "fixed"
+    reloads: bool = False
+    turns: bool = True
     scalef: bool = False
     half: bool = True
     fma: bool = True
+    to_bf16: str = ""
     polynomials: int = 2
     unroll: int = 1
     dot_unroll: int = 4
-    bf16_dot: str = ""
+    products: tuple[Product, ...] = ()
+    model: tuple[str, str] = ("pic", "default")
+    far: tuple[str, str] = ("static", "large")
+    adopts: bool = True
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
         return max(1, self.vector_bits // max(bits, 8))
 
 
-_X86 = dict(triple="x86_64-unknown-linux-gnu", spin="call void @llvm.x86.sse2.pause()", futex=202, counter="call i64 @llvm.readcyclecounter()")
-_ARM = dict(triple="aarch64-unknown-linux-gnu", spin="call void @llvm.aarch64.hint(i32 1)")
-_RISCV = dict(triple="riscv64-unknown-linux-gnu", abi="lp64d")
+_X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin="call void @llvm.x86.sse2.pause()", futex=202,
+            counter="call i64 @llvm.readcyclecounter()")
+_ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin="call void @llvm.aarch64.hint(i32 1)")
+_RISCV = dict(triple="riscv64-unknown-linux-gnu", plain="rv64gc", abi="lp64d", model=("pic", "medium"), far=("pic", "medium"), turns=False,
+              adopts=False)
+_RVV = dict(length="exactly", dot=(8, 2), dot_unroll=1, isa="RVV", registers=32, **_RISCV)
+
+
+def _pmaddwd(name: str) -> Product:
+    """Pairs of 16-bit integers: SSE2's instruction and its wider likes."""
+    return Product("pmaddwd", "i8", "i16", "i32", 2, f"llvm.x86.{name}", "i16", adds=False)
+
+
+_SSE_PAIRS, _AVX2_PAIRS, _AVX512_PAIRS = map(_pmaddwd, ("sse2.pmadd.wd", "avx2.pmadd.wd", "avx512.pmaddw.d.512"))
+_AVX512_BF16 = Product("avx512", "bf16", "bf16", "f32", 2, "llvm.x86.avx512bf16.dpbf16ps.512", "bfloat")
+_AMX_BF16 = Product("amx", "bf16", "bf16", "f32", 2, "llvm.x86.tdpbf16ps", "bfloat", tiles=(16, 16, 32), shape=(32, 2))
+_NEON_BF16 = Product("neon", "bf16", "bf16", "f32", 2, "llvm.aarch64.neon.bfdot.v4f32.v8bf16", "bfloat")
+_CVTNEPS = "llvm.x86.avx512bf16.cvtneps2bf16.512"
+_HAS_BF16 = dict(products=(_AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
+_HAS_AMX = dict(products=(_AMX_BF16, _AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
 _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
 
 TARGETS = {t.name: t for t in (
     Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2),
-           half=False, fma=False, polynomials=1, **_X86),
+           half=False, fma=False, polynomials=1, reloads=True, products=(_SSE_PAIRS,), **_X86),
     Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), polynomials=1,
-           **_X86),
+           reloads=True, products=(_AVX2_PAIRS,), **_X86),
     Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
-           scalef=True, polynomials=4, unroll=4, **_X86),
+           scalef=True, polynomials=4, unroll=4, products=(_AVX512_PAIRS,), **_X86),
     Target("sapphirerapids", cpu="sapphirerapids", features="", isa="AVX-512", vector_bits=512, registers=32,
-           dot=(6, 4), scalef=True, polynomials=4, unroll=4, bf16_dot="amx", **_X86),
+           dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_HAS_AMX, **_X86),
     Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), dot_unroll=1,
            **_ARM),
     Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
-           dot_unroll=1, bf16_dot="neon", **_ARM),
+           dot_unroll=1, products=(_NEON_BF16,), **_ARM),
     Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,
            dot=(4, 2), half=False, **_RISCV),
     # Any core with vectors: RVA22 with V need not have instructions for f16.
-    Target("rv64gcv", cpu="generic-rv64", features="+m,+a,+f,+d,+c,+v,+zvl128b", isa="RVV", vector_bits=128, registers=32,
-           dot=(8, 2), dot_unroll=1, half=False, **_RISCV),
-    Target("spacemit-x60", cpu="spacemit-x60", features="", isa="RVV", vector_bits=256, registers=32, dot=(8, 2), dot_unroll=1,
-           **_RISCV),
+    Target("rv64gcv", cpu="generic-rv64", features="+m,+a,+f,+d,+c,+v,+zvl128b", vector_bits=128, half=False,
+           **(_RVV | dict(length="at least"))),
+    Target("spacemit-x60", cpu="spacemit-x60", features="", vector_bits=256, **_RVV),
     # LLVM 22 has no name for the K3's cores: their features are given instead.
-    Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", isa="RVV", vector_bits=256,
-           registers=32, dot=(8, 2), dot_unroll=1, polynomials=1, **_RISCV),
-    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", isa="RVV", vector_bits=1024,
-           registers=32, dot=(8, 2), dot_unroll=1, **_RISCV),
+    Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, **_RVV),
+    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, **_RVV),
 )}
 
 # The host's row by what the CPU can do, widest first: (machine, required LLVM features, base row).
@@ -110,13 +167,13 @@ def native() -> Target:
     row = widest(machine, {f for f, on in host.items() if on})
     if row is None:
         raise CompileError(f"triton-cpu: no target row for this machine ({machine}); rows: {', '.join(TARGETS)}")
-    if row.abi:  # RISC-V: the generic name with the row's features, as LLVM aborts on names it does not know
-        return dataclasses.replace(row, name="native")
+    if not row.adopts:
+        return dataclasses.replace(row, name="native", length="fixed" if row.length == "fixed" else "exactly")
     # The row's own CPU name is one that LLVM knows; what the host adds comes as features it reported itself.
     tiles = bool(host.get("amx-tile") and host.get("amx-bf16")) and _tiles_granted()
     features = ",".join(f"+{f}" for f, on in sorted(host.items()) if on and (tiles or not f.startswith("amx")))
-    bf16 = "amx" if tiles else "avx512" if host.get("avx512bf16") and row.vector_bits == 512 else row.bf16_dot
-    return dataclasses.replace(row, name="native", features=features, bf16_dot=bf16)
+    more = _HAS_AMX if tiles else _HAS_BF16 if host.get("avx512bf16") and row.name == "x86-64-v4" else {}
+    return dataclasses.replace(row, name="native", features=features, **more)
 
 
 def _tiles_granted() -> bool:
@@ -130,11 +187,11 @@ def _tiles_granted() -> bool:
 def with_vlen(name: str, vlen: int) -> Target:
     """A RISC-V row with vector registers of `vlen` bits (a power of two); `get` knows it as NAME:vlenN."""
     row = get(name)
-    if row.isa != "RVV" or vlen & (vlen - 1) or not 128 <= vlen <= 4096:
+    if row.length == "fixed" or vlen & (vlen - 1) or not 128 <= vlen <= 4096:
         raise CompileError(f"target {name!r} does not take a vector length of {vlen} bits: RISC-V rows with vectors take a power "
                            "of two from 128 to 4096")
     features = ",".join(f for f in row.features.split(",") if f and not f.startswith("+zvl"))
-    return dataclasses.replace(row, name=f"{name}:vlen{vlen}", vector_bits=vlen, features=f"{features},+zvl{vlen}b".lstrip(","))
+    return dataclasses.replace(row, name=f"{name}:vlen{vlen}", length="exactly", vector_bits=vlen, features=f"{features},+zvl{vlen}b".lstrip(","))
 
 
 def get(name: str) -> Target:

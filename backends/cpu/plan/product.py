@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..llvm import ir
 from ..llvm.elements import REGISTER
+from ..llvm.targets import Product as Instruction
 from ..ttir.ops import row
 from ..ttir.types import Op, Type, Value
 from . import keeping
@@ -30,12 +31,14 @@ COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32",
 @dataclass(frozen=True)
 class Kind:
     """How products are computed: element types of packed operands and accumulators, how many elements along K share one
-    lane (2: a pair of 16-bit numbers, low one first), and whether whole tiles are multiplied (AMX)."""
+    lane (2: a pair of 16-bit numbers, low one first), whether whole tiles are multiplied (AMX), and the target's instruction for it (None:
+    one that multiplies and one that adds)."""
 
     packed: str
     acc: str
     group: int = 1
     tiles: bool = False
+    by: Instruction | None = None
 
 
 @dataclass(frozen=True)
@@ -210,12 +213,10 @@ def _check(s: Schedule, op: Op):
 
 def _kind(target, a: str, b: str, m: int, n: int, k: int) -> Kind:
     """How the target multiplies these operands best."""
-    lanes = target.lanes(32)
-    if a == b == "bf16" and target.bf16_dot and k >= 2 and n >= lanes:
-        tiles = target.bf16_dot == "amx" and m % 16 == 0 and n % 16 == 0 and k % 32 == 0
-        return Kind("bf16", "f32", 2, tiles)
-    if a == b == "i8" and target.triple.startswith("x86") and k >= 2 and n >= lanes:
-        return Kind("i16", "i32", 2)
+    for p in target.products:
+        fits = all(size % step == 0 for size, step in zip((m, n, k), p.tiles or (1, 1, 1)))
+        if a == b == p.takes and k >= p.group and n >= target.lanes(32) and fits:
+            return Kind(p.packed, p.acc, p.group, p.tiles is not None, p)
     return Kind(COMPUTE[a], COMPUTE[a])
 
 
@@ -227,7 +228,7 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     out = op.result
     kind = _kind(s.target, lhs[0].type.elem, rhs[0].type.elem, m, n, k)
     lanes = min(s.target.lanes(ir.bits_of(REGISTER[kind.acc])), n)
-    rows, vectors = (32, 2) if kind.tiles else s.target.dot
+    rows, vectors = kind.by and kind.by.shape or s.target.dot
     rows, vectors = min(rows, m), max(1, min(vectors, n // lanes))
     look = _Look(s)
     a_src, b_src = look.joined(lhs, 1), look.joined(rhs, 0)
@@ -509,14 +510,14 @@ def _panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, wi
 
     if _turnable(s, src, (k, n), kind.packed, lanes, group):
         return _either(s, out, src.is_given, pack, "turned")
-    if src and (not src.is_given or len(values) > 1) and src.exact and poly_const(src.steps[1]) == 1 and s.target.isa != "scalar":
+    if src and (not src.is_given or len(values) > 1) and src.exact and poly_const(src.steps[1]) == 1 and s.target.lanes(32) > 1:
         return _either(s, out, src.is_given, pack, "copied")
     return _either(s, out, False, pack, "packed")
 
 
 def _turnable(s: Schedule, src: Source | None, shape, packed: str, lanes: int, group: int) -> bool:
     """Is the operand contiguous along its first dimension, and such that registers turn it?"""
-    if src is None or not src.exact or s.target.isa in ("RVV", "scalar"):
+    if src is None or not src.exact or not s.target.turns:
         return False
     elem = src.load.operands[0].type.pointee.elem
     fits = elem == packed or (packed, elem) in (("f32", "f16"), ("f32", "bf16"), ("i16", "i8"), ("i32", "i8"))

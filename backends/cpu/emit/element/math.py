@@ -55,7 +55,7 @@ def horner(b, x: Val, coefficients) -> Val:
 def whole(b, x: Val, factor: Val) -> tuple[Val, Val | None]:
     """(n, the same as i32 or None): x * factor rounded to a whole number below 2^22; any number for a NaN. By a conversion there and back,
     which needs no constants in registers; where `times_power` takes floats, by adding and taking off a number whose last bit is 1."""
-    if b.fn.kernel.target.scalef and x.lanes == 16:
+    if b.fn.kernel.target.scalef and x.lanes == b.fn.kernel.target.lanes(32):
         return b.fbin("fsub", fma(b, x, factor, f(_MAGIC)), f(_MAGIC), ""), None
     ints = ir.vec("i32", x.lanes)
     n = b.call(f"llvm.lrint.{ir.mangle(ints)}.{ir.mangle(x.ty)}", ints, [b.fbin("fmul", x, factor, "")])

@@ -128,7 +128,8 @@ def narrow(b, v: Val, e: str, rtz: bool = False) -> Val:
 
 
 def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
-    if not rtz and v.ty == "<16 x float>" and b.fn.kernel.target.bf16_dot in ("avx512", "amx"):
+    target = b.fn.kernel.target
+    if not rtz and target.to_bf16 and v.elem == "float" and v.lanes == target.lanes(32):
         return b.fn.kernel.helper("tp.bf16.v16", "<16 x i16>", [v], _native_bf16)
     return _bf16_by_integers(b, v, rtz)
 
@@ -143,7 +144,7 @@ def _native_bf16(b, v: Val):
     b.enter(long)
     b.emit(f"ret <16 x i16> {_bf16_by_integers(b, v, False).s}")
     b.enter(short)
-    native = b.call("llvm.x86.avx512bf16.cvtneps2bf16.512", "<16 x bfloat>", [v])
+    native = b.call(b.fn.kernel.target.to_bf16, "<16 x bfloat>", [v])
     b.emit(f"ret <16 x i16> {b.value('<16 x i16>', f'bitcast <16 x bfloat> {native.s} to <16 x i16>').s}")
 
 

@@ -1,8 +1,8 @@
 """The inner loops of a matrix product: accumulators in registers across K, over rows of A and panels of B.
 
 - outer products: a vector of B's row times one element of A's column, for every type that the target can multiply;
-- pairs: the same over pairs of 16-bit numbers along K, where the target adds both products to a 32-bit lane at once
-  (x86 AVX512-BF16, VNNI and pmaddwd; Arm BFDOT);
+- groups: the same over groups of neighbours along K, where one of the target's instructions adds their products to a lane at once
+  (`llvm/targets.py`, Product: x86's AVX512-BF16 and pmaddwd, Arm's BFDOT);
 - tiles: 16 x 16 accumulators in AMX's tile registers.
 """
 
@@ -82,7 +82,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i
     for x in range(r):
         for v in range(vectors):
             b.store(b.load(ty, where[x][v], size), slots[x][v], 64)
-    multiply = _MULTIPLY[kind.group](k, kind, lanes)
+    multiply = (_by_instruction if kind.by else _outer)(k, kind, lanes)
 
     def steps(count, single=False):
         """A body of `count` steps along K, each of `group` elements; `single`: of the one that is left."""
@@ -150,24 +150,19 @@ def _outer(k, kind: Kind, lanes: int):
     return lambda s, col, acc: b.add(b.mul(s, col), acc)
 
 
-def _pairs(k, kind: Kind, lanes: int):
-    b = k.b
-    bits = lanes * 32
-    acc_ty, pair_ty = ir.vec(REGISTER[kind.acc], lanes), ir.vec("i16", 2 * lanes)
-    if kind.acc == "i32":
-        name = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}[bits]
-        return lambda s, col, acc: b.add(acc, b.call(name, acc_ty, [s, col]))
-    bf = ir.vec("bfloat", 2 * lanes)
-    name = {"neon": "llvm.aarch64.neon.bfdot.v4f32.v8bf16"}.get(k.target.bf16_dot, f"llvm.x86.avx512bf16.dpbf16ps.{bits}")
+def _by_instruction(k, kind: Kind, lanes: int):
+    """The target's instruction for groups along K."""
+    b, how = k.b, kind.by
+    acc_ty, ty = ir.vec(REGISTER[kind.acc], lanes), ir.vec(how.lane, how.group * lanes)
 
-    def dot(s, col, acc):
-        s, col = (b.value(bf, f"bitcast {pair_ty} {x.s} to {bf}") for x in (s, col))
-        return b.call(name, acc_ty, [acc, s, col])
+    def multiply(s, col, acc):
+        s, col = (x if x.ty == ty else b.value(ty, f"bitcast {x.ty} {x.s} to {ty}") for x in (s, col))
+        if how.adds:
+            return b.call(how.intrinsic, acc_ty, [acc, s, col])
+        return b.add(acc, b.call(how.intrinsic, acc_ty, [s, col]))
 
-    return dot
+    return multiply
 
-
-_MULTIPLY = {1: _outer, 2: _pairs}
 
 # --- AMX -----------------------------------------------------------------------------------------------------------------
 
@@ -215,7 +210,7 @@ def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: 
         for x in range(down):
             b.call("llvm.x86.tileloadd64", "void", [tile(a_of + x), b.gep(packed, lines[x], q), a_pitch])
             for v in range(vectors):
-                b.call("llvm.x86.tdpbf16ps", "void", [tile(c_of(x, v)), tile(a_of + x), tile(b_of + v)])
+                b.call(kind.by.intrinsic, "void", [tile(c_of(x, v)), tile(a_of + x), tile(b_of + v)])
 
     k.loop(i64(0), extent.depth, step, body, "k")
     for x, v, at in places:

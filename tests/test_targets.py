@@ -1,0 +1,73 @@
+"""Rows of targets.py: passes ask their fields, so that an ISA is a row (and a row for each instruction that multiplies)."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from triport.backends.cpu.emit import kernel as codegen
+from triport.backends.cpu.llvm import targets
+from triport.backends.cpu.ttir import reader
+from triport.tools import probes
+
+CPU = Path(targets.__file__).parents[1]
+
+
+def test_passes_ask_fields_and_not_names():
+    """What a pass concludes from an ISA's name it would not conclude for the next ISA."""
+    asked = re.compile(r"\.isa\b|triple\.(startswith|partition)|target\.(name|abi|cpu|features) *(==|!=|in\b)|if (target|row)\.abi|"
+                       r"lanes == (4|8|16|32)\b|\.ty == \"<")
+    found = [f"{path.relative_to(CPU)}: {line.strip()}" for folder in ("plan", "emit", "ttir") for path in sorted((CPU / folder).rglob("*.py"))
+             for line in path.read_text().splitlines() if asked.search(line)]
+    assert not found
+
+
+def product(elem: str, acc: str) -> str:
+    """A kernel that multiplies two matrices of 64 x 64."""
+    shape = "64x64"
+    zero = "0" if acc[0] == "i" else "0.0"
+    body = (f"%z = arith.constant dense<{zero}> : tensor<{shape}x{acc}>\n"
+            f"%d = tt.dot %v0, %v1, %z : tensor<{shape}x{elem}> * tensor<{shape}x{elem}> -> tensor<{shape}x{acc}>\n"
+            f"%r = tt.reshape %d : tensor<{shape}x{acc}> -> tensor<4096x{acc}>")
+    return probes._kernel(body, [elem, elem], acc, shape).replace("end = 64 : i32", "end = 4096 : i32").replace(
+        "tensor<64xi32>", "tensor<4096xi32>").replace(f"tensor<64x!tt.ptr<{acc}>>", f"tensor<4096x!tt.ptr<{acc}>>")
+
+
+def instructions(row, elem, acc) -> set[str]:
+    text = codegen.lower_module(reader.parse(product(elem, acc)), row).text
+    return {n for n in re.findall(r"call [^@]*@([\w.]+)\(", text)}
+
+
+@pytest.mark.parametrize("name, elem, acc, wanted", [
+    ("x86-64-v2", "i8", "i32", "llvm.x86.sse2.pmadd.wd"), ("x86-64-v3", "i8", "i32", "llvm.x86.avx2.pmadd.wd"),
+    ("x86-64-v4", "i8", "i32", "llvm.x86.avx512.pmaddw.d.512"), ("neoverse-v2", "bf16", "f32", "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),
+    ("sapphirerapids", "bf16", "f32", "llvm.x86.tdpbf16ps")])
+def test_the_rows_instruction_multiplies(name, elem, acc, wanted):
+    row = targets.get(name)
+    assert wanted in instructions(row, elem, acc)
+    assert wanted not in instructions(dataclasses.replace(row, products=()), elem, acc)
+
+
+def test_tiles_that_do_not_fit_go_to_the_next_instruction():
+    row = targets.get("sapphirerapids")
+    assert "llvm.x86.tdpbf16ps" in instructions(row, "bf16", "f32")
+    one = dataclasses.replace(row, products=tuple(dataclasses.replace(p, tiles=(48, 16, 32)) if p.tiles else p for p in row.products))
+    assert "llvm.x86.avx512bf16.dpbf16ps.512" in instructions(one, "bf16", "f32")
+
+
+def test_an_isa_is_a_row():
+    """A made-up one: its instruction reaches the micro-kernel by the row alone."""
+    made_up = targets.Product("quad", "f16", "f16", "f32", 2, "llvm.made.up.dot", "half")
+    row = dataclasses.replace(targets.get("aarch64"), name="made-up", products=(made_up,))
+    assert "llvm.made.up.dot" in instructions(row, "f16", "f32")
+
+
+def test_every_row_says_what_plain_code_is_compiled_for():
+    for row in targets.TARGETS.values():
+        plain = targets.get(row.plain)
+        assert plain.triple == row.triple and plain.vector_bits <= row.vector_bits
+
+
+def test_a_length_that_was_asked_for_is_exact():
+    assert targets.get("rv64gcv").length == "at least" and targets.get("rv64gcv:vlen512").length == "exactly"
