@@ -1,7 +1,8 @@
 """The state of the language: for every operation in the rule tables and every element type it can have, does a kernel with
 it compile? Each answer is a kernel of one operation, compiled when asked; `triport language` writes the page.
 
-To cover a new rule, give its operation a probe below; a test holds the two together.
+The probes of operations whose operands are all of one type follow from their rows (`ttir/ops.py`, elements). To cover another rule, give its
+operation a probe below; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from ..backends.base import CompileError
 from ..backends.cpu.emit import module as codegen, rules as lower
 from ..backends.cpu.llvm import compile as machine, targets
 from ..backends.cpu.ttir import reader as ttir_reader
+from ..backends.cpu.ttir.ops import TABLE, Row
+from ..backends.cpu.ttir.types import Type
 
 INTS = ("i8", "i16", "i32", "i64")
 FP8 = ("f8E5M2", "f8E4M3FN", "f8E4M3FNUZ", "f8E5M2FNUZ")
@@ -45,11 +48,11 @@ def _kernel(body: str, ins, out: str | None, shape="64") -> str:
     return f"module {{ tt.func public @probe({', '.join(args)}) {{\n" + "\n".join(lines) + "\ntt.return\n} }"
 
 
-def _plain(name, types, operands, extra="", types_after=None):
-    """`name` of `operands` equal operands, for each of `types`."""
-    values = ", ".join(f"%v{k}" for k in range(operands))
-    return {t: _kernel(f"%r = {name} {values}{extra} : {types_after(t) if types_after else T(t)}", [t] * operands, t)
-            for t in types}
+def _numbers(row: Row) -> dict[str, str]:
+    """An operation of equal operands, for each of the types that its row tells."""
+    values = ", ".join(f"%v{k}" for k in range(row.operands))
+    result = {t: row.types([Type(t)])[0].elem if row.types else t for t in row.elements}
+    return {t: _kernel(f"%r = {row.name} {values} : {T(t)}", [t] * row.operands, result[t]) for t in row.elements}
 
 
 def _cast(name, pairs, arrow="to", extra=""):
@@ -116,14 +119,7 @@ def _scaled():
 
 def probes() -> dict[str, dict[str, str]]:
     """operation -> {element types: a kernel that uses it}. "" stands for an operation without an element type."""
-    p: dict[str, dict[str, str]] = {}
-    for n in ("addi", "subi", "muli", "divsi", "divui", "remsi", "remui", "ceildivsi", "floordivsi", "shli", "shrsi", "shrui"):
-        p[f"arith.{n}"] = _plain(f"arith.{n}", INTS, 2)
-    for n in ("andi", "ori", "xori", "maxsi", "minsi", "maxui", "minui"):
-        p[f"arith.{n}"] = _plain(f"arith.{n}", ("i1", *INTS), 2)
-    for n in ("addf", "subf", "mulf", "divf", "remf", "maximumf", "maxnumf", "minimumf", "minnumf"):
-        p[f"arith.{n}"] = _plain(f"arith.{n}", FLOATS, 2)
-    p["arith.negf"] = _plain("arith.negf", FLOATS, 1)
+    p = {row.name: _numbers(row) for row in TABLE.values() if row.elements}
     p["arith.cmpi"], p["arith.cmpf"] = _compare("arith.cmpi", ("i1", *INTS), "slt"), _compare("arith.cmpf", FLOATS, "ogt")
     p["arith.select"] = {t: _kernel(f"%r = arith.select %v0, %v1, %v2 : {T('i1')}, {T(t)}", ["i1", t, t], t) for t in ALL}
     p["arith.constant"] = {t: _kernel(f"%r = arith.constant dense<{'true' if t == 'i1' else '1' if t[0] == 'i' else '1.0'}> : {T(t)}",
@@ -150,23 +146,9 @@ def probes() -> dict[str, dict[str, str]]:
     p["tt.ptr_to_int"] = {"ptr→i64": _kernel(f"%r = tt.ptr_to_int %a0 : tensor<64x!tt.ptr<f32>> -> {T('i64')}", ["f32"], "i64")}
     p["tt.int_to_ptr"] = {"i64→ptr": _kernel(f"%q = tt.int_to_ptr %v0 : {T('i64')} -> tensor<64x!tt.ptr<f32>>\n"
                                              "%r = tt.load %q : tensor<64x!tt.ptr<f32>>", ["i64"], "f32")}
-    unary = [n for n in lower.ELEMENTWISE if n.startswith("math.") and n.split(".")[1] not in (
-        "atan2", "copysign", "powf", "fpowi", "fma", "absi", "ctlz", "cttz", "ctpop", "isnan", "isinf", "isfinite")]
-    for n in unary:
-        p[n] = _plain(n, FLOATS, 1)
-    for n in ("atan2", "copysign", "powf"):
-        p[f"math.{n}"] = _plain(f"math.{n}", FLOATS, 2)
-    p["math.fma"] = _plain("math.fma", FLOATS, 3)
     p["math.fpowi"] = {t: _kernel(f"%r = math.fpowi %v0, %v1 : {T(t)}, {T('i32')}", [t, "i32"], t) for t in FLOATS}
-    for n in ("absi", "ctlz", "cttz", "ctpop"):
-        p[f"math.{n}"] = _plain(f"math.{n}", INTS, 1)
-    for n in ("isnan", "isinf", "isfinite"):
-        p[f"math.{n}"] = {t: _kernel(f"%r = math.{n} %v0 : {T(t)}", [t], "i1") for t in FLOATS}
-    p["tt.mulhiui"] = _plain("tt.mulhiui", ("i32", "i64"), 2)
     p["tt.clampf"] = {f"{t} {nan}": _kernel(f"%r = tt.clampf %v0, %v1, %v2, propagateNan = {nan} : {T(t)}", [t] * 3, t)
                       for t in FLOATS for nan in ("none", "all")}
-    p["tt.precise_sqrt"] = _plain("tt.precise_sqrt", ("f32", "f64"), 1)
-    p["tt.precise_divf"], p["tt.approx_divf"] = _plain("tt.precise_divf", ("f32", "f64"), 2), _plain("tt.approx_divf", ("f32",), 2)
     p["tt.extern_elementwise"] = {f"{len(lower.libdevice.FUNCTIONS)} functions": _kernel(
         f'%r = tt.extern_elementwise %v0 {{libname = "", libpath = "", pure = true, symbol = "__nv_tanhf"}} : ({T("f32")}) -> {T("f32")}',
         ["f32"], "f32")}

@@ -45,6 +45,8 @@ class Row:
     `address`: takes part in computing addresses and never in computing floats.
     `reads`, `writes`: memory that others see.
     `region_return`: ends a region that combines elements, and hands out its results.
+    `operands`, `elements`: how many operands it has, and the element types that they may have, all of one type and shape; () where it is not
+    as simple as that. `tools/probes.py` tries each.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Row:
     reads: bool = False
     writes: bool = False
     region_return: bool = False
+    operands: int = 0
+    elements: tuple[str, ...] = ()
 
     @property
     def lazy(self) -> bool:
@@ -127,8 +131,17 @@ def _alike(dialect: str, names: str, row: Row) -> list[Row]:
     return [replace(row, name=f"{dialect}.{n}") for n in names.split()]
 
 
+_INTS, _FLOATS = ("i8", "i16", "i32", "i64"), ("f16", "bf16", "f32", "f64")
+_BITS = ("i1", *_INTS)
+
+
+def _numbers(operands: int, elements: tuple[str, ...], cost: int = 1, name: str = "", **facts) -> Row:
+    """Numbers of one type and shape to numbers of that type."""
+    return Row(name, Kind.ELEMENTWISE, operands=operands, elements=elements, cost=cost, **facts)
+
+
 def _math(name: str, cost: int, heavy=False) -> Row:
-    return Row(f"math.{name}", Kind.ELEMENTWISE, cost=cost, heavy=heavy)
+    return _numbers(1, _FLOATS, cost, f"math.{name}", heavy=heavy)
 
 
 def _view(name: str, renames=None, **facts) -> Row:
@@ -140,8 +153,6 @@ def _atomic(name: str, form: str, types=None) -> Row:
     return Row(f"tt.{name}", Kind.ROOT, form, types, reads=True, writes=True)
 
 
-_ELEMENTWISE = Row("", Kind.ELEMENTWISE)
-_DIVISION = Row("", Kind.ELEMENTWISE, cost=16)
 _TO = Row("", Kind.ELEMENTWISE, _CAST)
 _ROOT = Row("", Kind.ROOT, _ARROW)
 _REGION = Row("", Kind.ROOT, forms.GENERIC)
@@ -154,16 +165,20 @@ TABLE: dict[str, Row] = _table(
     Row("arith.constant", Kind.ELEMENTWISE, forms.OWN, cost=0),
     Row("ub.poison", Kind.ELEMENTWISE, "attributes : types"),
     # numbers
-    *_alike("arith", "addi subi muli andi ori xori shli shrsi shrui maxsi minsi maxui minui ceildivsi floordivsi", _ELEMENTWISE),
-    *_alike("arith", "divsi remsi divui remui", _DIVISION),
-    *_alike("arith", "addf subf mulf negf maxnumf minnumf maximumf minimumf select", _ELEMENTWISE),
+    *_alike("arith", "addi subi muli shli shrsi shrui ceildivsi floordivsi", _numbers(2, _INTS)),
+    *_alike("arith", "andi ori xori maxsi minsi maxui minui", _numbers(2, _BITS)),
+    *_alike("arith", "divsi remsi divui remui", _numbers(2, _INTS, 16)),
+    *_alike("arith", "addf subf mulf maxnumf minnumf maximumf minimumf", _numbers(2, _FLOATS)),
+    _numbers(1, _FLOATS, name="arith.negf"),
+    _numbers(2, _FLOATS, 4, "arith.divf"),
+    _numbers(2, _FLOATS, 40, "arith.remf"),
+    _numbers(2, ("f32", "f64"), 6, "tt.precise_divf"),
+    _numbers(1, ("f32", "f64"), 6, "tt.precise_sqrt"),
+    _numbers(2, ("f32",), name="tt.approx_divf"),
+    _numbers(2, ("i32", "i64"), 3, "tt.mulhiui"),
     *_alike("arith", "cmpi cmpf", Row("", Kind.ELEMENTWISE, "predicate:word , values attributes : types", _truth)),
-    Row("arith.divf", Kind.ELEMENTWISE, cost=4),
-    Row("arith.remf", Kind.ELEMENTWISE, cost=40),
-    Row("tt.precise_divf", Kind.ELEMENTWISE, cost=6),
-    Row("tt.precise_sqrt", Kind.ELEMENTWISE, cost=6),
-    Row("tt.mulhiui", Kind.ELEMENTWISE, cost=3),
-    *_alike("tt", "clampf approx_divf", _ELEMENTWISE),
+    Row("arith.select", Kind.ELEMENTWISE),
+    Row("tt.clampf", Kind.ELEMENTWISE),
     # other types
     *_alike("arith", "extsi extui trunci extf truncf sitofp uitofp fptosi fptoui bitcast index_cast index_castui", _TO),
     *_alike("tt", "fp_to_fp ptr_to_int int_to_ptr", replace(_TO, form=_ARROW)),
@@ -179,9 +194,12 @@ TABLE: dict[str, Row] = _table(
     _math("erf", 24, heavy=True),
     _math("sqrt", 6),
     _math("rsqrt", 6),
-    *_alike("math", "absf absi floor ceil trunc round roundeven fma copysign ctlz cttz ctpop", _ELEMENTWISE),
-    *_alike("math", "acos acosh asin asinh atan atan2 atanh cbrt cosh erfc expm1 log10 log1p sinh tan powf", _ELEMENTWISE),
-    *_alike("math", "isnan isinf isfinite", replace(_ELEMENTWISE, types=_truth)),
+    *_alike("math", "absf floor ceil trunc round roundeven", _numbers(1, _FLOATS)),
+    *_alike("math", "acos acosh asin asinh atan atanh cbrt cosh erfc expm1 log10 log1p sinh tan", _numbers(1, _FLOATS)),
+    *_alike("math", "atan2 copysign powf", _numbers(2, _FLOATS)),
+    *_alike("math", "fma", _numbers(3, _FLOATS)),
+    *_alike("math", "absi ctlz cttz ctpop", _numbers(1, _INTS)),
+    *_alike("math", "isnan isinf isfinite", _numbers(1, _FLOATS, types=_truth)),
     Row("math.fpowi", Kind.ELEMENTWISE, types=lambda ts: ts[:1]),
     Row("tt.extern_elementwise", Kind.ELEMENTWISE, _ARROW, cost=30, heavy=True),
     Row("tt.elementwise_inline_asm", Kind.ELEMENTWISE, "asm:string attributes (? values : types ?) -> results"),
