@@ -210,6 +210,8 @@ RULES |= {
         ("ctpop", lambda a, n: bin(a).count("1")), ("ctlz", lambda a, n: n - a.bit_length()),
         ("cttz", lambda a, n: (a & -a).bit_length() - 1 if a else n))},
     "arith.floordivsi": [(f"%r = arith.floordivsi %v0, %v1 {same(t)}", [t, t], t, wrap(lambda a, b: a // b, t), nz) for t in I],
+    "arith.ceildivui": [(f"%r = arith.ceildivui %v0, %v1 {same(t)}", [t, t], t, wrap(
+        lambda a, b, t=t: -(-unsigned(a, t) // unsigned(b, t)), t), nz) for t in I],
     "arith.ceildivsi": [(f"%r = arith.ceildivsi %v0, %v1 {same(t)}", [t, t], t, wrap(lambda a, b: -(-a // b), t), nz)
                         for t in I],
     **{f"arith.{n}": [(f"%x = arith.{n} %v0 {cast(a, 'index')}\n%r = arith.{n} %x {cast('index', b)}", [a], b, fn, None)
@@ -240,7 +242,7 @@ def test_rule(rule, tmp_path, seed):
             assert torch.equal(got, want), f"{body}: {got.tolist()} != {want.tolist()}"
 
 
-@pytest.mark.parametrize("op", ["divsi", "remsi", "divui", "remui"])
+@pytest.mark.parametrize("op", ["divsi", "remsi", "divui", "remui", "ceildivui"])
 def test_division_by_zero_does_not_trap(op, tmp_path):
     run_elementwise(f"%r = arith.{op} %v0, %v1 {same('i32')}", ["i32", "i32"], "i32", tmp_path,
                     prepare=lambda x, y: [x, torch.zeros_like(y)])

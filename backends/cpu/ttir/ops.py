@@ -167,7 +167,7 @@ TABLE: dict[str, Row] = _table(
     # numbers
     *_alike("arith", "addi subi muli shli shrsi shrui ceildivsi floordivsi", _numbers(2, _INTS)),
     *_alike("arith", "andi ori xori maxsi minsi maxui minui", _numbers(2, _BITS)),
-    *_alike("arith", "divsi remsi divui remui", _numbers(2, _INTS, 16)),
+    *_alike("arith", "divsi remsi divui remui ceildivui", _numbers(2, _INTS, 16)),
     *_alike("arith", "addf subf mulf maxnumf minnumf maximumf minimumf", _numbers(2, _FLOATS)),
     _numbers(1, _FLOATS, name="arith.negf"),
     _numbers(2, _FLOATS, 4, "arith.divf"),

@@ -179,6 +179,12 @@ def ceil_div(b, op, x, y):
     return b.select(inexact, b.add(q, const(x.elem, 1)), q)
 
 
+def ceil_div_unsigned(b, op, x, y):
+    """Unsigned division rounded up."""
+    q, r = _div("udiv")(b, op, x, y), _div("urem")(b, op, x, y)
+    return b.select(b.icmp("ne", r, const(x.elem, 0)), b.add(q, const(x.elem, 1)), q)
+
+
 def index_cast(extend: str):
 
     def rule(b, op, v):
@@ -214,7 +220,7 @@ ELEMENTWISE = {
     "arith.maxnumf": _float_minmax("maxnum"), "arith.minnumf": _float_minmax("minnum"),
     "arith.maximumf": _float_minmax("maximum"), "arith.minimumf": _float_minmax("minimum"),
     "arith.cmpi": cmpi, "arith.cmpf": cmpf, "arith.select": select, "arith.constant": constant,
-    "arith.ceildivsi": ceil_div, "arith.floordivsi": floor_div,
+    "arith.ceildivsi": ceil_div, "arith.ceildivui": ceil_div_unsigned, "arith.floordivsi": floor_div,
     "arith.index_cast": index_cast("sext"), "arith.index_castui": index_cast("zext"),
     "tt.mulhiui": mulhi, "tt.clampf": clampf, "tt.approx_divf": divf, "ub.poison": poison,
 }
