@@ -1,9 +1,7 @@
 """tt.extern_elementwise: the functions of CUDA's libdevice (`__nv_*`) and of ROCm's device library (`__ocml_*`), by name.
 
 What the two libraries compute is in NVIDIA's libdevice user's guide. A function is one row of a table: an LLVM intrinsic, a
-function of libm called for every lane, or a few operations written here. Directed rounding (_rd down, _ru up, _rz to zero)
-corrects the rounded result by the sign of its error, which error-free transformations give exactly (Dekker 1971, Knuth TAOCP 2,
-4.2.2; for the fused product Boldo and Muller 2005), products of f64 below 2^-969 excepted.
+function of libm called for every lane, or a few operations written here; those of a rounding mode stand in `rounding.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import math as pymath
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
-from . import arith, convert, special
+from . import arith, convert, rounding, special
 from . import math as m
 
 _INT = {"half": "i16", "float": "i32", "double": "i64"}
@@ -206,165 +204,6 @@ def _rcp64h(b, x):
     return b.bitcast(b.and_(b.bitcast(recip(b, x), "i64"), const("i64", -1 << 32)), "double")
 
 
-# --- directed rounding -----------------------------------------------------------------------------------------------
-
-
-def directed(b, r: Val, err: Val, mode: str, exact_inputs: Val | None = None) -> Val:
-    """The rounding of r + err (err below half an ulp of r, only its sign counts) in a direction."""
-    if mode == "rn":
-        return r
-    zero = _c(err, 0.0)
-    more, less = b.fcmp("ogt", err, zero), b.fcmp("olt", err, zero)
-    if exact_inputs is not None:  # an overflow of finite operands: the exact result is below the infinity
-        over = b.and_(exact_inputs, b.fcmp("oeq", b.intrinsic("fabs", r), _c(r, float("inf"))))
-        positive = b.fcmp("ogt", r, _c(r, 0.0))
-        less, more = b.or_(less, b.and_(over, positive)), b.or_(more, b.and_(over, b.not_(positive)))
-    bits = b.bitcast(r, _INT[r.elem])
-    one, tiny = const(bits.elem, 1), _c(r, 0.0)
-    positive, zero_r = b.fcmp("ogt", r, tiny), b.fcmp("oeq", r, tiny)
-    smallest = const(bits.elem, 1)
-    up = b.select(zero_r, smallest, b.select(positive, b.add(bits, one), b.sub(bits, one)))
-    sign = const(bits.elem, 1 << (ir.bits_of(bits.elem) - 1))
-    down = b.select(zero_r, b.or_(sign, smallest), b.select(positive, b.sub(bits, one), b.add(bits, one)))
-    if mode == "ru":
-        out = b.select(more, up, bits)
-    elif mode == "rd":
-        out = b.select(less, down, bits)
-    else:
-        out = b.select(b.and_(positive, less), down, b.select(b.and_(b.fcmp("olt", r, tiny), more), up, bits))
-    return b.bitcast(out, r.elem)
-
-
-def _finite(b, *vals):
-    out = None
-    for v in vals:
-        f = b.fcmp("olt", b.intrinsic("fabs", v), _c(v, float("inf")))
-        out = f if out is None else b.and_(out, f)
-    return out
-
-
-def two_sum(b, x, y):
-    """(s, e): s = x + y rounded, s + e = x + y exactly."""
-    f = lambda op, p, q: b.fbin(op, p, q, "")  # noqa: E731
-    s = f("fadd", x, y)
-    t = f("fsub", s, x)
-    return s, f("fadd", f("fsub", x, f("fsub", s, t)), f("fsub", y, t))
-
-
-def _add(mode):
-
-    def rule(b, x, y):
-        x, y = b.unify(x, y)
-        r, e = two_sum(b, x, y)
-        return directed(b, r, e, mode, _finite(b, x, y))
-
-    return rule
-
-
-def _sub(mode):
-    return lambda b, x, y: _add(mode)(b, x, b.fneg(y))
-
-
-def _wide(b, v):
-    return b.cast("fpext", v, "double")
-
-
-def _mul(mode):
-
-    def rule(b, x, y):
-        x, y = b.unify(x, y)
-        r = b.fbin("fmul", x, y, "")
-        if r.elem == "float":
-            e = b.fbin("fsub", b.fbin("fmul", _wide(b, x), _wide(b, y), ""), _wide(b, r), "")
-        else:
-            e = b.intrinsic("fma", x, y, b.fneg(r))
-        return directed(b, r, e, mode, _finite(b, x, y))
-
-    return rule
-
-
-def _divide(mode):
-
-    def rule(b, x, y):
-        x, y = b.unify(x, y)
-        r = div(b, x, y)
-        if r.elem == "float":
-            rest = b.fbin("fsub", _wide(b, x), b.fbin("fmul", _wide(b, r), _wide(b, y), ""), "")
-            rest = b.select(b.fcmp("olt", y, _c(y, 0.0)), b.fneg(rest), rest)
-        else:
-            rest = b.intrinsic("fma", b.fneg(r), y, x)
-            rest = b.select(b.fcmp("olt", y, _c(y, 0.0)), b.fneg(rest), rest)
-        overflow = b.and_(_finite(b, x, y), b.fcmp("one", y, _c(y, 0.0)))
-        return directed(b, r, rest, mode, overflow)
-
-    return rule
-
-
-def _sqrt(mode):
-
-    def rule(b, x):
-        r = b.intrinsic("sqrt", x)
-        if r.elem == "float":
-            rest = b.fbin("fsub", _wide(b, x), b.fbin("fmul", _wide(b, r), _wide(b, r), ""), "")
-        else:
-            rest = b.intrinsic("fma", b.fneg(r), r, x)
-        return directed(b, r, rest, mode)
-
-    return rule
-
-
-def _fma(mode):
-
-    def rule(b, x, y, z):
-        x, y, z = b.unify(x, y, z)
-        r = b.intrinsic("fma", x, y, z)
-        f = lambda op, p, q: b.fbin(op, p, q, "")  # noqa: E731
-        if r.elem == "float":
-            s, e = two_sum(b, f("fmul", _wide(b, x), _wide(b, y)), _wide(b, z))
-            err = f("fadd", f("fsub", s, _wide(b, r)), e)
-        else:
-            p = f("fmul", x, y)
-            p_err = b.intrinsic("fma", x, y, b.fneg(p))
-            a1, a2 = two_sum(b, z, p_err)
-            b1, b2 = two_sum(b, p, a1)
-            err = f("fadd", f("fadd", f("fsub", b1, r), b2), a2)
-        return directed(b, r, err, mode, _finite(b, x, y, z))
-
-    return rule
-
-
-def _narrow(mode):
-
-    def rule(b, x):
-        r = b.cast("fptrunc", x, "float")
-        return directed(b, r, b.fbin("fsub", x, _wide(b, r), ""), mode, _finite(b, x))
-
-    return rule
-
-
-def _to_float(signed: bool, to: str, mode: str):
-
-    def rule(b, x):
-        name = "sitofp" if signed else "uitofp"
-        r = b.cast(name, x, to)
-        if mode == "rn":
-            return r
-        if x.elem == "i32":  # exact in f64
-            exact = b.cast(name, x, "double")
-            return directed(b, r, b.fbin("fsub", exact, _wide(b, r) if to == "float" else r, ""), mode)
-        back = convert.to_int_sat(b, r, "i64", signed)
-        rest = b.sub(x, back)
-        top = b.fcmp("oge", r, _c(r, 2.0**(63 if signed else 64)))
-        return directed(b, r, b.select(top, const("double", -1.0), b.cast("sitofp", rest, "double")), mode)
-
-    return rule
-
-
-def _to_int(to: str, signed: bool, mode: str):
-    name = {"rn": "roundeven", "rd": "floor", "ru": "ceil", "rz": None}[mode]
-    return lambda b, x: convert.to_int_sat(b, b.intrinsic(name, x) if name else x, to, signed)
-
-
 # --- the table: base name -> rule on values, for f32 and f64 alike -----------------------------------------------------
 
 _FLOAT = {
@@ -384,7 +223,7 @@ _FLOAT = {
     "sinpi": _sincospi(False), "cospi": _sincospi(True), "powi": _powi, "pown": _powi, "saturate": _saturate,
     "isnan": _flag(lambda b, x: b.fcmp("uno", x, x)),
     "isinf": _flag(lambda b, x: b.fcmp("oeq", b.intrinsic("fabs", x), _c(x, float("inf")))),
-    "isfinite": _flag(lambda b, x: _finite(b, x)), "finite": _flag(lambda b, x: _finite(b, x)), "signbit": _flag(_sign),
+    "isfinite": _flag(rounding.finite), "finite": _flag(rounding.finite), "signbit": _flag(_sign),
     "erfcx": special.erfcx, "erfinv": special.erfinv, "erfcinv": special.erfcinv, "normcdf": special.normcdf,
     "normcdfinv": special.normcdfinv, "cyl_bessel_i0": special.bessel_i0, "cyl_bessel_i1": special.bessel_i1,
     "i0": special.bessel_i0, "i1": special.bessel_i1,
@@ -394,7 +233,8 @@ _OTHER = {
     "abs": lambda b, x: b.call(f"llvm.abs.{ir.mangle(x.ty)}", x.ty, [x, const("i1", False)]),
     "brev": intrinsic("bitreverse"), "brevll": intrinsic("bitreverse"), "clz": _count("ctlz"), "clzll": _count("ctlz"),
     "popc": _count("ctpop"), "popcll": _count("ctpop"), "ffs": _ffs, "ffsll": _ffs, "byte_perm": _byte_perm,
-    "mulhi": arith.high_product(True), "umulhi": arith.high_product(False), "mul64hi": arith.high_product(True), "umul64hi": arith.high_product(False),
+    "mulhi": arith.high_product(True), "umulhi": arith.high_product(False),
+    "mul64hi": arith.high_product(True), "umul64hi": arith.high_product(False),
     "mul24": _mul24(True), "umul24": _mul24(False), "sad": _sad("smin", "smax"), "usad": _sad("umin", "umax"),
     "hadd": _average("ashr", False), "rhadd": _average("ashr", True), "uhadd": _average("lshr", False),
     "urhadd": _average("lshr", True), "hiloint2double": _hiloint, "double2hiint": _half_bits(32),
@@ -402,13 +242,13 @@ _OTHER = {
     "fast_fdividef": div, "fast_powf": _FLOAT["pow"],
     **{f"fast_{n}f": _FLOAT[n] for n in ("exp", "exp10", "log", "log2", "log10", "sin", "cos", "tan")},
     **{f"{p}{name}_{mode}": make(mode) for mode in _MODES for p in "fd" for name, make in (
-        ("add", _add), ("sub", _sub), ("mul", _mul), ("div", _divide), ("sqrt", _sqrt))},
-    **{f"{p}rcp_{mode}": (lambda b, x, f=_divide(mode): f(b, _c(x, 1.0), x)) for mode in _MODES for p in "fd"},
-    **{f"fma{f}_{mode}": _fma(mode) for mode in _MODES for f in ("", "f")},
-    **{f"double2float_{mode}": _narrow(mode) for mode in _MODES},
-    **{f"{src}2{dst}_{mode}": _to_float(src[0] != "u", dst, mode) for mode in _MODES
+        ("add", rounding.add), ("sub", rounding.sub), ("mul", rounding.mul), ("div", rounding.divide), ("sqrt", rounding.sqrt))},
+    **{f"{p}rcp_{mode}": (lambda b, x, f=rounding.divide(mode): f(b, _c(x, 1.0), x)) for mode in _MODES for p in "fd"},
+    **{f"fma{f}_{mode}": rounding.fma(mode) for mode in _MODES for f in ("", "f")},
+    **{f"double2float_{mode}": rounding.narrow(mode) for mode in _MODES},
+    **{f"{src}2{dst}_{mode}": rounding.to_float(src[0] != "u", dst, mode) for mode in _MODES
        for src in ("int", "uint", "ll", "ull") for dst in ("float", "double")},
-    **{f"{src}2{dst}_{mode}": _to_int("i64" if "ll" in dst else "i32", dst[0] != "u", mode) for mode in _MODES
+    **{f"{src}2{dst}_{mode}": rounding.to_int("i64" if "ll" in dst else "i32", dst[0] != "u", mode) for mode in _MODES
        for src in ("float", "double") for dst in ("int", "uint", "ll", "ull")},
     **{n: (lambda b, x, t=t: b.bitcast(x, t)) for n, t in (
         ("float_as_int", "i32"), ("float_as_uint", "i32"), ("int_as_float", "float"), ("uint_as_float", "float"),
@@ -426,7 +266,8 @@ FUNCTIONS = {
        for bits in (32, 64) for tail in ("", "_rtz")},
     # Triton's HIP backend has names of its own for these.
     **{f"__ockl_{n}_u{bits}": _count(to) for bits in (32, 64) for n, to in (("clz", "ctlz"), ("popcount", "ctpop"))},
-    "__triton_hip_rint": _FLOAT["rint"], "__triton_hip_llrint": _FLOAT["llrint"], "__triton_hip_iabs": _OTHER["abs"], "__triton_hip_fabs": _FLOAT["fabs"],
+    "__triton_hip_rint": _FLOAT["rint"], "__triton_hip_llrint": _FLOAT["llrint"], "__triton_hip_iabs": _OTHER["abs"],
+    "__triton_hip_fabs": _FLOAT["fabs"],
     "__triton_hip_fast_tanhf": _FLOAT["tanh"], "__triton_hip_fast_expf": _FLOAT["exp"],
     "__triton_hip_fast_fdividef": div,
 }
