@@ -7,6 +7,7 @@ import pytest
 from triport.backends.cpu.emit import rules
 from triport.backends.cpu.plan import facts
 from triport.backends.cpu.ttir import ops, reader
+from triport.backends.cpu.ttir.types import walk
 
 ROW_AND_RULE = """module {
   tt.func public @f(%p: !tt.ptr<f32>) {
@@ -38,7 +39,7 @@ def test_a_table_refuses_two_rows_of_one_name():
 
 
 def _values(text):
-    return {r.name: r for op in facts.walk(reader.parse(text).kernel.body) for r in op.results}
+    return {r.name: r for op in walk(reader.parse(text).kernel.body) for r in op.results}
 
 
 def test_analyses_ask_the_row(monkeypatch):

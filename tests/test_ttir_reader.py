@@ -4,7 +4,7 @@ import pytest
 
 from triport.backends.base import CompileError
 from triport.backends.cpu.ttir import forms, ops, reader
-from triport.backends.cpu.ttir.types import parse_type
+from triport.backends.cpu.ttir.types import parse_type, walk
 from triport.tools import probes
 
 
@@ -52,16 +52,8 @@ def test_every_row_has_a_form_and_every_probe_is_read():
         assert row.form == forms.GENERIC or (row.form == forms.OWN) == (row.name in forms.SPECIAL)
         assert forms.compiled(row.form)
     for name, kernels in probes.probes().items():
-        found = {op.name for text in kernels.values() for f in reader.parse(text).funcs.values() for op in _walk(f.body)}
+        found = {op.name for text in kernels.values() for f in reader.parse(text).funcs.values() for op in walk(f.body)}
         assert name in found
-
-
-def _walk(region):
-    for block in region.blocks:
-        for op in block.ops:
-            yield op
-            for r in op.regions:
-                yield from _walk(r)
 
 
 def test_a_form_that_is_not_closed_is_refused():
