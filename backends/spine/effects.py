@@ -11,18 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..cpu.llvm import ir
-from ..cpu.emit import rules as lower
 from ..cpu.ttir import types as ttir, reader as ttir_reader
-from ..cpu.plan.facts import Poly, poly, poly_add, poly_const, poly_mul, poly_of, walk
+from ..cpu.plan.facts import Poly, poly, poly_add, poly_const, poly_mul, poly_of
 from ..cpu.llvm.elements import memory_type
-from ..cpu.ttir.ops import row
-from ..cpu.ttir.types import Op, Value
-
-#: pointer operations: what comes out points where the first operand does
-_ALONG = ("tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.bitcast")
-#: operations that do nothing to the memory that their pointers point to
-_HARMLESS = {*_ALONG, "tt.load", "arith.select", "arith.cmpi", "tt.ptr_to_int", "tt.print", "tt.return", "scf.yield", "scf.condition", "scf.for", "scf.if",
-             "scf.while", "tt.call", "cf.br", "cf.cond_br", "tt.join", "tt.split", "tt.cat", "tt.gather", "llvm.intr.assume", "tt.unsplat"}
+from ..cpu.ttir.ops import TABLE, Kind, row
+from ..cpu.ttir.types import Op, Value, walk
 
 
 class _NotASum(Exception):
@@ -77,7 +70,7 @@ class Effects:
             for v in pointers:
                 if op.name == "tt.load":
                     self._loads.append((self._points_to(v), op))
-                elif row(op).writes or op.name not in _HARMLESS:
+                elif row(op).writes or op.name not in TABLE:  # who knows what an unknown one does
                     self._stores.append((self._points_to(v), op))
                     if op.name != "tt.store":
                         self._loads.append((self._points_to(v), op))
@@ -231,7 +224,7 @@ class Effects:
         if v not in self._fixed:
             op = v.op
             self._fixed[v] = v in self.func.args if op is None else op.name in ("arith.constant", "tt.get_num_programs") or (
-                op.name in lower.ELEMENTWISE and not op.regions and all(map(self._is_fixed, op.operands)))
+                row(op).kind is Kind.ELEMENTWISE and not op.regions and all(map(self._is_fixed, op.operands)))
         return self._fixed[v]
 
     def _below(self, mask: Value, dims, axes) -> list[Sum]:
