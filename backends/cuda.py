@@ -54,11 +54,11 @@ class Cuda(Backend):
         return call
 
     def implementation(self, name: str):
-        from ..ops import common
+        from ..ops import register
 
-        found = common.IMPLEMENTATIONS[self.name].get(name)
+        found = register.IMPLEMENTATIONS[self.name].get(name)
         if found is None:
-            raise Unsupported(f"backend cuda has no {name}; it has {', '.join(common.IMPLEMENTATIONS[self.name])}")
+            raise Unsupported(f"backend cuda has no {name}; it has {', '.join(register.IMPLEMENTATIONS[self.name])}")
         return found
 
     def synchronize(self) -> None:

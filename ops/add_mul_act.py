@@ -18,8 +18,11 @@ from . import autocast, autograd
 from .add_relu import of_rows, row_tile
 from .aliasing import elements_share, overlaps
 from .autograd import added, wide
-from .common import (FLOATS, as_rows, cdiv, check, check_bias, check_number, check_same_shape, check_tensors, compiling, direct, launch, register,
-                     replayed, roomy, served, watched, wrap_triton)
+from .checks import FLOATS, check, check_bias, check_number, check_same_shape, check_tensors
+from .dispatch import compiling, direct, launch, replayed, watched, wrap_triton
+from .layout import as_rows, roomy
+from .register import register, served
+from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
 from .gelu import curvature as gelu_curvature, gelu_slope, gelu_value
 

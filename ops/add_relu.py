@@ -11,8 +11,11 @@ import triton.language as tl
 from ..backends import cuda
 from . import autocast
 from .autograd import added
-from .common import (FLOATS, as_rows, cdiv, check, check_bias, check_tensors, direct, launch, next_power_of_2, planned, register, replayed, roomy,
-                     served, watched, wrap_triton)
+from .checks import FLOATS, check, check_bias, check_tensors
+from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .layout import as_rows, roomy
+from .register import register, served
+from .sizes import cdiv, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
 from .tuning import Tiles
 

@@ -15,10 +15,13 @@ import triton.language as tl
 
 from ..backends import cuda
 from .autograd import added, wide
-from .common import (FLOATS, blocks, cdiv, check, check_same_shape, check_tensors, dense, direct, gpu_blocks, launch, register, replayed, served,
-                     watched, wrap_triton)
+from .checks import FLOATS, check, check_same_shape, check_tensors
+from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .layout import dense
+from .register import register, served
+from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
-from .tuning import Tiles
+from .tuning import Tiles, blocks, gpu_blocks
 
 CUDA = Path(__file__).with_suffix(".cu")
 

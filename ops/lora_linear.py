@@ -14,8 +14,11 @@ import triton.language as tl
 
 from . import autocast
 from .autograd import added
-from .common import (FLOATS, cdiv, check, check_low_rank, check_number, check_product, check_tensors, direct, known, launch, next_power_of_2,
-                     planned, register, replayed, roomy, served, unexpanded, watched, wrap_triton)
+from .checks import FLOATS, check, check_low_rank, check_number, check_product, check_tensors
+from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .layout import roomy, unexpanded
+from .register import register, served
+from .sizes import cdiv, known, next_power_of_2, planned
 from .records import Case, Op, traffic
 from .matmul import SMALLEST, _matmul_body, matmul_kernel, product_backward, product_jvp, tile_for
 from .product import add_product, product_tile, tile_of_program

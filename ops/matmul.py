@@ -16,8 +16,11 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from .common import (FLOATS, cdiv, check, check_product, check_tensors, direct, launch, next_power_of_2, planned, register, replayed, roomy, served,
-                     unexpanded, watched, wrap_triton)
+from .checks import FLOATS, check, check_product, check_tensors
+from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .layout import roomy, unexpanded
+from .register import register, served
+from .sizes import cdiv, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
 from . import autocast, product_tma
 from .autograd import added

@@ -15,7 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
-from .common import cdiv, check_tensors, direct, known, launch, next_power_of_2, register, replayed, served, watched, wrap_triton
+from .checks import check_tensors
+from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .register import register, served
+from .sizes import cdiv, known, next_power_of_2
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, tile_for
 from . import autocast, product_tma

@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..backends import cuda
 from . import tuning
-from .common import cdiv, known, launch
+from .dispatch import launch
+from .sizes import cdiv, known
 from .parts import exp_of, keep_part
 from .product import tile_of_program
 

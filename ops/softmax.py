@@ -15,8 +15,11 @@ import triton.language as tl
 from ..backends import cuda
 from . import autocast
 from .autograd import added, wide
-from .common import (FLOATS, cdiv, check, check_dim, check_same_shape, check_tensors, direct, known, launch, next_power_of_2, planned, register,
-                     replayed, roomy, served, watched, wrap_triton)
+from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
+from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .layout import roomy
+from .register import register, served
+from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
 from .parts import exp_of, join_parts, keep_part
 from .tuning import Tiles

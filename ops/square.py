@@ -13,10 +13,13 @@ import triton.language as tl
 
 from ..backends import cuda
 from . import autocast
-from .common import (FLOATS, INTS, blocks, cdiv, check, check_tensors, dense, direct, gpu_blocks, launch, register, replayed, served, watched,
-                     wrap_triton)
+from .checks import FLOATS, INTS, check, check_tensors
+from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .layout import dense
+from .register import register, served
+from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
-from .tuning import Tiles
+from .tuning import Tiles, blocks, gpu_blocks
 
 CUDA = Path(__file__).with_suffix(".cu")
 

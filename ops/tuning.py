@@ -39,6 +39,16 @@ class Tiles:
         return (tuned() if _elsewhere is None else _elsewhere).get(self.op, self.cpu)
 
 
+def blocks(smallest: int, largest: int) -> tuple:
+    """Candidates {"BLOCK": n}, powers of two."""
+    return tuple({"BLOCK": 1 << n} for n in range(smallest.bit_length() - 1, largest.bit_length()))
+
+
+def gpu_blocks() -> tuple:
+    """Candidates for a GPU: elements of a program and its warps."""
+    return tuple({"BLOCK": n, "num_warps": w} for n in (1024, 2048, 4096, 8192) for w in (4, 8))
+
+
 def gpu_kind() -> str:
     """What the table calls this machine's GPU: its compute capability, as sm_90."""
     import torch

@@ -13,7 +13,8 @@ import torch
 
 from ..backends import cuda
 from ..backends.base import ArgumentError, Error
-from .common import cdiv, check_tensors
+from .checks import check_tensors
+from .sizes import cdiv
 from .records import DTYPES, dtype_name
 
 NAMESPACE = "triport_user"

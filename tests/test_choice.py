@@ -11,7 +11,7 @@ from conftest import unavailable
 from triport import backends, ops
 from triport.backends import base
 from triport.backends.dispatch import choice
-from triport.ops import common
+from triport.ops import register
 
 calls = []
 
@@ -50,7 +50,7 @@ def twins(monkeypatch):
     get = backends.get
     both = lambda name: known.get(name) or get(name)  # noqa: E731
     monkeypatch.setattr(backends, "get", both)
-    monkeypatch.setattr(common, "get_backend", both)
+    monkeypatch.setattr(register, "get_backend", both)
     calls.clear()
 
 
@@ -149,7 +149,7 @@ def test_a_compiled_function_asks_when_it_runs():
     assert calls == ["square"] * 2
 
 
-@pytest.mark.parametrize("name", [n for n in common.IMPLEMENTATIONS["cuda"]])
+@pytest.mark.parametrize("name", [n for n in register.IMPLEMENTATIONS["cuda"]])
 def test_opcheck(name):
     x, y, b = torch.randn(5, 7), torch.randn(7, 3), torch.randn(7)
     args = {"softmax": (x, 1), "matmul": (x, y), "matmul_softmax": (x, y, 0), "add_relu": (x, b),

@@ -15,7 +15,7 @@ from triport import ops
 from triport.backends.dispatch import drivers
 from triport.backends.cpu.plugin import benchmarker
 from triport.bench import check
-from triport.ops import common
+from triport.ops import dispatch, register
 from triport.ops.records import DTYPES
 from triton.backends.compiler import GPUTarget
 
@@ -113,10 +113,10 @@ def autotuned():
 
     def body(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
-        common.launch(common.wrap_triton(kernel), lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),), x, out, x.numel(), FACTOR=3)
+        dispatch.launch(dispatch.wrap_triton(kernel), lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),), x, out, x.numel(), FACTOR=3)
         return out
 
-    return common.register(f"autotuned_{next(_numbers)}", body, kernel).op, kernel
+    return register.register(f"autotuned_{next(_numbers)}", body, kernel).op, kernel
 
 
 _numbers = itertools.count()

@@ -15,7 +15,7 @@ from triport import ops
 from triport.backends.dispatch import replay
 from triport.backends.cpu.run import loaded, launch as runtime
 from triport.backends.cpu.llvm import compile as machine, targets
-from triport.ops.common import direct, launch
+from triport.ops.dispatch import direct, launch
 
 
 def scaling():

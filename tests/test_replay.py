@@ -245,7 +245,7 @@ def test_an_assert_in_a_recognised_call_says_which(seed):
     """Through `launch.failed`, as every launch."""
     import triton
     import triton.language as tl
-    from triport.ops.common import direct, launch
+    from triport.ops.dispatch import direct, launch
 
     @triton.jit(debug=True)
     def positive_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):

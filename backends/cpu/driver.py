@@ -10,6 +10,8 @@ import sys
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
+from ..context import call
+
 # The compiler package is imported when a kernel is first compiled: importing triton must stay fast.
 
 
@@ -85,9 +87,7 @@ def make_launcher(src, metadata):
 
     def overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
         """The launch for arguments that overlap, or sizes that are too large: a version compiled without taking anything for granted."""
-        replay = sys.modules.get(f"{__package__.rpartition('.')[0]}.dispatch.replay")
-        if replay is not None:
-            replay.note_odd()  # what is remembered of this call would launch the other version
+        call.note_odd()  # what is remembered of this call would launch the other version
         if not safe:
             import triton
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from . import drivers, replay
+from ..context import call
 from ..cpu.run.grid import sizes
 
 _LIMIT = 4096  # remembered launches of one kernel: shapes may come without end
@@ -44,14 +45,14 @@ def launch(kernel, grid: tuple, args: tuple, consts: dict):
             if len(memo) >= _LIMIT:
                 memo.clear()
             memo[key] = (compiled.run, compiled.function)
-            replay.note_launch(compiled.run, compiled.function, grid, args)
+            call.note_launch(compiled.run, compiled.function, grid, args)
         else:
-            replay.note_odd()
+            call.note_odd()
         return
     run, function = found
     if len(grid) > 3:
         sizes(kernel.__name__, grid)
-    replay.note_launch(run, function, grid, args)
+    call.note_launch(run, function, grid, args)
     run(grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1, 0, function, None, None, None, None,
         *args)
 

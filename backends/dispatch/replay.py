@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 
 import torch
 from torch.autograd import forward_ad, profiler
 from triton import knobs
 
-from . import choice
-from . import call
+from . import call, choice
+from .. import context
 from ..cpu.run import launch as runtime
 
 _LIMIT = 1024
 _plans: dict = {}
-recording = threading.local()  # .launches, .temps: what the body that runs now does; absent when nothing records
 
 
 def hooked() -> bool:
@@ -31,24 +29,10 @@ def hooked() -> bool:
     return bool(getattr(enter, "calls", enter)) or bool(getattr(leave, "calls", leave))
 
 
-def note_launch(run, function, grid, args):
-    """A launch happened (called by `quick.launch`)."""
-    launches = getattr(recording, "launches", None)
-    if launches is not None:
-        launches.append((run, function, grid, args))
-
-
-def note_odd():
-    """Something happened that cannot be replayed."""
-    if getattr(recording, "launches", None) is not None:
-        recording.launches.append(None)
-
-
 def temporary(t: torch.Tensor) -> torch.Tensor:
     """Declare `t` a temporary that kernels write before they read it."""
-    temps = getattr(recording, "temps", None)
-    if temps is not None:
-        temps.append(t)
+    if context.call.recording is not None:
+        context.call.recording.temporaries.append(t)
     return t
 
 
@@ -119,13 +103,9 @@ def learn(site: call.Site, args: tuple, count: int, plan):
 
 def record(key, body, tensors: tuple, params: tuple, advise):
     """`body(*tensors, *params)`, to be replayed from now on. Plain CPU tensors only. `advise(out)` prepares a large output's memory."""
-    recording.launches, recording.temps = [], []
-    try:
+    with context.recording() as did:
         out = body(*tensors, *params)
-        launches, temps = recording.launches, recording.temps
-    finally:
-        recording.launches = recording.temps = None
-    plan = _compile(launches, temps, tensors, out, advise)
+    plan = _compile(did.launches, did.temporaries, tensors, out, advise)
     if plan is not None:
         if len(_plans) >= _LIMIT:
             _plans.clear()

@@ -160,9 +160,9 @@ class Spine(Backend):
 
         def body(*args):
             if (other := installed()) is not None:
-                from ...ops import common
+                from ...ops.register import BODIES
                 with foreign.active(other):
-                    return common.BODIES[name](*args)
+                    return BODIES[name](*args)
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
             out = self.run(op, tensors, dict(zip(names[len(tensors):], args[len(tensors):])))[0]
             return None if any(out is t for t in tensors) else out  # an op of torch's returns nothing that it was given

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 import triton
 
-from ...ops.common import next_power_of_2
 from ...ops.records import DTYPES, Case, Op, dtype_name
+from ...ops.sizes import next_power_of_2
 from ..base import Error
 from ..cpu.llvm import compile as machine, targets
 from ..cpu.compiler import version

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..base import Error, Unsupported
+from ..context import EXPORT, calling
 
 #: torch ops that make a tensor or look at one otherwise, and compute nothing
 _VIEWS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "view", "reshape", "_unsafe_view", "alias", "detach", "t", "transpose", "permute",
@@ -112,7 +113,7 @@ def trace(op, case, dtype: str, row) -> Program:
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
 
-    from ...ops import common, tuning
+    from ...ops import tuning
     from ...ops.records import DTYPES, dtype_name
     from ...tools.inspector.launches import unwrap
     launches: list = []
@@ -139,7 +140,7 @@ def trace(op, case, dtype: str, row) -> Program:
         for kind in (JITFunction, Autotuner, Heuristics):
             stack.enter_context(mock.patch.object(kind, "run", catch))
         stack.enter_context(set_wrap_triton_enabled(False))
-        stack.enter_context(common.exporting())
+        stack.enter_context(calling(EXPORT))
         stack.enter_context(mode)
         stack.enter_context(_NothingComputed(op.name))
         out = op.call(*inputs, **case.kwargs)

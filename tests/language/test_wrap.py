@@ -181,16 +181,14 @@ def test_bounds_of_a_grid_are_known_to_the_launch():
 
 def test_a_launch_beyond_its_bounds_is_not_replayed():
     """What is replayed is the version with bounds."""
-    from triport.backends.dispatch import quick, replay
+    from triport.backends import context
+    from triport.backends.dispatch import quick
     out = torch.zeros(64, dtype=torch.int32)
     for programs, odd in ((5, False), (3000, True)):
         for _ in range(2):  # the first launch of a kernel is odd in any case
-            replay.recording.launches = seen = []
-            try:
+            with context.recording() as did:
                 quick.launch(program_compare_kernel, (programs,), (out, 9), {"ORDER": "plain", "N": 64})
-            finally:
-                del replay.recording.launches
-        assert (None in seen) == odd and len(seen) == 1 + odd
+        assert (None in did.launches) == odd and len(did.launches) == 1 + odd
 
 
 @triton.jit

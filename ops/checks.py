@@ -1,0 +1,114 @@
+"""Checks of ops' arguments: each raises `ArgumentError`, which names the argument, what was given and what is taken."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from ..backends.base import ArgumentError
+from ..backends.context import RECORD, call
+from .records import dtype_name
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+INTS = (torch.int32, torch.int64)
+
+
+def _shape(t: torch.Tensor) -> str:
+    return "x".join(map(str, t.shape)) or "a scalar"
+
+
+def check_tensors(op: str, **tensors):
+    """Every argument is a tensor. Raises `ArgumentError`."""
+    for name, t in tensors.items():
+        if not isinstance(t, torch.Tensor):
+            raise ArgumentError(f"triport.{op}: argument {name!r} is {type(t).__name__}; it takes a torch.Tensor")
+
+
+def check(op: str, dtypes, **tensors: torch.Tensor):
+    """The tensors' dtype is one of `dtypes`, they agree on it, and they are on one device that ops run on."""
+    first_name, first = next(iter(tensors.items()))
+    if call.mode == RECORD and first.dtype in dtypes and all(t.dtype is first.dtype for t in tensors.values()):
+        return  # `dispatch.watched` has seen to the rest
+    for name, t in tensors.items():
+        if t.dtype not in dtypes:
+            known = ", ".join(map(dtype_name, dtypes))
+            raise ArgumentError(f"triport.{op}: argument {name!r} has dtype {dtype_name(t.dtype)}; it takes {known}")
+        if t.dtype != first.dtype:
+            raise ArgumentError(f"triport.{op}: argument {name!r} has dtype {dtype_name(t.dtype)} but {first_name!r} "
+                                f"has {dtype_name(first.dtype)}; convert one of them")
+        if t.device != first.device:
+            raise ArgumentError(f"triport.{op}: argument {name!r} is on {t.device} but {first_name!r} is on "
+                                f"{first.device}; move them to one device")
+    if first.device.type not in ("cpu", "cuda", "meta"):
+        raise ArgumentError(f"triport.{op}: argument {first_name!r} is on {first.device}; it takes cpu and cuda tensors")
+    if first.layout is not torch.strided:
+        raise ArgumentError(f"triport.{op}: argument {first_name!r} has layout {first.layout}; it takes dense tensors")
+
+
+#: the largest int that a float holds
+MOST = int(sys.float_info.max)
+
+
+def check_number(op: str, name: str, value):
+    """`value` is a number that a float holds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        raise ArgumentError(f"triport.{op}: argument {name!r} is {value!r}; it takes a number")
+    if type(value) is int and not -MOST <= value <= MOST:
+        raise ArgumentError(f"triport.{op}: argument {name!r} is an int of {value.bit_length()} bits; it takes a number that fp64 can hold")
+
+
+def check_dim(op: str, x: torch.Tensor, dim: int) -> int:
+    """`dim` as a non-negative dimension of `x`."""
+    if not isinstance(dim, (int, torch.SymInt)) or isinstance(dim, bool):
+        raise ArgumentError(f"triport.{op}: argument 'dim' is {dim!r}; it takes an int")
+    rank, dim = max(x.dim(), 1), int(dim)
+    if not -rank <= dim < rank:
+        raise ArgumentError(f"triport.{op}: argument 'dim' is {dim}; for a tensor of shape {_shape(x)} it takes "
+                            f"{-rank} to {rank - 1}")
+    return dim % rank
+
+
+def check_matrix(op: str, name: str, t: torch.Tensor):
+    if t.dim() != 2:
+        raise ArgumentError(f"triport.{op}: argument {name!r} has shape {_shape(t)}; it takes a matrix (2 dimensions)")
+
+
+def check_product(op: str, a: torch.Tensor, b: torch.Tensor):
+    """`a @ b` is defined for two matrices."""
+    check_matrix(op, "a", a)
+    check_matrix(op, "b", b)
+    if a.shape[1] != b.shape[0]:
+        raise ArgumentError(f"triport.{op}: argument 'a' is {_shape(a)} and 'b' is {_shape(b)}; it takes M x K and K x N "
+                            f"with the same K ({a.shape[1]} is not {b.shape[0]})")
+
+
+def check_low_rank(op: str, x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
+    """`x @ w + (x @ a) @ b` is defined: x is ... x K, the others are matrices that fit it and one another."""
+    if x.dim() < 1:
+        raise ArgumentError(f"triport.{op}: argument 'x' is a scalar; it takes 1 or more dimensions")
+    for name, t in (("w", w), ("a", a), ("b", b)):
+        check_matrix(op, name, t)
+    for name, t, size, other in (("w", w, x.shape[-1], f"x of shape {_shape(x)}"), ("a", a, x.shape[-1], f"x of shape {_shape(x)}"),
+                                 ("b", b, a.shape[1], f"a of shape {_shape(a)}")):
+        if t.shape[0] != size:
+            raise ArgumentError(f"triport.{op}: argument {name!r} is {_shape(t)}; for {other} it takes {size} rows")
+    if b.shape[1] != w.shape[1]:
+        raise ArgumentError(f"triport.{op}: argument 'b' is {_shape(b)}; for w of shape {_shape(w)} it takes {w.shape[1]} columns")
+
+
+def check_bias(op: str, x: torch.Tensor, bias: torch.Tensor):
+    """`bias` has one element for each element of `x`'s last dimension."""
+    if x.dim() < 1:
+        raise ArgumentError(f"triport.{op}: argument 'x' is a scalar; it takes 1 or more dimensions")
+    if bias.dim() != 1 or bias.shape[0] != x.shape[-1]:
+        raise ArgumentError(f"triport.{op}: argument 'bias' has shape {_shape(bias)}; for x of shape {_shape(x)} it takes "
+                            f"one row of {x.shape[-1]}")
+
+
+def check_same_shape(op: str, **tensors: torch.Tensor):
+    (first_name, first), *rest = tensors.items()
+    for name, t in rest:
+        if t.shape != first.shape:
+            raise ArgumentError(f"triport.{op}: argument {name!r} has shape {_shape(t)} but {first_name!r} has "
+                                f"{_shape(first)}; they must agree")

@@ -1,0 +1,127 @@
+"""From a call of an op to launches: what must go through torch's dispatcher, what need not, and what can be replayed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from typing import Callable
+
+import torch
+from torch._library.triton import is_wrap_triton_enabled
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad, profiler
+from triton import knobs
+from triton.runtime.jit import JITFunction
+
+from ..backends.base import Unsupported
+from ..backends.context import RECORD, SHAPES, call as context
+from ..backends.dispatch import choice, drivers, quick, replay
+from .layout import roomy
+
+
+def watched(*tensors: torch.Tensor) -> bool:
+    """Must a call go through torch's dispatcher? Yes where something follows it: a tracer, autograd, autocast, a mode, the
+    profiler, a tensor subclass or a device other than the CPU. Otherwise the op's body may be run as it is, which saves some 50
+    microseconds a call."""
+    if torch.compiler.is_compiling():
+        return True
+    if (_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None
+            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _autocast() or _INTERPRETED or choice.in_use):
+        return True
+    grad = torch.is_grad_enabled()
+    for t in tensors:
+        if (type(t) not in _PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg() or t._is_zerotensor()
+                or t.layout is not torch.strided or _batched(t)):
+            return True
+    return False
+
+
+compiling = torch.compiler.is_dynamo_compiling  # elsewhere tracing works by modes and subclasses, which a site sees
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_INTERPRETED = knobs.runtime.interpret  # Triton, too, looks when a kernel is decorated
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_functorch_level = torch._C._functorch.maybe_current_level
+_batched = torch._C._functorch.is_legacy_batchedtensor  # as autograd.grad(is_grads_batched=True) makes them, at no level
+_jit_tracing = torch._C._get_tracing_state
+_autocast = torch._C._is_any_autocast_enabled
+
+
+def direct(body: Callable, tensors: tuple, *params):
+    """Run an op's body without the dispatcher (see `watched`); `tensors` are its first arguments, `params` the rest."""
+    key = replay.key_of(body, tensors, params)
+    plan = replay.find(key)
+    if plan is not None:
+        context.plan = plan
+        return plan(*tensors)
+    return replay.record(key, body, tensors, params, roomy)
+
+
+_REPLAYED = """
+def call({parameters}):
+    if compiling():
+        return fn({names})
+    out = site.call({names})
+    if out is None:
+        context.plan = None
+        out = fn({names})
+        if context.plan is not None:
+            learn(site, ({names},), count, context.plan)
+    return out
+"""
+
+
+def replayed(count: int):
+    """Decorator of an op's public function, whose first `count` arguments are tensors: a call like one before, that nothing
+    watches, goes straight to what that one launched (`replay.site`)."""
+
+    def decorate(fn):
+        names = list(inspect.signature(fn).parameters)
+        source = _REPLAYED.format(parameters=", ".join(names), names=", ".join(names))  # by name: *args would cost 60 ns a call
+        env = {"fn": fn, "site": replay.site(fn.__name__), "compiling": compiling, "context": context, "learn": replay.learn,
+               "count": count}
+        exec(compile(source, f"<replayed {fn.__name__}>", "exec"), env)
+        call = functools.wraps(fn)(env["call"])
+        call.__defaults__, call.__kwdefaults__ = fn.__defaults__, fn.__kwdefaults__
+        return call
+
+    return decorate
+
+
+def wrap_triton(kernel):
+    """`torch.library.wrap_triton` where something traces, else the kernel itself."""
+    if context.mode == RECORD or not is_wrap_triton_enabled():
+        return kernel
+    return torch.library.wrap_triton(kernel)
+
+
+def launch(kernel, grid: tuple, *args, **consts):
+    """Launch a (wrapped) kernel; the first argument's device says where."""
+    if context.mode == SHAPES:
+        return
+    if isinstance(kernel, JITFunction) and args[0].is_cpu and not isinstance(args[0], FakeTensor):
+        quick.launch(kernel, grid, args, consts)
+        return
+    with on_device(args[0]):
+        kernel[grid](*args, **consts)
+
+
+@contextlib.contextmanager
+def on_device(x: torch.Tensor):
+    """Triton's active driver is the one for the device of `x`.
+
+    On a machine without a GPU that is always so; beside a GPU, CPU tensors switch it for the length of the launch."""
+    if interpreted():
+        if isinstance(x, FakeTensor) or x.device.type == "meta":
+            raise Unsupported("TRITON_INTERPRET=1 runs triport's ops on real tensors only: it cannot trace them for "
+                              "torch.compile, torch.export, FakeTensor or opcheck. Unset it for those")
+        yield
+        return
+    with drivers.serving(x.device.type):
+        yield
+
+
+def interpreted() -> bool:
+    """Does TRITON_INTERPRET=1 run kernels in Python?"""
+    return knobs.runtime.interpret

@@ -1,0 +1,50 @@
+"""How ops' arguments and results lie in memory."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+#: outputs of at least this many bytes ask for huge pages: glibc keeps smaller blocks, once used, in its heap
+HUGE = 32 << 20
+_PAGE = 2 << 20
+
+
+def roomy(out: torch.Tensor) -> torch.Tensor:
+    """`out`, a fresh output, on huge pages where it is large and on the CPU.
+
+    The C library maps every such block anew, so each call meets untouched memory: 4 KiB at a time the page faults of a
+    33 MB result take 4 ms, three times as long as the work (measured; MADV_HUGEPAGE, see Linux's transhuge.rst)."""
+    if type(out) is torch.Tensor and out.is_cpu and out.nbytes >= HUGE:
+        start = (out.data_ptr() + _PAGE - 1) & -_PAGE
+        length = ((out.data_ptr() + out.nbytes) & -_PAGE) - start
+        if length > 0:
+            _madvise(start, length, 14)  # advice only: where it is refused nothing changes
+    return out
+
+
+roomy.from_bytes = HUGE
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def dense(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x, out): two tensors of one layout whose elements fill memory without gaps or overlap, so that element-wise
+    kernels may walk them flat. Copies `x` only where it has gaps or overlaps."""
+    out = torch.empty_like(x)
+    if out.stride() != x.stride():
+        x = x.contiguous()
+        out = torch.empty_like(x)
+    return x, roomy(out)
+
+
+def unexpanded(grad: torch.Tensor) -> torch.Tensor:
+    """`grad`, or a copy where one element stands for many, as the gradient of a sum is: Inductor hands such an element to kernels as a number."""
+    return grad.clone(memory_format=torch.contiguous_format) if 0 in grad.stride() else grad
+
+
+def as_rows(x: torch.Tensor) -> torch.Tensor:
+    """`x` as a contiguous matrix of its last dimension's rows."""
+    n = x.shape[-1] if x.dim() else 1
+    return x.contiguous().view(x.numel() // n if n else 0, n)

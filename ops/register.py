@@ -1,0 +1,163 @@
+"""Ops as torch knows them: `torch.ops.triport.<name>`, by whichever backend a context chose."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+from unittest import mock
+
+import torch
+import triton
+import triton.language as tl
+from torch._library.triton import triton_ops_to_kernels
+from torch.library import triton_op
+from triton.runtime.autotuner import Autotuner, Heuristics
+from triton.runtime.jit import JITFunction
+
+from ..backends import get as get_backend
+from ..backends.base import sources_digest
+from ..backends.context import EXPORT, SHAPES, call, calling
+from ..backends.dispatch import choice, drivers
+from . import autocast, autograd
+from .dispatch import compiling, direct, watched
+
+SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
+
+
+@triton.jit
+def stamp_kernel():
+    """Never launched. torch's compile caches know an op by its kernels' sources, not by its body: this kernel belongs to every
+    op, so that a changed body meets no graph that was compiled from the old one."""
+    sources: tl.constexpr = SOURCES  # noqa: F841
+
+
+#: op -> its body, which launches Triton's kernels
+BODIES: dict[str, Callable] = {}
+#: backend -> op -> its body, where that is not the one that launches Triton's kernels
+IMPLEMENTATIONS: dict[str, dict[str, Callable]] = {"cuda": {}}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """`torch.ops.triport.<name>`, and `<name>_by`, which takes one argument more: the backend."""
+
+    op: Callable
+    by: Callable | None
+
+    def _each(self):
+        """(name, OpOverload, number of leading tensor arguments) of both."""
+        for op in (self.op, self.by):
+            if op is not None:
+                schema = op._opoverload._schema
+                yield schema.name, op._opoverload, sum(isinstance(a.type, torch.TensorType) for a in schema.arguments)
+
+    def derive(self, **rule):
+        """Register the derivatives (see `autograd.Derivatives`)."""
+        self.at("Autograd", lambda op, count: autograd.kernel(op, count, autograd.Derivatives(**rule)))
+
+    def autocast(self, dtype_of: Callable, result: Callable | None = None):
+        """Register what torch.autocast casts (see `autocast.kernel`)."""
+        for device, key in autocast.KEYS.items():
+            self.at(key, lambda op, count, device=device: autocast.kernel(op, count, dtype_of, device, result))
+
+    def at(self, key: str, kernel: Callable):
+        """`kernel(op, number of its leading tensor arguments)` is what the dispatcher calls for an op at a key."""
+        for name, op, count in self._each():
+            with warnings.catch_warnings():  # that it replaces the kernel for Autograd which a custom op comes with
+                warnings.filterwarnings("ignore", message="Warning only once for all operators", category=UserWarning)
+                _library.impl(name, kernel(op, count), key, with_keyset=True, allow_override=True)
+
+
+_library = torch.library.Library("triport", "FRAGMENT")  # holds the kernels of keys that a custom op has no call for, or none that will do
+
+
+def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callable | None = None, by: bool = False) -> Registered:
+    """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`. cuda: the same in CUDA C++, for CUDA tensors. by: calls may name
+    their backend; an op with CUDA C++ has that anyhow."""
+    full = f"triport::{name}"
+    BODIES[name] = body
+    # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
+    # here instead; where a version has no such search there is nothing to leave out.
+    with mock.patch.object(torch._library.triton, "get_inner_triton_kernels", lambda fn: [], create=True):
+        op = triton_op(full, body if mutates_args else _replaying(body), mutates_args=mutates_args)
+    triton_ops_to_kernels[full] = [*kernels, stamp_kernel]
+    for kernel in kernels:
+        _serve_by_device(kernel)
+    if cuda is not None:
+        IMPLEMENTATIONS["cuda"][name] = cuda
+    elif not by:
+        return Registered(op, None)
+    return Registered(op, _register_by(name, body, mutates_args))
+
+
+def _replaying(body: Callable) -> Callable:
+    """`body` as the dispatcher calls it, under autograd for one: where nothing else watches, a call like one before is replayed."""
+    count = sum(p.annotation in (torch.Tensor, "torch.Tensor") for p in inspect.signature(body).parameters.values())
+
+    @functools.wraps(body)
+    def run(*args):
+        if watched(*args[:count]):
+            return body(*args)
+        try:
+            return direct(body, args[:count], *args[count:])
+        finally:
+            call.plan = None  # it is for these tensors, which need not be those that the op's function was called with
+
+    return run
+
+
+def _register_by(name: str, body: Callable, mutates_args):
+    """`torch.ops.triport.<name>_by(..., backend)`: by that backend, or where it is "" by the one that the context chose."""
+
+    def by(*args):
+        *args, backend = args
+        backend = backend or choice.of(args[0].device.type)
+        return (get_backend(backend).implementation(name) if backend else body)(*args)
+
+    def fake(*args):
+        with calling(SHAPES):
+            return body(*args[:-1])
+
+    schema = torch.library.infer_schema(body, mutates_args=mutates_args)
+    op = torch.library.custom_op(f"triport::{name}_by", by, mutates_args=mutates_args, schema=schema.replace(") ->", ", str backend) ->", 1))
+    op.register_fake(fake)
+    return op
+
+
+def served(name: str, *args):
+    """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
+    if call.mode == EXPORT:
+        return BODIES[name](*args)
+    if choice.in_use:
+        if compiling():  # a graph outlives its context: it asks for the choice when it runs
+            return getattr(torch.ops.triport, f"{name}_by")(*args, "")
+        backend = choice.of(args[0].device.type)
+        if backend:
+            return getattr(torch.ops.triport, f"{name}_by")(*args, backend)
+    return getattr(torch.ops.triport, name)(*args)
+
+
+def _serve_by_device(kernel):
+    """Let a kernel run on its tensors' device, whoever launches it: torch's tracers launch with the process's driver."""
+    if isinstance(kernel, Autotuner):
+        kernel.cache = drivers.ChoicesByDevice()
+        kernel.__dict__.pop("do_bench", None)  # kept from the first use
+    if not isinstance(kernel, (JITFunction, Autotuner, Heuristics)) or "run" in vars(kernel):  # under TRITON_INTERPRET it is none
+        return
+
+    def plain(*args, **kwargs):
+        return type(kernel).run(kernel, *args, **kwargs)  # looked up late: the inspector records launches there
+
+    def run(*args, warmup=False, **kwargs):
+        if warmup:  # compiling, perhaps for what is not here
+            return plain(*args, warmup=True, **kwargs)
+        device = next((a.device.type for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
+        with drivers.serving(device) if device is not None else contextlib.nullcontext():
+            return plain(*args, warmup=False, **kwargs)
+
+    kernel.run = run
