@@ -71,10 +71,12 @@ class Backend:
         """A callable with the signature of `op` (an `ops.Op`) that runs it through this backend."""
         raise NotImplementedError(f"backend {self.name} cannot run ops")
 
-    def implementation(self, name: str) -> Callable:
+    def implementation(self, name: str, registered: dict[str, Callable]) -> Callable:
         """The body of the built-in op `name`, where this backend was chosen to serve it: takes the op's tensors and parameters
-        by position. Raises `Unsupported` where it has none."""
-        raise Unsupported(f"backend {self.name} has no {name} of its own")
+        by position. registered: op -> body, of the ops whose files have one for this backend. Raises `Unsupported` where there is none."""
+        if name not in registered:
+            raise Unsupported(f"backend {self.name} has no {name}" + (f"; it has {', '.join(registered)}" if registered else " of its own"))
+        return registered[name]
 
     @contextlib.contextmanager
     def fresh_caches(self, directory):

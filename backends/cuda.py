@@ -53,14 +53,6 @@ class Cuda(Backend):
 
         return call
 
-    def implementation(self, name: str):
-        from ..ops import register
-
-        found = register.IMPLEMENTATIONS[self.name].get(name)
-        if found is None:
-            raise Unsupported(f"backend cuda has no {name}; it has {', '.join(register.IMPLEMENTATIONS[self.name])}")
-        return found
-
     def synchronize(self) -> None:
         import torch
         torch.cuda.synchronize()

@@ -171,7 +171,7 @@ def _add_mul_act_cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
     return out
 
 
-_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel, cuda=_add_mul_act_cuda)
+_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel, implementations={"cuda": _add_mul_act_cuda})
 
 
 def _check_writable(x: torch.Tensor):
@@ -207,7 +207,7 @@ def _add_mul_act__cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: 
         x.copy_(out)
 
 
-_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, add_mul_act_kernel, mutates_args={"x"}, cuda=_add_mul_act__cuda)
+_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, add_mul_act_kernel, mutates_args={"x"}, implementations={"cuda": _add_mul_act__cuda})
 
 
 def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float,

@@ -83,7 +83,7 @@ def _add_relu_cuda(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, cuda=_add_relu_cuda)
+_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, implementations={"cuda": _add_relu_cuda})
 
 
 def of_rows(grad: torch.Tensor) -> torch.Tensor:

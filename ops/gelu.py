@@ -110,7 +110,7 @@ def _gelu_cuda(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu = register("gelu", _gelu_body, gelu_kernel, cuda=_gelu_cuda)
+_gelu = register("gelu", _gelu_body, gelu_kernel, implementations={"cuda": _gelu_cuda})
 
 
 def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -204,7 +204,7 @@ def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tma_kernel, cuda=_matmul_cuda)
+_matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tma_kernel, implementations={"cuda": _matmul_cuda})
 
 
 def product_backward(a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, needed):

@@ -187,7 +187,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
 
 
 _matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, product_tma.product_tma_kernel,
-                           cuda=_matmul_softmax_cuda)
+                           implementations={"cuda": _matmul_softmax_cuda})
 
 
 def _backward(kept, params, grad, needed):

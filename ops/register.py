@@ -38,8 +38,8 @@ def stamp_kernel():
 
 #: op -> its body, which launches Triton's kernels
 BODIES: dict[str, Callable] = {}
-#: backend -> op -> its body, where that is not the one that launches Triton's kernels
-IMPLEMENTATIONS: dict[str, dict[str, Callable]] = {"cuda": {}}
+#: backend -> op -> its body there, where that is not the one that launches Triton's kernels
+IMPLEMENTATIONS: dict[str, dict[str, Callable]] = {}
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,10 @@ class Registered:
 _library = torch.library.Library("triport", "FRAGMENT")  # holds the kernels of keys that a custom op has no call for, or none that will do
 
 
-def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callable | None = None, by: bool = False) -> Registered:
-    """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`. cuda: the same in CUDA C++, for CUDA tensors. by: calls may name
-    their backend; an op with CUDA C++ has that anyhow."""
+def register(name: str, body: Callable, *kernels, mutates_args=(), implementations: dict[str, Callable] | None = None,
+             by: bool = False) -> Registered:
+    """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`. implementations: name of a backend -> the same by its own means.
+    by: calls may name their backend; an op with implementations has that anyhow."""
     full = f"triport::{name}"
     BODIES[name] = body
     # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
@@ -88,11 +89,9 @@ def register(name: str, body: Callable, *kernels, mutates_args=(), cuda: Callabl
     triton_ops_to_kernels[full] = [*kernels, stamp_kernel]
     for kernel in kernels:
         _serve_by_device(kernel)
-    if cuda is not None:
-        IMPLEMENTATIONS["cuda"][name] = cuda
-    elif not by:
-        return Registered(op, None)
-    return Registered(op, _register_by(name, body, mutates_args))
+    for backend, own in (implementations or {}).items():
+        IMPLEMENTATIONS.setdefault(backend, {})[name] = own
+    return Registered(op, _register_by(name, body, mutates_args) if implementations or by else None)
 
 
 def _replaying(body: Callable) -> Callable:
@@ -111,13 +110,18 @@ def _replaying(body: Callable) -> Callable:
     return run
 
 
+def implementation(backend: str, name: str) -> Callable:
+    """The body of an op by the backend of that name. Raises `Unsupported` where it has none."""
+    return get_backend(backend).implementation(name, IMPLEMENTATIONS.get(backend, {}))
+
+
 def _register_by(name: str, body: Callable, mutates_args):
     """`torch.ops.triport.<name>_by(..., backend)`: by that backend, or where it is "" by the one that the context chose."""
 
     def by(*args):
         *args, backend = args
         backend = backend or choice.of(args[0].device.type)
-        return (get_backend(backend).implementation(name) if backend else body)(*args)
+        return (implementation(backend, name) if backend else body)(*args)
 
     def fake(*args):
         with calling(SHAPES):

@@ -281,7 +281,7 @@ def _columns_cuda(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner:
 
 
 _softmax = register("softmax", _softmax_body, softmax_columns_kernel, softmax_rows_kernel, softmax_long_rows_kernel, column_parts_kernel,
-                    column_scale_kernel, cuda=_softmax_cuda)
+                    column_scale_kernel, implementations={"cuda": _softmax_cuda})
 
 
 def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:

@@ -79,7 +79,7 @@ def _square_cuda(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_square = register("square", _square_body, square_kernel, cuda=_square_cuda)
+_square = register("square", _square_body, square_kernel, implementations={"cuda": _square_cuda})
 _square.derive(keep=lambda inputs, out: inputs[:1], backward=lambda kept, params, grad, needed: (grad * (2 * kept[0]),),
                jvp=lambda inputs, out, tangents: tangents[0] * (2 * inputs[0]))
 _square.autocast(autocast.fp32_on_cuda)  # as powers

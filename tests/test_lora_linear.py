@@ -152,8 +152,9 @@ def test_batched_gradients(seed):
 
 def test_choosing_a_backend_that_lacks_it():
     from triport.backends import base, get
+    from triport.ops.register import implementation
     with pytest.raises(base.Unsupported, match="backend cuda has no lora_linear; it has .*square"):
-        get("cuda").implementation("lora_linear")
+        implementation("cuda", "lora_linear")
     assert not get("cuda").takes(OP) and get("triton-gpu").takes(OP)
 
 

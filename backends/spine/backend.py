@@ -154,7 +154,7 @@ class Spine(Backend):
         board = board_runner().board
         return {**dataclasses.asdict(board), "target": (_row.get() or board.row()).name}
 
-    def implementation(self, name: str):
+    def implementation(self, name: str, registered):
         op = _op(name)
         names = list(inspect.signature(op.call).parameters)
 
