@@ -46,6 +46,8 @@ class Backend:
     serves: bool = False
     #: True where another machine computes, and times itself (`spine`)
     elsewhere: bool = False
+    #: True where `forget` drops what was compiled, so that a first call can be timed again
+    forgets: bool = False
 
     def place(self, device: str) -> str:
         """The device of this backend's tensors in a run on `device`."""
@@ -83,8 +85,20 @@ class Backend:
         """Within it the backend compiles as on a new machine, keeping its artefacts under `directory`."""
         yield
 
+    def forget(self, op) -> None:
+        """Drop the compiled kernels of `op` (an `ops.Op`) from memory, so that the next call meets the disk cache. By default nothing is dropped."""
+
     def synchronize(self) -> None:
-        """Wait until everything that was launched has finished."""
+        """Wait until everything that was launched has finished. By default it has when its call returns."""
+
+    def measure(self, op, tensors, kwargs: dict, rounds: int, threads: int = 0) -> tuple:
+        """(result, times) of `rounds` calls of `op`, one after the other, timed where they run; `times.wall` and `times.cpu` are lists of seconds,
+        `times.first` those of the first call. Where `elsewhere` is True; by default there is no such clock. threads: 0 for as many as there are."""
+        raise NotImplementedError(f"backend {self.name} has no clock of its own")
+
+    def facts(self) -> dict:
+        """What a results file's "machine" says besides of where this backend computes; by default nothing."""
+        return {}
 
 
 @functools.lru_cache(maxsize=None)

@@ -19,6 +19,7 @@ class Cuda(Backend):
     device = "cuda"
     compiles = True
     serves = True
+    forgets = True
 
     def unavailable(self) -> str | None:
         import torch

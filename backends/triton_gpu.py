@@ -12,6 +12,7 @@ class TritonGPU(Backend):
     device = "cuda"
     compiles = True
     serves = True
+    forgets = True
 
     def unavailable(self) -> str | None:
         import torch

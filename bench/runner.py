@@ -25,7 +25,7 @@ from .results import Results, add_rates, add_times, machine
 def first_calls(backend, op, call: Callable[[], object]) -> dict[str, float]:
     """Seconds of the first call: cold (nothing compiled before, an empty cache), and reloaded: the process has its runtime, and forgot the
     op's kernels, which are on disk."""
-    if not backend.compiles or not hasattr(backend, "forget"):
+    if not backend.compiles or not backend.forgets:
         return {}
     out = {}
     with tempfile.TemporaryDirectory(prefix="triport-cold-") as folder, backend.fresh_caches(folder):
@@ -43,11 +43,9 @@ def single_calls(column: Column, op, inputs: Inputs, n: int) -> dict[str, list[f
         if backend is None or not backend.compiles:
             return _singles(column, inputs, n)
         with backend.fresh_caches(folder):
-            if hasattr(backend, "forget"):
-                backend.forget(op)
+            backend.forget(op)
             out = _singles(column, inputs, n)
-            if hasattr(backend, "forget"):
-                backend.forget(op)
+            backend.forget(op)
     return out
 
 
