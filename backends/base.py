@@ -1,6 +1,6 @@
 """What a backend is, and the errors of the whole layer.
 
-A backend is one module with one `Backend` subclass, listed in `backends/__init__.py`. It answers three questions: can it
+A backend is one module with one `Backend` subclass, listed in `backends/table.py`. It answers three questions: can it
 run here (and if not, why and what to do), what exactly would run (target, versions), and how does a call go through it.
 """
 
@@ -35,7 +35,7 @@ class ArgumentError(Error, ValueError):
 
 
 class Backend:
-    """One way to run an op. Subclass in a file of its own; list it in `backends/__init__.py`."""
+    """One way to run an op. Subclass in a file of its own; list it in `backends/table.py`."""
 
     name: str = ""
     #: torch device type on which this backend's tensors live; "" where that is as one likes (`place`)

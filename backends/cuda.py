@@ -24,7 +24,7 @@ class Cuda(Backend):
     def unavailable(self) -> str | None:
         import torch
 
-        from . import get
+        from .table import get
         if (reason := get("triton-gpu").unavailable()):
             return reason
         if torch.version.hip is not None:
@@ -36,7 +36,7 @@ class Cuda(Backend):
         return nvrtc.missing()
 
     def target(self) -> str:
-        from . import get
+        from .table import get
         return get("triton-gpu").target()
 
     def versions(self) -> dict[str, str]:
@@ -60,7 +60,7 @@ class Cuda(Backend):
 
     @contextlib.contextmanager
     def fresh_caches(self, directory):
-        from . import get
+        from .table import get
         with get("triton-cpu").fresh_caches(directory):  # Triton's folder, ours too
             yield
 

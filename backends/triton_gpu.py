@@ -43,13 +43,13 @@ class TritonGPU(Backend):
 
     @contextlib.contextmanager
     def fresh_caches(self, directory):
-        from . import get
+        from .table import get
         with get("triton-cpu").fresh_caches(directory):  # Triton has one folder for all
             yield
 
     def forget(self, op):
         """Drop an op's compiled kernels from memory, so that the next call meets the disk cache."""
-        from .cpu.backend import kernels_of
+        from .dispatch.quick import kernels_of
         for kernel in kernels_of(op):
             for device in [d for d in kernel.device_caches if d != "cpu"]:
                 del kernel.device_caches[device]

@@ -9,7 +9,7 @@ import torch
 import torch._dynamo.testing
 from conftest import unavailable
 from triport import backends, ops
-from triport.backends import base
+from triport.backends import base, table
 from triport.backends.dispatch import choice
 from triport.ops import register
 
@@ -47,9 +47,9 @@ class Away(Twin):
 @pytest.fixture(autouse=True)
 def twins(monkeypatch):
     known = {"twin": Twin(), "away": Away()}
-    get = backends.get
+    get = table.get
     both = lambda name: known.get(name) or get(name)  # noqa: E731
-    monkeypatch.setattr(backends, "get", both)
+    monkeypatch.setattr(table, "get", both)
     monkeypatch.setattr(register, "get_backend", both)
     calls.clear()
 

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from conftest import HANGS, unavailable
 from triport import ops
+from triport.backends import active
 from triport.backends.dispatch import drivers
 from triport.backends.cpu.plugin import benchmarker
 from triport.bench import check
@@ -46,41 +47,41 @@ def at_once(*works):
 
 
 def test_a_thread_compiles_for_a_gpu_while_others_launch_here(tmp_cache):
-    before = drivers.is_current("cpu")  # not beside a GPU
+    before = active.is_current("cpu")  # not beside a GPU
 
     def compile_there():
         for factor in range(2, 8):
-            with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
+            with active.compiling_for(GPUTarget("cuda", 90, 32)):
                 assert triton.runtime.driver.active.get_current_target().backend == "cuda"
                 k = scale_kernel.warmup(torch.float32, torch.float32, 100, FACTOR=factor, BLOCK=64, grid=(1,))
                 assert "ptx" in k.asm
-            assert drivers.is_current("cpu") == before
+            assert active.is_current("cpu") == before
 
     def launch_here(first):
         x = torch.randn(100)
         for factor in range(first, first + 6):
             out = torch.empty_like(x)
             with drivers.serving("cpu"):
-                assert drivers.is_current("cpu")
+                assert active.is_current("cpu")
                 scale_kernel[(2,)](x, out, 100, FACTOR=factor, BLOCK=64)
             assert torch.equal(out, x * factor)
             assert torch.equal(ops.square(out), out * out)
 
     at_once(compile_there, lambda: launch_here(2), lambda: launch_here(20))
-    assert drivers.is_current("cpu") == before
+    assert active.is_current("cpu") == before
 
 
 def test_what_was_active_comes_back():
-    before = drivers.is_current("cpu")
-    with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
+    before = active.is_current("cpu")
+    with active.compiling_for(GPUTarget("cuda", 90, 32)):
         with drivers.serving("cpu"):
-            assert drivers.is_current("cpu")
-        assert drivers.is_current("cuda")
+            assert active.is_current("cpu")
+        assert active.is_current("cuda")
         with pytest.raises(ZeroDivisionError):
             with drivers.serving("cpu"):
                 1 / 0
-        assert drivers.is_current("cuda")
-    assert drivers.is_current("cpu") == before
+        assert active.is_current("cuda")
+    assert active.is_current("cpu") == before
 
 
 def test_a_kernel_that_goes_in_another_drivers_time(tmp_cache):
@@ -97,8 +98,8 @@ def test_a_kernel_that_goes_in_another_drivers_time(tmp_cache):
     x, out = torch.randn(10), torch.empty(10)
     with drivers.serving("cpu"):
         k = scale_kernel[(1,)](x, out, 10, FACTOR=77, BLOCK=16)
-    driver = drivers.PerThread(GPU())
-    with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
+    driver = active.PerThread(GPU())
+    with active.compiling_for(GPUTarget("cuda", 90, 32)):
         driver.utils.unload_module(k.module)
         assert not unloaded
         driver.utils.unload_module(12345)
@@ -136,11 +137,11 @@ def test_autotuning_by_device(monkeypatch):
     op, kernel = autotuned()
     monkeypatch.setattr(benchmarker, "benchmark", lambda fn, quantiles: [timed.append("cpu") or fn() or 1.0] * 3)
     x = torch.randn(500)
-    with drivers.compiling_for(GPUTarget("cuda", 90, 32)):  # so that the thread's driver is kept, as beside a GPU
+    with active.compiling_for(GPUTarget("cuda", 90, 32)):  # so that the thread's driver is kept, as beside a GPU
         with drivers.serving("cpu"):
             assert torch.equal(op(x), x * 3)
     assert timed == ["cpu", "cpu"]
-    with drivers.driven_by(GPU()):
+    with active.driven_by(GPU()):
         monkeypatch.setattr(kernel.fn, "run", lambda *args, **kwargs: None)
         type(kernel).run(kernel, x, torch.empty_like(x), 500, FACTOR=3, grid=(1,), warmup=False)
     assert timed == ["cpu", "cpu", "cuda", "cuda"]
@@ -200,9 +201,9 @@ def test_an_ops_kernel_goes_by_its_tensors():
     from triport.ops.square import square_kernel
 
     x, out = torch.randn(100), torch.empty(100)
-    with drivers.compiling_for(GPUTarget("cuda", 90, 32)):
+    with active.compiling_for(GPUTarget("cuda", 90, 32)):
         square_kernel[(2,)](x, out, 100, BLOCK=64)
-        assert drivers.is_current("cuda")
+        assert active.is_current("cuda")
     assert torch.equal(out, x * x)
 
 

@@ -14,6 +14,7 @@ from conftest import HANGS
 from triport.backends.dispatch import foreign
 from triport.backends.base import Error, Unavailable
 from triport.backends.cpu.llvm import compile as machine, targets
+from triport.tools.inspector import code
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -365,7 +366,7 @@ def test_triton_cpu(monkeypatch):
     with foreign.active(one):
         assert driver.active.get_current_target().arch == "x86_64"
     made = SimpleNamespace(asm={"ttir": "x", "ttcir": "x", "tttcir": "x", "llir": "x", "asm": "f:\n\tret\n", "so": b"\x7fELF"}, metadata=SimpleNamespace(name="f"))
-    assert foreign.assembly(made, one) == ("f:\n\tret\n", b"")
+    assert code.foreign_assembly(made, one) == ("f:\n\tret\n", b"")
 
 
 @pytest.mark.parametrize("module,name", [("triton.backends.cpu.knobs", "triton-cpu (Kernelize)"), ("triton.backends.triton_shared", "triton-shared"),
@@ -385,8 +386,8 @@ def test_assembly_of_an_object(monkeypatch):
     obj = machine.emit_object(f'target triple = "{row.triple}"\ndefine i32 @seven() {{\n  ret i32 7\n}}', row)
     shared = foreign.KNOWN[3]
     compiled = SimpleNamespace(asm={"ttir": "", "ttsharedir": "", "llir": "", "obj": obj}, metadata=SimpleNamespace(name="seven"))
-    text, data = foreign.assembly(compiled, shared)
+    text, data = code.foreign_assembly(compiled, shared)
     assert "seven" in text and data == obj
     for bad in (b"not ELF", None, "text"):
         with pytest.raises(Error, match="holds no machine code; it has ttir, obj"):
-            foreign.assembly(SimpleNamespace(asm={"ttir": "", "obj": bad}, metadata=SimpleNamespace(name="k")), shared)
+            code.foreign_assembly(SimpleNamespace(asm={"ttir": "", "obj": bad}, metadata=SimpleNamespace(name="k")), shared)

@@ -6,7 +6,7 @@ import triton
 from conftest import unavailable
 from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
-from triport.backends.dispatch import drivers
+from triport.backends import active
 from triport.bench import check
 from triport.ops import product_tma, registry
 from triton.backends.compiler import GPUTarget
@@ -64,7 +64,7 @@ def test_code_for_a_gpu(element, axis):
     source = triton.compiler.ASTSource(fn=kernel, signature={**signature, **dict.fromkeys(consts, "constexpr")}, constexprs=consts,
                                        attrs={(names.index(n),): [["tt.divisibility", 16]] for n in ("c_ptr", "stats_ptr", "m", "n", "k")})
     target = GPUTarget("cuda", 90, 32)
-    with drivers.compiling_for(target):
+    with active.compiling_for(target):
         made = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
     text, usage = tools.sass(made.asm["cubin"]), tools.cubin_usage(made.asm["cubin"], made.metadata.name)
     assert "UTMALDG" in text and "HGMMA" in text and "STG.E.128" in text

@@ -15,7 +15,8 @@ import triton.language as tl
 from triton import knobs
 
 from triport import ops
-from triport.backends.dispatch import drivers, replay
+from triport.backends import active
+from triport.backends.dispatch import replay
 from triport.backends.base import Error
 
 proton = pytest.importorskip("triton.profiler", reason="this Triton was built without Proton")
@@ -237,7 +238,7 @@ def test_drivers_of_others_are_left_to_proton(start):
         def get_current_target(self):
             return triton.backends.compiler.GPUTarget("elsewhere", "none", 32)
 
-    with drivers.driven_by(Driver()):
+    with active.driven_by(Driver()):
         with pytest.raises(Exception, match="elsewhere|No backend is available") as e:
             start()
         assert not isinstance(e.value, Error)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from conftest import HANGS
 from triport import ops
-from triport.backends.dispatch import drivers
+from triport.backends import active
 from triport.backends.base import Error
 from triport.backends.cpu.run import elf, launch as runtime
 
@@ -218,7 +218,7 @@ def test_stages_and_metadata():
 def test_plugin_is_active_here_and_keyed_by_its_own_device():
     driver = triton.runtime.driver.active
     assert driver.get_current_device() == "cpu" and driver.get_current_target().backend == "cpu"
-    assert drivers.is_current("cpu") and not drivers.is_current("cuda")
+    assert active.is_current("cpu") and not active.is_current("cuda")
 
 
 def test_do_bench_works():

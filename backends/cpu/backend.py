@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 
 from ..base import Backend, Unsupported
 
@@ -64,13 +63,6 @@ class TritonCPU(Backend):
         from ..dispatch import quick, replay
 
         replay.forget()
-        for kernel in kernels_of(op):
+        for kernel in quick.kernels_of(op):
             kernel.device_caches.pop("cpu", None)
             quick.forget(kernel)
-
-
-def kernels_of(op) -> list:
-    """The Triton kernels that an op's file defines or imports."""
-    from triton.runtime.jit import JITFunction
-
-    return [v for v in vars(sys.modules[op.call.__module__]).values() if isinstance(v, JITFunction)]

@@ -10,6 +10,7 @@ import sys
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
+from .. import active
 from ..context import call
 
 # The compiler package is imported when a kernel is first compiled: importing triton must stay fast.
@@ -91,12 +92,10 @@ def make_launcher(src, metadata):
         if not safe:
             import triton
 
-            from ..dispatch import drivers
-
             k = triton.compile(src, target=metadata.target, options={
                 "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug,
                 "sanitize_overflow": metadata.sanitize_overflow, "assume_disjoint": False})
-            with drivers.serving("cpu"):  # beside a GPU the active driver may be the other one by now
+            with contextlib.nullcontext() if active.is_current("cpu") else active.driven_by(own()):  # beside a GPU the active driver may be the other one by now
                 k._init_handles()
             safe.append(k)
         k = safe[0]
@@ -169,6 +168,12 @@ class CPUDriver(DriverBase):
 
     def clear_cache(self, cache):
         cache.zero_()
+
+
+@functools.lru_cache(maxsize=1)
+def own() -> CPUDriver:
+    """This process's, for threads in which Triton's active driver is another."""
+    return CPUDriver()
 
 
 @functools.lru_cache(maxsize=1)

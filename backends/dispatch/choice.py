@@ -6,6 +6,9 @@ import contextlib
 import contextvars
 import threading
 
+from .. import table
+from ..base import Error, Unavailable
+
 #: device type -> who serves it where nobody chose
 DEFAULT = {"cpu": "triton-cpu", "cuda": "triton-gpu"}
 
@@ -21,13 +24,9 @@ def use(name: str):
     tensors served by CUDA C++ instead of Triton. Tensors on other devices are served as before.
 
     Raises `Error` for an unknown name or one that only benchmarks know, `Unavailable` with the reason where it cannot run here."""
-    from .. import get
-    from ..base import Error, Unavailable
-
-    backend = get(name)
+    backend = table.get(name)
     if not backend.serves:
-        from .. import BACKENDS
-        known = ", ".join(n for n in BACKENDS if get(n).serves)
+        known = ", ".join(n for n in table.BACKENDS if table.get(n).serves)
         raise Error(f"backends.use({name!r}): that is a column of `triport bench`, which serves no ops; it takes {known}")
     reason = backend.unavailable()
     if reason:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import os
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..base import Error, Unavailable
+from ..active import driven_by
+from ..base import Unavailable
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,7 @@ def driver_of(one: Foreign):
 @contextlib.contextmanager
 def active(one: Foreign):
     """Within it this thread's kernels are compiled and launched by the package."""
-    from . import drivers
-    with drivers.driven_by(driver_of(one)):
+    with driven_by(driver_of(one)):
         yield
 
 
@@ -86,24 +83,3 @@ def target_of(one: Foreign) -> str:
     """What it compiles for, in words."""
     target = driver_of(one).get_current_target()
     return f"{one.name}: {getattr(target, 'arch', '') or target.backend}"
-
-
-def assembly(compiled, one: Foreign) -> tuple[str, bytes]:
-    """(assembly text, machine code or nothing) of a kernel that the package compiled: what it keeps, else its object disassembled. Raises `Error`."""
-    from ...tools.inspector import tools
-    asm = dict(compiled.asm)
-    if isinstance(asm.get("asm"), str) and asm["asm"].strip():
-        return asm["asm"], b""
-    dumped = os.environ.get("SPINE_TRITON_DUMP_PATH")
-    name = getattr(compiled.metadata, "name", "")
-    if dumped and (path := Path(dumped) / f"{name}.s").is_file():
-        return path.read_text(), b""
-    data = asm.get(one.binary)
-    if isinstance(data, str):
-        data = data.encode("latin-1")
-    if not isinstance(data, (bytes, bytearray)) or bytes(data[:4]) != b"\x7fELF":
-        raise Error(f"{one.name}'s kernel {name} holds no machine code; it has {', '.join(asm)}")
-    with tempfile.NamedTemporaryFile(suffix=f".{one.binary}") as f:
-        f.write(data)
-        f.flush()
-        return tools.disassemble(f.name, tools.elf_isa(bytes(data), f.name)), bytes(data)

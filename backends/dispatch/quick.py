@@ -6,7 +6,10 @@ remembered under what decided it: dtypes, alignment, integers and constexprs.
 
 from __future__ import annotations
 
+import sys
+
 import torch
+from triton.runtime.jit import JITFunction
 
 from . import drivers, replay
 from ..context import call
@@ -55,6 +58,11 @@ def launch(kernel, grid: tuple, args: tuple, consts: dict):
     call.note_launch(run, function, grid, args)
     run(grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1, 0, function, None, None, None, None,
         *args)
+
+
+def kernels_of(op) -> list[JITFunction]:
+    """The Triton kernels that the file of an op (an `ops.Op`) defines or imports."""
+    return [v for v in vars(sys.modules[op.call.__module__]).values() if isinstance(v, JITFunction)]
 
 
 def forget(kernel):

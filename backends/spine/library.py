@@ -143,11 +143,11 @@ def _lowered(launch, row: targets.Target, assume_disjoint: bool):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from ..dispatch import drivers
+    from .. import active
     kernel = launch.kernel
     signature = {p.name: launch.types.get(p.name, "constexpr") for p in kernel.params}
     target = GPUTarget("cpu", row.name, 0)
-    with drivers.compiling_for(target):
+    with active.compiling_for(target):
         return triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=dict(launch.consts)), target=target,
                               options={**launch.options, "until": "llir", "assume_disjoint": assume_disjoint})
 

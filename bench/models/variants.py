@@ -7,6 +7,7 @@ from typing import Callable
 import torch
 
 from ... import backends
+from ...backends import active
 from ...backends.dispatch import drivers
 from ...backends.base import Error, Unavailable, suggest
 from ...tools import annotate  # noqa: F401  (names a range in a profiler's trace: `with annotate("forward"):`)
@@ -71,7 +72,7 @@ def by_triton(fn: Callable) -> Callable:
 
 def launching(device: str, fn: Callable) -> Callable:
     """`fn`, whose Triton kernels are launched on `device`, also where Triton by itself would launch them elsewhere (on a GPU beside the CPU)."""
-    if drivers.is_current(device):
+    if active.is_current(device):
         return fn
 
     def call(*args):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...backends import nvrtc
+from ...backends import active, nvrtc
 from ...backends.base import CompileError, Error, suggest
+from ...backends.dispatch import foreign
 from . import tools
 from .launches import Launch
 from .targets import Goal
@@ -50,9 +53,8 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
     from triton import knobs
     from triton.runtime import driver
 
-    from ...backends.dispatch import drivers, foreign
     other = foreign.found() if goal.backend == "cpu" and goal.name == "native" else None
-    with foreign.active(other) if other is not None else drivers.compiling_for(goal.triton()):
+    with foreign.active(other) if other is not None else active.compiling_for(goal.triton()):
         try:
             compiled = launch.compile()
             if _file(launch.kernel) not in str(compiled.asm.get("ttir", "")):  # kept from a file of the same text elsewhere: its lines are not here
@@ -90,7 +92,6 @@ def _file(kernel) -> str:
 
 def of_compiled(compiled, goal: Goal | None = None) -> Code:
     """From an already compiled kernel: what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return."""
-    from ...backends.dispatch import foreign
     from . import targets
     asm = dict(compiled.asm)
     meta = compiled.metadata
@@ -124,7 +125,7 @@ def of_compiled(compiled, goal: Goal | None = None) -> Code:
             if hasattr(meta, "target_row"):
                 stages["obj"] = cache.checked(stages["obj"], name_of(compiled))
     elif goal.backend == "cpu" and (other := foreign.found()) is not None:
-        text, data = foreign.assembly(compiled, other)
+        text, data = foreign_assembly(compiled, other)
         stages["asm"] = text
         if data:
             stages["obj"] = data
@@ -138,6 +139,26 @@ def of_compiled(compiled, goal: Goal | None = None) -> Code:
     by = facts.get("compiler") or {"cpu": "triton-cpu"}.get(goal.backend, "triton-gpu")
     return Code(name, goal.name, goal.isa, text, str(by), stages, files, facts, vlen=goal.vlen,
                 vector_bits=goal.vector_bits, only=(name,) if goal.backend == "cpu" else ())
+
+
+def foreign_assembly(compiled, one: foreign.Foreign) -> tuple[str, bytes]:
+    """(assembly text, machine code or nothing) of a kernel that another package compiled: what it keeps, else its object disassembled. Raises `Error`."""
+    asm = dict(compiled.asm)
+    if isinstance(asm.get("asm"), str) and asm["asm"].strip():
+        return asm["asm"], b""
+    dumped = os.environ.get("SPINE_TRITON_DUMP_PATH")
+    name = getattr(compiled.metadata, "name", "")
+    if dumped and (path := Path(dumped) / f"{name}.s").is_file():
+        return path.read_text(), b""
+    data = asm.get(one.binary)
+    if isinstance(data, str):
+        data = data.encode("latin-1")
+    if not isinstance(data, (bytes, bytearray)) or bytes(data[:4]) != b"\x7fELF":
+        raise Error(f"{one.name}'s kernel {name} holds no machine code; it has {', '.join(asm)}")
+    with tempfile.NamedTemporaryFile(suffix=f".{one.binary}") as f:
+        f.write(data)
+        f.flush()
+        return tools.disassemble(f.name, tools.elf_isa(bytes(data), f.name)), bytes(data)
 
 
 def name_of(compiled) -> str:

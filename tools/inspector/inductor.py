@@ -89,7 +89,7 @@ def triton_kernels(op, case, dtype: str, goal: Goal) -> list[Code]:
     from triton import knobs
     from triton.compiler import ASTSource
 
-    from ...backends.dispatch import drivers
+    from ...backends import active
     seen: list = []
 
     def listen(*, src, metadata, metadata_group, times, cache_hit):
@@ -106,7 +106,7 @@ def triton_kernels(op, case, dtype: str, goal: Goal) -> list[Code]:
         raise Error(f"Inductor writes no Triton kernel for {op.name} {case.name}: it calls torch's own kernels")
     out = []
     for src in {s.hash(): s for s in seen}.values():
-        with drivers.compiling_for(goal.triton()):
+        with active.compiling_for(goal.triton()):
             try:
                 compiled = triton.compile(ASTSource(src.fn, src.signature, src.constants, src.attrs), target=goal.triton())
             except Exception as e:

@@ -18,11 +18,13 @@ import os
 import weakref
 from typing import Callable
 
+from ...active import Held
+
 _mapped: dict[int, str] = {}  # address -> name, of the code that goes with its Function
 _dropped: collections.deque = collections.deque()  # (process, address, unmap) of what nobody holds any more
 
 
-class Function:
+class Function(Held):
     """A loaded kernel: its address and name. When nobody holds it any more `free` calls `unmap()`, once; without one its code stays for good."""
 
     __slots__ = ("address", "name", "__weakref__")
