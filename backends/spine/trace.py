@@ -6,16 +6,16 @@ asks of the symbols meanwhile ("does K fit?") becomes a condition of the program
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from dataclasses import dataclass, field
-from unittest import mock
 
 import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...ops import capture
+from ...ops.records import DTYPES, dtype_name
 from ..base import Error, Unsupported
 from ..context import EXPORT, calling
 
@@ -108,19 +108,7 @@ def _expression(value) -> sympy.Expr:
 def trace(op, case, dtype: str, row) -> Program:
     """`op`'s case with tensors of `dtype`, for a CPU of `row` (of the compiler's targets): tiles are those for the case's sizes, the sizes
     themselves stay open. Raises `Unsupported` for what no bundle can hold."""
-    from torch._library.triton import set_wrap_triton_enabled
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-    from triton.runtime.autotuner import Autotuner, Heuristics
-    from triton.runtime.jit import JITFunction
-
-    from ...ops import tuning
-    from ...ops.records import DTYPES, dtype_name
-    from ...tools.inspector.launches import unwrap
-    launches: list = []
-
-    def catch(self, *args, grid=None, warmup=False, **kwargs):
-        kernel, kwargs, _ = unwrap(self, args, kwargs)
-        launches.append((kernel, args, kwargs, grid))
 
     env = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=env)
@@ -135,21 +123,14 @@ def trace(op, case, dtype: str, row) -> Program:
         real = torch.empty(open_, dtype=kind)
         fake = mode.from_tensor(real, symbolic_context=StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * real.dim()))
         inputs.append(fake.T if turned else fake)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(tuning.on(row))
-        for kind in (JITFunction, Autotuner, Heuristics):
-            stack.enter_context(mock.patch.object(kind, "run", catch))
-        stack.enter_context(set_wrap_triton_enabled(False))
-        stack.enter_context(calling(EXPORT))
-        stack.enter_context(mode)
-        stack.enter_context(_NothingComputed(op.name))
+    with capture.launches(row) as caught, calling(EXPORT), mode, _NothingComputed(op.name):
         out = op.call(*inputs, **case.kwargs)
-    if not launches:
+    if not caught:
         raise Unsupported(f"{op.name} cannot be exported: it launches no Triton kernel for case {case.name}")
-    return _program(op, case, dtype, env, names, inputs, out, launches)
+    return _program(op, case, dtype, env, names, inputs, out, caught)
 
 
-def _program(op, case, dtype, env, names, inputs, out, launches) -> Program:
+def _program(op, case, dtype, env, names, inputs, out, caught) -> Program:
     if not isinstance(out, torch.Tensor):
         raise Unsupported(f"{op.name} cannot be exported: it returns {type(out).__name__}, and a bundle's function has one tensor for its result")
 
@@ -182,7 +163,7 @@ def _program(op, case, dtype, env, names, inputs, out, launches) -> Program:
         raise Unsupported(f"{op.name} cannot be exported: its result is a view that is not contiguous")
     else:
         buffers[at].shape = tuple(simple(s) for s in out.shape)
-    done = [_launch(op, *launch, buffer_of, simple) for launch in launches]
+    done = [_launch(op, c.kernel, c.args, c.kwargs, c.grid, buffer_of, simple) for c in caught]
     sizes: list = []
     for b in buffers:
         for s in b.shape:

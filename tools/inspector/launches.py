@@ -6,11 +6,9 @@ GPU is needed and no work is done.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 from dataclasses import dataclass, field
-from unittest import mock
 
 from ...backends.base import Error, suggest
 
@@ -85,27 +83,6 @@ def _mocked(value):
     return value
 
 
-def unwrap(kernel, args: tuple, kwargs: dict, config: int = 0):
-    """(JITFunction, kwargs, remark): an autotuner gives its configuration number `config`, heuristics are evaluated."""
-    from triton.runtime.autotuner import Autotuner, Heuristics
-    from triton.runtime.jit import JITFunction
-    remark, kwargs = "", dict(kwargs)
-    while not isinstance(kernel, JITFunction):
-        if isinstance(kernel, Autotuner):
-            if not 0 <= config < len(kernel.configs):
-                raise Error(f"--config {config}: {kernel.base_fn.__name__} has configurations 0 to {len(kernel.configs) - 1}")
-            chosen = kernel.configs[config]
-            kwargs = {**kwargs, **chosen.all_kwargs()}
-            remark = f"configuration {config} of {len(kernel.configs)}: {chosen}"
-        elif isinstance(kernel, Heuristics):
-            for name, rule in kernel.values.items():
-                kwargs[name] = rule({**dict(zip(kernel.arg_names, args)), **kwargs})
-        elif not hasattr(kernel, "fn"):
-            raise Error(f"{kernel!r} is not a Triton kernel")
-        kernel = kernel.fn
-    return kernel, kwargs, remark
-
-
 def is_kernel(value) -> bool:
     from triton.runtime.jit import KernelInterface
     return isinstance(value, KernelInterface)
@@ -117,29 +94,16 @@ def is_kernel(value) -> bool:
 def of_op(op, case, dtype: str, device: str, config: int = 0, row=None) -> list[Launch]:
     """The launches of an op's case with tensors of `dtype` on `device` ("cpu" or "cuda"), in order, each specialisation once. `row`: the
     CPU whose tiles they have, a row of the compiler's targets (default: this machine's)."""
-    from torch._library.triton import set_wrap_triton_enabled
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from triton.runtime.autotuner import Autotuner, Heuristics
-    from triton.runtime.jit import JITFunction
 
-    from ...ops import tuning
+    from ...ops import capture
     from ...ops.records import DTYPES
-    found: list[Launch] = []
     if op.call is None:
         raise Error(f"{op.name} has no call=, whose Triton kernels these would be")
 
-    def catch(self, *args, grid=None, warmup=False, **kwargs):
-        kernel, kwargs, remark = unwrap(self, args, kwargs, config)
-        found.append(Launch(kernel, args, kwargs, remark))
-
-    with contextlib.ExitStack() as stack:
-        if row is not None:
-            stack.enter_context(tuning.on(row))
-        for kind in (JITFunction, Autotuner, Heuristics):
-            stack.enter_context(mock.patch.object(kind, "run", catch))
-        stack.enter_context(set_wrap_triton_enabled(False))
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+    with capture.launches(row, config) as caught, FakeTensorMode(allow_non_fake_inputs=True):
         op.call(*case.blank(DTYPES[dtype], device), **case.kwargs)
+    found = [Launch(c.kernel, c.args, c.kwargs, c.remark) for c in caught]
     if not found:
         raise Error(f"{op.name} launches no Triton kernel for case {case.name}")
     unique = {}
@@ -205,7 +169,8 @@ def constant(text: str):
 def of_kernel(kernel, args: dict[str, str], consts: dict[str, str], options: dict, config: int = 0) -> Launch:
     """A launch of `kernel` with arguments and constants as on the command line. Raises `Error` for missing and unknown names, with a line to copy."""
     values = {k: argument(v) for k, v in args.items()} | {k: constant(v) for k, v in consts.items()}
-    jit, kwargs, remark = unwrap(kernel, (), values, config)
+    from ...ops import capture
+    jit, kwargs, remark = capture.unwrap(kernel, (), values, config)
     params = {p.name: p for p in jit.params}
     for name in (*args, *consts):
         if name not in params:

@@ -1,0 +1,67 @@
+"""Which kernels an op would launch: launches caught before they compile, so that nothing is computed and no device is needed.
+
+Whoever catches calls the op within, on whatever tensors suit: fake ones of a device that is not there, or of sizes that are symbols.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from unittest import mock
+
+from torch._library.triton import set_wrap_triton_enabled
+from triton.runtime.autotuner import Autotuner, Heuristics
+from triton.runtime.jit import JITFunction
+
+from ..backends.base import Error
+from . import tuning
+
+
+@dataclass
+class Caught:
+    """A launch that was not done: the kernel, its arguments, constants and options by name, the grid, and which of an autotuner's configurations, for
+    people."""
+
+    kernel: JITFunction
+    args: tuple
+    kwargs: dict
+    grid: object
+    remark: str
+
+
+@contextlib.contextmanager
+def launches(row=None, config: int = 0):
+    """Within it kernels are not launched but listed; gives the list of `Caught`, in order. row: the CPU whose tiles ops choose, a row of the
+    compiler's targets (default: this machine's); config: which configuration an autotuner has."""
+    caught: list[Caught] = []
+
+    def catch(self, *args, grid=None, warmup=False, **kwargs):
+        kernel, kwargs, remark = unwrap(self, args, kwargs, config)
+        caught.append(Caught(kernel, args, kwargs, grid, remark))
+
+    with contextlib.ExitStack() as stack:
+        if row is not None:
+            stack.enter_context(tuning.on(row))
+        for kind in (JITFunction, Autotuner, Heuristics):
+            stack.enter_context(mock.patch.object(kind, "run", catch))
+        stack.enter_context(set_wrap_triton_enabled(False))
+        yield caught
+
+
+def unwrap(kernel, args: tuple, kwargs: dict, config: int = 0):
+    """(JITFunction, kwargs, remark): an autotuner gives its configuration number `config`, heuristics are evaluated."""
+    remark, kwargs = "", dict(kwargs)
+    while not isinstance(kernel, JITFunction):
+        if isinstance(kernel, Autotuner):
+            if not 0 <= config < len(kernel.configs):
+                raise Error(f"--config {config}: {kernel.base_fn.__name__} has configurations 0 to {len(kernel.configs) - 1}")
+            chosen = kernel.configs[config]
+            kwargs = {**kwargs, **chosen.all_kwargs()}
+            remark = f"configuration {config} of {len(kernel.configs)}: {chosen}"
+        elif isinstance(kernel, Heuristics):
+            for name, rule in kernel.values.items():
+                kwargs[name] = rule({**dict(zip(kernel.arg_names, args)), **kwargs})
+        elif not hasattr(kernel, "fn"):
+            raise Error(f"{kernel!r} is not a Triton kernel")
+        kernel = kernel.fn
+    return kernel, kwargs, remark
