@@ -1,4 +1,4 @@
-"""What this machine's CPU is called and which vector ISA it has."""
+"""Machines in words: what this one's CPU is called and which vector ISA it has, and a board's line."""
 
 from __future__ import annotations
 
@@ -22,3 +22,9 @@ def cpu_name() -> str:
     flags = set(info.get("flags", ()))
     isa = next((name for flag, name in _ISA if flag in flags), "scalar")
     return f"{info.get('brand_raw') or info.get('arch_string_raw', 'unknown CPU')}, {isa}"
+
+
+def board_text(b: dict) -> str:
+    """A board's line, from what a results file says of it (`Backend.facts`)."""
+    vectors = f", {b['vlen']}-bit vectors" if b["vlen"] else ""
+    return f"{b['runner']}: {b['cpu']}, {b['arch']}{vectors}, {b['cores']} cores; compiled for {b['target']}"

@@ -1,44 +1,14 @@
-"""Is a result right? The error measure is scale-free, and NaN, infinities and zeros cannot hide in it."""
+"""Is a result right? By the error measure of `ops.accuracy`, and by guard words around it."""
 
 from __future__ import annotations
 
 import torch
 
 from ..backends.base import Error
+from ..ops.accuracy import error
 
 #: written around outputs; a stray store shows
 GUARD = 1234.5
-
-
-def error(got: torch.Tensor, want: torch.Tensor) -> float:
-    """||got - want|| / ||want|| in float64 over the elements where `want` is finite. Infinite when shapes differ, when NaN
-    or an infinity stands in one but not (alike) in the other. A `want` below the normal numbers of got's dtype counts as
-    its smallest normal number: subnormal results are spaced evenly, so a relative bound means nothing there."""
-    tiny = torch.finfo(got.dtype).tiny if got.dtype.is_floating_point else 0.0
-    if got.device != want.device:
-        got, want = got.cpu(), want.cpu()
-    got, want = got.detach(), want.detach()
-    if got.shape != want.shape or got.is_complex() != want.is_complex():
-        return float("inf")
-    if got.is_complex():
-        got, want = torch.view_as_real(got.resolve_conj()), torch.view_as_real(want.resolve_conj())
-    if not got.is_floating_point() and not want.is_floating_point() and torch.equal(got.long(), want.long()):
-        return 0.0
-    exact = not got.is_floating_point() and not want.is_floating_point()  # integers beyond 2^53 have no double of their own
-    got, want = got.double(), want.double()
-    if got.numel() == 0:
-        return 0.0
-    if not torch.equal(torch.isnan(got), torch.isnan(want)):
-        return float("inf")
-    infinite = torch.isinf(want)
-    if not torch.equal(got[infinite], want[infinite]):
-        return float("inf")
-    finite = torch.isfinite(want)
-    if not torch.isfinite(got[finite]).all():
-        return float("inf")
-    diff = (got[finite] - want[finite]).norm().item() or float(exact)
-    size = max(want[finite].norm().item(), tiny * want[finite].numel() ** 0.5)
-    return diff / size if size else (0.0 if diff == 0.0 else float("inf"))
 
 
 def tensors(name: str, out, nothing: bool = False) -> list[torch.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..backends.host import board_text
 from . import clock, fields, words
 from .units import plain, ratio, time_text
 
@@ -37,7 +38,7 @@ def _table(rows: list[dict], names: list[str] | None) -> list[str]:
 
 def _made_by(m: dict) -> str:
     """The command, the day, the machine and the versions."""
-    board = words.board_text(m["board"]) + "; " if "board" in m else ""
+    board = board_text(m["board"]) + "; " if "board" in m else ""
     gpu = f"{m['gpu']}, CUDA {m['cuda']}; " if "gpu" in m else ""
     versions = ", ".join(f"{name} {m[k]}" for name, k in (("Python", "python"), ("torch", "torch"), ("triton", "triton"), ("llvmlite", "llvmlite"))
                          if k in m) + (f" (LLVM {m['LLVM']})" if "LLVM" in m else "")

@@ -6,6 +6,6 @@ from __future__ import annotations
 from .formats import github, markdown, spine
 from .screen import console, show, table
 from .units import ratio, time_text
-from .words import board_text, measured, words
+from .words import measured, words
 
-__all__ = ["board_text", "console", "github", "markdown", "measured", "ratio", "show", "spine", "table", "time_text", "words"]
+__all__ = ["console", "github", "markdown", "measured", "ratio", "show", "spine", "table", "time_text", "words"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from ..backends.host import board_text
 from .units import geomean, plain, ratio
 
 #: cases whose noisy rows are named; the others are counted
@@ -161,12 +162,6 @@ def measured(limits: dict) -> str:
         out.append(f"on the GPU copy {gpu['bytes_per_s'] / 1e9:.0f} GB/s, products {gpu['flop_per_s'] / 1e12:.0f} TFLOP/s (fp16), "
                    f"{gpu['flop_per_s_fp32'] / 1e12:.1f} (fp32)")
     return "; ".join(out)
-
-
-def board_text(b: dict) -> str:
-    """A board's line."""
-    vectors = f", {b['vlen']}-bit vectors" if b["vlen"] else ""
-    return f"{b['runner']}: {b['cpu']}, {b['arch']}{vectors}, {b['cores']} cores; compiled for {b['target']}"
 
 
 def about(m: dict) -> list[str]:

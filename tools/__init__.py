@@ -3,6 +3,6 @@
 
 def __getattr__(name):
     if name == "annotate":  # when it is asked for: it imports torch
-        from .ranges import annotate
+        from ..bench.ranges import annotate
         return annotate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,10 +15,14 @@ import os
 
 import torch
 
+from ... import ops
+from ...ops.records import Case, dtype_name
+from ...ops.register import BODIES
+from ..host import board_text
 from ..dispatch import foreign
 from ..base import ArgumentError, Backend, Error, Unavailable, Unsupported
 from ..cpu.llvm import targets
-from . import bundle, runner
+from . import bundle, probe, runner
 
 _on: contextvars.ContextVar[str | None] = contextvars.ContextVar("triport_spine", default=None)
 _row: contextvars.ContextVar = contextvars.ContextVar("triport_spine_row", default=None)
@@ -51,7 +55,6 @@ def installed() -> foreign.Foreign | None:
 @functools.lru_cache(maxsize=None)
 def _op(name: str):
     """A built-in op by its function's name, those that change their argument included."""
-    from ... import ops
     return ops.Op(name, getattr(ops, name), getattr(ops, name), ())
 
 
@@ -93,7 +96,6 @@ class Spine(Backend):
     def target(self) -> str:
         if (other := installed()) is not None:
             return foreign.target_of(other)
-        from ...bench.report import board_text
         return board_text(self._board())
 
     def versions(self) -> dict[str, str]:
@@ -119,7 +121,6 @@ class Spine(Backend):
 
     def run(self, op, tensors, kwargs: dict, threads: int = 0, warmup: int = 0, repetitions: int = 0):
         """(result, the program's answer) of an op on the board."""
-        from ...ops.records import Case, dtype_name
         turned = tuple(k for k, t in enumerate(tensors) if t.dim() == 2 and not t.is_contiguous() and t.T.is_contiguous())
         given = [t if k in turned else t.contiguous() for k, t in enumerate(tensors)]
         types = tuple("" if t.dtype == given[0].dtype else dtype_name(t.dtype) for t in given)
@@ -147,7 +148,6 @@ class Spine(Backend):
 
     def facts(self) -> dict:
         """What a results file says of the board."""
-        from . import probe
         return {"board": {**self._board(), "bytes_per_s": probe.bandwidth(board_runner())}}
 
     def _board(self) -> dict:
@@ -160,7 +160,6 @@ class Spine(Backend):
 
         def body(*args):
             if (other := installed()) is not None:
-                from ...ops.register import BODIES
                 with foreign.active(other):
                     return BODIES[name](*args)
             tensors = [a for a in args if isinstance(a, torch.Tensor)]

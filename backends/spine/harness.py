@@ -245,7 +245,7 @@ def _measuring(m: Module):
 
 def _error(m: Module):
     """as_double(address, dtype code) and error_of(result, its dtype code, expected fp64 values, their number): the bits of ||got - want|| / ||want||
-    over finite elements, infinite where NaN or infinities differ (as `bench/check.py`)."""
+    over finite elements, infinite where NaN or infinities differ (as `ops/accuracy.py`)."""
     f = m.function("as_double", "at", "code")
 
     def answer(x: str):
@@ -406,7 +406,7 @@ def _sort(f: Function, at: str, count: str):
 
 
 def _board(m: Module, row: targets.Target):
-    """board(): print what this machine is, for `runner.Board`."""
+    """board(): print what this machine is, for `board.Board`."""
     f = m.function("board")
     f.print(f"target {row.name}\nvlen %ld\ncpus %ld\nhwcap %lx\nfits %ld\n", f.call("tp_vlen"), f.call("tp_cpus"), f.call("getauxval", 16),
             f.op(f"zext i1 {f.is_('eq', f.call('tp_machine', returns='i32'), 0, 'i32')} to i64"))

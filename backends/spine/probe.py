@@ -14,6 +14,7 @@ from ...ops.records import Case, Op
 from ..base import Error
 from ..cpu.llvm import targets
 from . import bundle as bundles
+from .board import Board
 from .library import BASE
 
 
@@ -44,9 +45,8 @@ def _unknown(arch: str):
     raise Error(f"there is no row of the compiler for {arch}; boards are {', '.join(BASE)}")
 
 
-def read(name: str, arch: str, data: bytes):
+def read(name: str, arch: str, data: bytes) -> Board:
     """The `Board` that the program's `--board` describes. Raises `Error` for anything else."""
-    from .runner import Board
     facts: dict[str, str] = {}
     files: dict[str, str] = {}
     at = 0

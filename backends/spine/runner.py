@@ -18,14 +18,17 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.parse
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from ...ops.accuracy import error
+from ...ops.records import DTYPES
 from ..base import Error, Unavailable, suggest
-from ..cpu.llvm import targets
-from . import request
-from .bundle import Bundle
+from . import probe, request
+from .board import Board
+from .bundle import Bundle, inputs_of
 from .library import STATUS, WRONG_MACHINE
+from .link import LOADERS
 
 #: seconds that one request may take, and an answer of the board about itself
 LIMIT = 300.0
@@ -35,38 +38,6 @@ _RISCV = "rva22s64,v=true,vlen={vlen},zicond=true,zfh={half},zvfh={half},zbc=tru
 _SCALAR = "rv64,v=false"
 #: ISA -> (oldest QEMU whose emulation has what our code uses, its package's library of libc)
 _EMULATED = {"riscv64": (10, "libc6-riscv64-cross"), "aarch64": (7, "libc6-arm64-cross")}
-
-
-@dataclass
-class Board:
-    """What a machine says of itself. arch: riscv64, ...; vlen: bits of a vector register, 0 for none; clusters: CPUs that share a
-    level-2 cache; memory: bytes."""
-
-    runner: str
-    arch: str
-    cpu: str
-    isa: str
-    vlen: int
-    cores: int
-    clusters: list[str] = field(default_factory=list)
-    memory: int = 0
-
-    def row(self) -> targets.Target:
-        """The compiler's row for it."""
-        if self.arch == "riscv64":
-            if not self.vlen:
-                return targets.get("rv64gc")
-            if self.cpu in ("spacemit,x60", "Spacemit(R) X60") and self.vlen == 256:
-                return targets.get("spacemit-x60")
-            if self.cpu == "spacemit,x100" and self.vlen == 256:
-                return targets.get("spacemit-k3-x100")
-            if self.cpu == "spacemit,a100" and self.vlen == 1024:
-                return targets.get("spacemit-k3-a100")
-            return targets.get("rv64gcv") if self.vlen == 128 else targets.with_vlen("rv64gcv", self.vlen)
-        row = targets.widest(self.arch, set(self.isa.replace("sse4_2", "sse4.2").split()))  # as LLVM spells it
-        if row is None:
-            raise Error(f"{self.runner} is a {self.arch} machine with {self.isa or 'nothing said of its instructions'}; boards are riscv64, aarch64 and x86_64")
-        return row
 
 
 class Runner:
@@ -90,8 +61,6 @@ class Runner:
              limit: float | None = None) -> tuple[list, request.Answer]:
         """(the tensors that a function of the bundle writes, the program's answer). `tensors` are sent as copies, so they may share memory, and
         none is changed here. Raises `Error` for a status other than 0."""
-        from ...ops.records import DTYPES
-        from .bundle import inputs_of
         number, description = bundle.function(function)
         given, sizes = inputs_of(description, tensors)
         result = [a["name"] for a in description["arguments"]].index(description["result"])
@@ -114,19 +83,16 @@ class Runner:
 
     def case(self, bundle: Bundle, path: str) -> tuple[float, float, request.Answer]:
         """(error, error that counts as right, answer) of one of the bundle's case files."""
-        from ...bench import check
-        from ...ops.records import DTYPES
         data = bundle.files[path]
         asked = request.parse(data, path)
         answer = request.decode(self.execute(bundle, [], data), asked.lengths, asked.repetitions)
         if answer.status:
             raise Error(f"{path} on {self.name} returned {_status(answer)}")
-        return check.error(request.tensor(answer.outputs[asked.result], DTYPES[asked.dtype]), asked.expected), asked.allowed, answer
+        return error(request.tensor(answer.outputs[asked.result], DTYPES[asked.dtype]), asked.expected), asked.allowed, answer
 
     @functools.cached_property
     def board(self) -> Board:
         """What the machine is."""
-        from . import probe
         bundle = probe.bundle(self.arch())
         return probe.read(self.name, self.arch(), self.execute(bundle, ["--board"], limit=ASK))
 
@@ -243,7 +209,6 @@ def _qemu(arch: str) -> str:
 @functools.lru_cache(maxsize=None)
 def _root(arch: str) -> str:
     """The folder below which an emulated program finds its C library. TRIPORT_SYSROOT names another."""
-    from .link import LOADERS
     for folder in (os.environ.get("TRIPORT_SYSROOT"), f"/usr/{arch}-linux-gnu", "/"):
         if folder and Path(folder + LOADERS[arch]).exists():
             return folder

@@ -10,7 +10,7 @@ from ... import backends
 from ...backends import active
 from ...backends.dispatch import drivers
 from ...backends.base import Error, Unavailable, suggest
-from ...tools import annotate  # noqa: F401  (names a range in a profiler's trace: `with annotate("forward"):`)
+from ..ranges import annotate  # noqa: F401  (names a range in a profiler's trace: `with annotate("forward"):`)
 
 
 def on_device(device: str) -> str:
