@@ -18,7 +18,7 @@ import math
 import re
 
 from ..backends.base import Error, suggest
-from .records import Case, Op, shape_text
+from .case import Case, shape_text
 
 #: more sizes than this are taken for a slip of the pen
 LONGEST_SWEEP = 1000
@@ -29,7 +29,7 @@ _TENSOR = re.compile(r"(scalar|\d+(?:x\d+)*)(t?)(?::([a-z]\w*(?:<\d+)?))?")
 _SETTING = re.compile(r"([A-Za-z_]\w*)=(.*)")
 
 
-def dims_of(op: Op) -> list[list[str]] | None:
+def dims_of(op) -> list[list[str]] | None:
     """The names of each tensor's dimensions: those of `Op.dims`, or M, N, ... where every case has one tensor, or tensors of one shape."""
     if op.dims:
         return [part.partition(":")[0].split("x") for part in op.dims.split(",")]
@@ -41,7 +41,7 @@ def dims_of(op: Op) -> list[list[str]] | None:
     return [names] * len(shapes[0]) if names else None
 
 
-def parse(op: Op, text: str) -> Case:
+def parse(op, text: str) -> Case:
     """The case that a text says; an op's own one of that name, with its scale, where there is one. Raises `Error` where it says none."""
     if known := next((c for c in op.cases if isinstance(c, Case) and c.name == text.strip()), None):
         return known
@@ -77,7 +77,7 @@ def parse(op: Op, text: str) -> Case:
     return next((c for c in op.cases if isinstance(c, Case) and c.name == made.name), made)
 
 
-def select(op: Op, texts: list[str], device: str = "cpu") -> list[Case]:
+def select(op, texts: list[str], device: str = "cpu") -> list[Case]:
     """The cases that texts choose, each once, in their order; those that `device` runs by default where there are none. Raises `Error` for a text
     that is no case of the op, nor part of one's name."""
     if not texts and not op.cases:
@@ -96,14 +96,14 @@ def select(op: Op, texts: list[str], device: str = "cpu") -> list[Case]:
     return list(found.values())
 
 
-def one(op: Op, text: str | None, default: Case | None = None) -> Case:
+def one(op, text: str | None, default: Case | None = None) -> Case:
     """The first case that a text chooses; without one `default`, or the op's first."""
     if text or not op.cases:
         return select(op, [text] if text else [])[0]
     return default or op.cases[0]
 
 
-def sweep(op: Op, cases: list[Case], texts: list[str]) -> list[Case]:
+def sweep(op, cases: list[Case], texts: list[str]) -> list[Case]:
     """Each of `cases` with the sizes and parameters of sweeps, all combinations, the last sweep fastest. Raises `Error`."""
     if not texts:
         return cases
@@ -144,7 +144,7 @@ def _steps(text: str) -> list[dict[str, str]]:
     return [dict.fromkeys(names, str(n)) for n in out]
 
 
-def _with(op: Op, case: Case, settings: dict[str, str]) -> Case:
+def _with(op, case: Case, settings: dict[str, str]) -> Case:
     """A case with other sizes and parameters."""
     dims = dims_of(op)
     named = {n for names in dims or [] for n in names}
@@ -161,7 +161,7 @@ def _with(op: Op, case: Case, settings: dict[str, str]) -> Case:
     return next((c for c in op.cases if c.name == made.name), made)
 
 
-def _completed(op: Op, text: str, shapes: list, dims, sizes: dict[str, int]) -> tuple:
+def _completed(op, text: str, shapes: list, dims, sizes: dict[str, int]) -> tuple:
     """All tensors' shapes: those that the text says, and those that follow by the dimensions' names."""
     if shapes and not sizes and (dims is None or len(shapes) == len(dims)):
         if op.dims and all(len(s) >= len(names) for s, names in zip(shapes, dims)):  # that they fit each other, whatever is in front
@@ -183,7 +183,7 @@ def _completed(op: Op, text: str, shapes: list, dims, sizes: dict[str, int]) -> 
     return tuple(tuple(known[n] for n in names) for names in dims)
 
 
-def _sizes(op: Op, text: str, shapes: tuple, dims) -> dict[str, int]:
+def _sizes(op, text: str, shapes: tuple, dims) -> dict[str, int]:
     """The dimensions' sizes by name, as shapes say them."""
     if dims is None:
         raise Error(f"{op.name} has no names for its dimensions; say dims= in its Op, as in dims=\"MxK,KxN\"")
@@ -217,7 +217,7 @@ def _value(text: str):
     return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _types(op: Op, shapes: tuple) -> list[str]:
+def _types(op, shapes: tuple) -> list[str]:
     """The types of tensors where a text says none: those of `Op.dims`, a limit by a dimension's name with its size; else as in the op's first case."""
     first = op.cases[0] if op.cases and isinstance(op.cases[0], Case) else None
     out = [first.type_of(k) if first else "" for k in range(len(shapes))]
@@ -229,12 +229,12 @@ def _types(op: Op, shapes: tuple) -> list[str]:
     return out
 
 
-def _scale(op: Op) -> float:
+def _scale(op) -> float:
     """The size of the values that suits the op: that of its first case."""
     return op.cases[0].scale if op.cases and isinstance(op.cases[0], Case) else 1.0
 
 
-def _check_names(op: Op, text: str, names, dims):
+def _check_names(op, text: str, names, dims):
     """Raises `Error` for a name that is none of the op's parameters (nor of its dimensions)."""
     parameters = parameters_of(op)
     if parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -243,7 +243,7 @@ def _check_names(op: Op, text: str, names, dims):
                 raise Error(f"case {text!r} of {op.name}: {suggest('parameter', k, [*parameters, *dims])}")
 
 
-def _check_number(op: Op, case: Case):
+def _check_number(op, case: Case):
     """Raises `Error` where the op takes another number of tensors."""
     parameters = parameters_of(op)
     if not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
@@ -256,7 +256,7 @@ def _check_number(op: Op, case: Case):
         raise Error(f"case {case.name!r}: {op.name} takes {', '.join(parameters)}; {len(case.shapes)} tensor{'s' * (len(case.shapes) != 1)} do not fit")
 
 
-def parameters_of(op: Op) -> dict[str, inspect.Parameter]:
+def parameters_of(op) -> dict[str, inspect.Parameter]:
     """Those of the op's function, or of the first of its functions that says them; none where all are builtins that do not."""
     for fn in (op.function, op.call, op.eager, *op.variants.values(), op.reference):
         try:
@@ -275,7 +275,7 @@ def _within(text: str, name: str) -> bool:
     return re.search(before + re.escape(text) + behind, name) is not None
 
 
-def _unknown(op: Op, text: str, error: Error) -> str:
+def _unknown(op, text: str, error: Error) -> str:
     """The sentence for a text that chooses nothing: what is wrong with it as a case, or the names that are known."""
     looks_like_one = text.strip()[:1].isdecimal() or "=" in text
     known = [c.name for c in op.cases]
