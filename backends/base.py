@@ -101,6 +101,16 @@ class Backend:
         return {}
 
 
+@functools.lru_cache(maxsize=1)
+def version() -> str:
+    """triport's own."""
+    import importlib.metadata
+    try:
+        return importlib.metadata.version("triport")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
+
+
 @functools.lru_cache(maxsize=None)
 def sources_digest(*folders: Path) -> str:
     """A digest of the Python sources below `folders`: part of cache keys, so that changed code meets no old artefacts."""

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
-from ..backends.base import Error
+from ..backends.base import Error, version
 from . import clock, noise, schema
 
 
@@ -21,7 +21,6 @@ def machine(device: str = "cpu") -> dict:
     import triton
 
     from ..backends.cpu.llvm import compile as llvm
-    from ..backends.cpu.compiler import version
     from ..backends.host import cpu_name
     gpu = {}
     if device == "cuda":

@@ -16,7 +16,7 @@ class TritonCPU(Backend):
     def unavailable(self) -> str | None:
         import triton
 
-        from .driver import other_claimants
+        from .plugin.claims import other_claimants
         if "cpu" not in triton.backends.backends:
             return ("triton does not list the plugin: it is found through the entry point of an installed triport; run "
                     "`pip install -e .` (TRITON_BACKENDS_IN_TREE=1 hides it too)")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import re
 import sys
 from dataclasses import dataclass
@@ -18,7 +17,9 @@ from pathlib import Path
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
+from ..base import CompileError, sources_digest, version
 from .plugin import extra
+from .plugin.claims import other_claimants
 
 # Only the standard library and triton up here: entry points are imported by every `import triton`.
 
@@ -67,14 +68,6 @@ _HEEDED = ("debug", "sanitize_overflow", "enable_fp_fusion", "assume_disjoint", 
            "fpsan_homomorphic_casts", "ir_override", "until", "default_dot_input_precision", "supported_fp8_dtypes")
 
 
-@functools.lru_cache(maxsize=1)
-def version() -> str:
-    try:
-        return importlib.metadata.version("triport")
-    except importlib.metadata.PackageNotFoundError:
-        return "source"
-
-
 #: options of GPU backends that Triton 3.6 to 3.9 had: what is accepted where their classes cannot be read
 _GPU_OPTIONS = ("allow_flush_denorm", "clc", "enable_reflect_ftz", "kpack", "llvm_fn_attrs", "matrix_instr_nonkdim", "maxnreg",
                 "min_shared_mem", "ptx_options", "ptx_version", "sched4reg", "schedule_hint", "waves_per_eu", "wgp_cu_mode")
@@ -102,7 +95,7 @@ class CPUBackend(BaseBackend):
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
-        return target.backend == "cpu" and not _foreign()
+        return target.backend == "cpu" and not other_claimants()
 
     def __init__(self, target: GPUTarget):
         super().__init__(target)
@@ -118,7 +111,6 @@ class CPUBackend(BaseBackend):
 
     def hash(self) -> str:
         from .llvm import host, targets
-        from ..base import sources_digest
         row = targets.get(self.row_name)
         return f"triport-{version()}-{sources_digest(Path(__file__).parent)[:16]}-{host.versions()}-{row}"
 
@@ -189,11 +181,6 @@ def convert_fp8e4b15(arg, dst_ty, fp_downcast_rounding, _semantic):
     rounding = "_rtz" if fp_downcast_rounding is not None and "RTZ" in str(fp_downcast_rounding).upper() else ""
     name = f"__triport_{'f64' if source.is_fp64() else 'f32'}_to_fp8e4b15{rounding}"
     return tl.core.extern_elementwise("", "", [arg], {(source,): (name, to)}, is_pure=True, _semantic=_semantic)
-
-
-def _foreign() -> bool:
-    from .driver import other_claimants
-    return bool(other_claimants())
 
 
 #: K that a loop round a product should go through at once, pieces of it at most, and accumulators from which on that pays
@@ -304,7 +291,6 @@ def make_obj(asm: str, llir: str | None, options) -> bytes:
     """The object, sealed with its digest: assembled where the target is the host's, else from the IR."""
     from . import cache
     from .llvm import compile as machine, targets
-    from ..base import CompileError
     target = targets.get(options.arch)
     obj = machine.assemble(asm, target)
     if obj is None and llir is None:

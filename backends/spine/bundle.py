@@ -22,9 +22,8 @@ import triton
 
 from ...ops.records import DTYPES, Case, Op, dtype_name
 from ...ops.sizes import next_power_of_2
-from ..base import Error
+from ..base import Error, version
 from ..cpu.llvm import compile as machine, targets
-from ..cpu.compiler import version
 from . import glue, harness, library, link, request
 from .library import Function
 from .trace import trace

@@ -15,6 +15,7 @@ import time
 
 from ...base import Error
 from ..run.loaded import Function
+from .launcher import make_launcher
 
 #: the backend's name in `proton.start(backend=...)`, which may be left out
 NAME = "cpu"
@@ -28,9 +29,8 @@ def on_cpu() -> bool:
     """Is our driver Triton's active one in this thread?"""
     from triton.runtime import driver
 
-    from ..driver import make_launcher
     try:
-        return getattr(driver.active, "launcher_cls", None) is make_launcher
+        return getattr(getattr(driver.active, "launcher_cls", None), "func", None) is make_launcher
     except RuntimeError:  # no driver is active: Triton's own message says so
         return False
 

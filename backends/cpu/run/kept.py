@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 
 from ... import memo
-from ...base import sources_digest
+from ...base import sources_digest, version
 from ..llvm import host
 from ..llvm.targets import Target
 
@@ -14,7 +14,6 @@ from ..llvm.targets import Target
 def emitted(name: str, write: Callable[..., str], target: Target, *given, far: bool = False) -> bytes:
     """The object of the LLVM IR text `write(target, *given)` (`compile.emit_object`), from disk where these sources wrote it before, for this row and with
     this LLVM."""
-    from ..compiler import version
     from pathlib import Path
 
     key = repr((given, target, far, host.versions(), version(), sources_digest(Path(__file__).parents[2])))

@@ -1,0 +1,49 @@
+"""What launches a compiled kernel: what Triton's driver interface calls `launcher_cls`."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ... import active
+from ...context import call
+from . import inductor
+
+# The loader is imported when a kernel is first launched: importing triton must stay fast.
+
+
+def make_launcher(driver, src, metadata):
+    """What Triton calls to launch one compiled kernel; built once per kernel. driver: ours."""
+    from ..run import launch as runtime
+
+    inductor.mend()
+
+    constants = getattr(src, "constants", {}) or {}
+    names = list(src.signature.keys())
+    fixed = {((names.index(c),) if isinstance(c, str) else tuple(c)) for c in constants}
+
+    def known(path, ty):
+        if path in fixed:
+            return "constexpr"
+        return tuple(known((*path, n), t) for n, t in enumerate(ty)) if isinstance(ty, (tuple, list)) else ty
+
+    signature = [(str(n), known((k,), t)) for k, (n, t) in enumerate(src.signature.items())]
+    safe = []
+
+    def overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
+        """The launch for arguments that overlap, or sizes that are too large: a version compiled without taking anything for granted."""
+        call.note_odd()  # what is remembered of this call would launch the other version
+        if not safe:
+            import triton
+
+            k = triton.compile(src, target=metadata.target, options={
+                "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug,
+                "sanitize_overflow": metadata.sanitize_overflow, "assume_disjoint": False})
+            # beside a GPU the active driver may be the other one by now
+            with contextlib.nullcontext() if active.is_current("cpu") else active.driven_by(driver):
+                k._init_handles()
+            safe.append(k)
+        k = safe[0]
+        k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
+
+    values = {str(names[c] if isinstance(c, int) else c): v for c, v in ((c[0] if isinstance(c, tuple) else c, v) for c, v in constants.items())}
+    return runtime.make_launch(metadata.name, signature, metadata, overlapping, values)
