@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from triport.backends import memo
 from triport.backends.cpu.run import elf, gdb, kept, link, launch as runtime
-from triport.backends.cpu.llvm import host, compile as machine, targets
+from triport.backends.cpu.llvm import generator, host, compile as machine, targets
 from triton import knobs
 
 x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="what is tested is made for x86-64 alone")
@@ -18,8 +18,8 @@ x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="what is tested 
 def test_the_threads_object_is_compiled_once(tmp_cache, monkeypatch):
     """And again for another row, another text, or where what is kept is damaged or cannot be kept."""
     compiled = []
-    monkeypatch.setattr(machine, "in_registers", lambda text: text)
-    monkeypatch.setattr(machine, "emit_object", lambda text, target, far=False: compiled.append(text) or text.encode())
+    monkeypatch.setattr(generator, "in_registers", lambda text: text)
+    monkeypatch.setattr(generator, "emit_object", lambda text, target, far=False: compiled.append(text) or text.encode())
 
     def write(target, text):
         return text
@@ -140,7 +140,7 @@ def maps(address: int) -> str:
 
 def compiled(ir: str, far: bool = False) -> bytes:
     target = targets.native()
-    return machine.emit_object(ir.format(triple=target.triple), target, far=far)
+    return generator.emit_object(ir.format(triple=target.triple), target, far=far)
 
 
 @pytest.mark.parametrize("far", [False, True])

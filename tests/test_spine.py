@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from spine_boards import CASES
 from triport import backends, ops
 from triport.backends.base import Error, Unavailable, Unsupported
-from triport.backends.cpu.llvm import compile as machine, ir, targets
+from triport.backends.cpu.llvm import compile as machine, generator, ir, targets
 from triport.backends.spine import backend as spine, bundle, expressions, glue, library, link, probe, request, runner
 from triport.backends.spine.trace import trace
 from triport.bench import check
@@ -335,7 +335,7 @@ def test_a_bundle_takes_the_threads_that_a_launch_takes():
     row = targets.native()
     m = ir.Module("team", row.triple)
     glue.team(m)
-    address = runtime.load_object(machine.emit_object(machine.in_registers(m.render()), row), ["tp_team"])["tp_team"]
+    address = runtime.load_object(machine.emit_object(generator.in_registers(m.render()), row), ["tp_team"])["tp_team"]
     team = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)
     rng = random.Random(7)
     for threads in (1, 2, 3, 7, 16, 64, 256):

@@ -9,41 +9,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-import threading
 import warnings
 
 import llvmlite.binding as llvm
 
 from ...base import CompileError
-from . import guard, masked, targets
+from . import guard, masked
+from .generator import LEVELS, close, initialised, lock, target_machine
 from .host import versions  # noqa: F401  (machine.versions: what decides what LLVM makes)
 from .targets import Target
-
-_lock = threading.RLock()
-
-
-@functools.lru_cache(maxsize=None)
-def _initialised() -> bool:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    return True
-
-
-#: levels of LLVM's passes and of its code generator: the next is for what LLVM broke over at the one before
-LEVELS = (3, 1, 0)
-
-
-@functools.lru_cache(maxsize=None)
-def target_machine(target: Target, level: int = LEVELS[0]):
-    """LLVM's code generator for a row."""
-    _initialised()
-    return _code_generator(target, level, target.model)
-
-
-def _code_generator(target: Target, level: int, model: tuple[str, str]):
-    return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=level, reloc=model[0], codemodel=model[1], abiname=target.abi)
-
 
 def _by_levels(what: str, target: Target, attempt):
     """`attempt(level)` at the first level that LLVM survives. Raises `CompileError` where it survives none."""
@@ -92,32 +66,18 @@ def _emit(text: str, target: Target, machine, use_object: bool) -> bytes:
 
 def verify(text: str, target: Target):
     """Raise `CompileError` unless LLVM accepts the IR."""
-    with _lock:
+    with lock:
         _parsed(text, target)
 
 
 def optimise(text: str, target: Target) -> str:
     """Run LLVM's passes over IR text and return the optimised text."""
-    with _lock:
+    with lock:
         return masked.as_plain_stores(str(_optimised(text, target)))
 
 
-def in_registers(text: str) -> str:
-    """LLVM IR text whose variables are in memory, with them in registers: all that code of our own needs that is written with a view to what it becomes."""
-    with _lock:
-        _initialised()
-        module = llvm.parse_assembly(text)
-        builder = llvm.create_pass_builder(target_machine(targets.native()), llvm.create_pipeline_tuning_options())
-        passes = llvm.create_new_module_pass_manager()
-        passes.add_sroa_pass()
-        passes.add_simplify_cfg_pass()
-        passes.run(module, builder)
-        _close(passes)
-        return str(module)
-
-
 def _parsed(text: str, target: Target):
-    _initialised()
+    initialised()
     try:
         module = llvm.parse_assembly(text)
         module.verify()
@@ -154,18 +114,10 @@ def _optimised(text: str, target: Target):
             for lost in (module, passes, builder):
                 lost.detach()
             raise
-        _close(passes)
+        close(passes)
         return module
 
     return _by_levels("optimised", target, attempt)
-
-
-def _close(passes):
-    """Free a pass manager: some 140 KiB. llvmlite (0.46 to 0.50) never does, for its method that would comes behind one of ObjectRef that does nothing."""
-    from llvmlite.binding import ffi, newpassmanagers
-    if type(passes)._dispose is ffi.ObjectRef._dispose:
-        newpassmanagers.NewPassManager._dispose(passes)
-    passes.close()
 
 
 def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
@@ -175,7 +127,7 @@ def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
 
 
 def emit_assembly(text: str, target: Target) -> str:
-    with _lock:
+    with lock:
         return _emit(text, target, functools.partial(target_machine, target), False).decode()
 
 
@@ -184,19 +136,15 @@ def assemble(text: str, target: Target) -> bytes | None:
     for the target is not to be had here (llvmlite has the host's only)."""
     if target.triple.partition("-")[0] != llvm.get_default_triple().partition("-")[0]:
         return None
-    with _lock:
-        _initialised()
+    with lock:
+        initialised()
         llvm.initialize_native_asmparser()
         quoted = text.replace("\\", "\\5C").replace('"', "\\22").split("\n")
         lines = [f'target triple = "{target.triple}"', *(f'module asm "{line}"' for line in quoted)]
         return target_machine(target).emit_object(llvm.parse_assembly("\n".join(lines)))
 
 
-def emit_object(text: str, target: Target, far: bool = False) -> bytes:
-    """The object of LLVM IR text, not optimised as IR. far: it reaches its data wherever they come to lie (RISC-V's reaches 2 GiB). Our own runtime is
-    far, the guard among it, and is compiled without one."""
-    with _lock:
-        if not far:
-            return _emit(text, target, functools.partial(target_machine, target), True)
-        _initialised()
-        return _code_generator(target, LEVELS[0], target.far).emit_object(llvm.parse_assembly(text))
+def emit_object(text: str, target: Target) -> bytes:
+    """The object of LLVM IR text, not optimised as IR."""
+    with lock:
+        return _emit(text, target, functools.partial(target_machine, target), True)

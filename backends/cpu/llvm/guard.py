@@ -13,7 +13,7 @@ import signal
 import struct
 import threading
 
-from ..run import kept
+from ..run import kept, launch as runtime
 from . import ir, targets
 from .ir import Val
 from .targets import Target
@@ -78,8 +78,6 @@ def _caught(m: ir.Module):
 @functools.lru_cache(maxsize=None)
 def _guard():
     """(tp_guarded as a function, address of tp_caught, libc)."""
-    from ..run import launch as runtime
-
     target = targets.native()
     at = runtime.load_object(kept.emitted("guard", guard_ir, target, far=True), ["tp_guarded", "tp_caught"])
     libc = ctypes.CDLL(None)

@@ -12,6 +12,9 @@ import importlib.util
 import os
 import platform
 
+from ... import memo
+from .. import pages
+
 #: void cpuid(leaf, subleaf, uint32_t out[4]); uint64_t xgetbv()
 _CPUID = bytes.fromhex("53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3")
 _XGETBV = bytes.fromhex("31c9 0f01d0 48c1e220 4809d0 c3")
@@ -26,15 +29,14 @@ def cpuid() -> str | None:
     """What CPUID and XGETBV say of this CPU's instructions; None on a machine that has none."""
     if platform.machine() != "x86_64":
         return None
-    from ..run import link
     try:
-        memory = link.Memory(1)
-    except link.Unknown:
+        memory = pages.Memory(1)
+    except pages.Refused:
         return None
     try:
         memory.fill(_CPUID.ljust(32, b"\xcc") + _XGETBV, 64)
         return _said(memory.address)
-    except link.Unknown:
+    except pages.Refused:
         return None
     finally:
         memory.free()
@@ -68,7 +70,6 @@ def _ask() -> dict:
 
 @functools.lru_cache(maxsize=1)
 def _facts() -> dict:
-    from ... import memo
     spec = importlib.util.find_spec("llvmlite")
     said = cpuid()
     if said is None or spec is None or spec.origin is None:

@@ -12,7 +12,7 @@ from ..llvm.targets import Target
 
 
 def emitted(name: str, write: Callable[..., str], target: Target, *given, far: bool = False) -> bytes:
-    """The object of the LLVM IR text `write(target, *given)` (`compile.emit_object`), from disk where these sources wrote it before, for this row and with
+    """The object of the LLVM IR text `write(target, *given)` (`generator.emit_object`), from disk where these sources wrote it before, for this row and with
     this LLVM."""
     from pathlib import Path
 
@@ -20,7 +20,7 @@ def emitted(name: str, write: Callable[..., str], target: Target, *given, far: b
     file = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.kept"
     obj = memo.read(file)
     if obj is None:
-        from ..llvm import compile as machine
-        obj = machine.emit_object(machine.in_registers(write(target, *given)), target, far)
+        from ..llvm import generator
+        obj = generator.emit_object(generator.in_registers(write(target, *given)), target, far)
         memo.write(file, obj)
     return obj

@@ -15,6 +15,7 @@ from typing import Callable
 
 from ...base import ArgumentError, CompileError, Error
 from . import elf, metadata as facts, grid, kept, link, loaded
+from .. import pages
 from ..llvm import targets
 from .loaded import Function
 from .pool import NO_MEMORY, pool_ir
@@ -56,7 +57,7 @@ def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[],
         try:
             linked = link.link(obj)
             out, unload = {s: linked.symbols.get(s, 0) for s in symbols}, linked.unload
-        except link.Unknown:
+        except (link.Unknown, pages.Refused):
             from . import llvm_linker
             out, unload = llvm_linker.link(obj, addresses, symbols)
         missing = [s for s, a in out.items() if not a]
