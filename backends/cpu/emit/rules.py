@@ -15,24 +15,10 @@ from __future__ import annotations
 from ..plan import planner, records
 from ..ttir import ops
 from ..ttir.ops import Kind
-from .element import arith, asm, convert, libdevice, math
+from .elementwise import ELEMENTWISE, merge
 from .product import dot, dot_scaled
 from .root import atomic, control, debug, fill, memory, reduce, region, scalars, scan, shape  # noqa: F401
 
-
-def merge(*tables: dict) -> dict:
-    """One dict of several; the same operation in two of them is refused."""
-    out: dict = {}
-    for t in tables:
-        both = out.keys() & t.keys()
-        if both:
-            raise ValueError(f"two lowering rules for {', '.join(sorted(map(str, both)))}")
-        out |= t
-    return out
-
-
-ELEMENTWISE = merge(arith.ELEMENTWISE, convert.ELEMENTWISE, math.ELEMENTWISE, memory.ELEMENTWISE,
-                    libdevice.ELEMENTWISE, asm.ELEMENTWISE)
 DIMS = {name: r.renames for name, r in ops.TABLE.items() if r.kind is Kind.RENAME}
 LANES = merge(shape.LANES, memory.LANES)
 SCALARS = merge(memory.SCALARS, scalars.SCALARS)

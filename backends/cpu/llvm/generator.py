@@ -61,8 +61,5 @@ def close(passes):
 def emit_object(text: str, target: Target, far: bool = False) -> bytes:
     """The object of LLVM IR text. far: it reaches its data wherever they come to lie (RISC-V's reaches 2 GiB), as our own runtime has to."""
     with lock:
-        tm = target_machine(target)
-        if far and not target.abi:
-            tm = llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.cpu, features=target.features, opt=3, reloc="static",
-                                                                              codemodel="large")
-        return tm.emit_object(llvm.parse_assembly(text))
+        initialised()
+        return _code_generator(target, LEVELS[0], target.far if far else target.model).emit_object(llvm.parse_assembly(text))

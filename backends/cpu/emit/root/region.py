@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...llvm.ir import Val
 from ...plan.records import Body
-from .. import rules
+from ..elementwise import ELEMENTWISE
 from . import control
 
 
@@ -18,7 +18,7 @@ def inline(k, block, args: list[Val]) -> list[Val]:
         return env[v] if v in env else k.scalar(v)
 
     for op in block.ops[:-1]:
-        env[op.result] = rules.ELEMENTWISE[op.name](k.b, op, *[get(o) for o in op.operands])
+        env[op.result] = ELEMENTWISE[op.name](k.b, op, *[get(o) for o in op.operands])
     return [get(o) for o in block.ops[-1].operands]
 
 
