@@ -25,11 +25,14 @@ class Recording:
 
 class Call(threading.local):
     """mode: RUN, SHAPES, EXPORT or RECORD. recording: of the body that runs now, where one records. plan: what did the last call that was replayed by
-    its tensors (`ops.dispatch.direct`), until somebody has taken it."""
+    its tensors (`ops.dispatch.direct`), until somebody has taken it. trial: table of tiles -> the tiles that a search tries now; tiles: the tables of
+    another CPU, while code for it is looked at (`ops.tuning`)."""
 
     mode: str = RUN
     recording: Recording | None = None
     plan = None
+    trial: dict | None = None
+    tiles: dict | None = None
 
     def note_launch(self, run, function, grid, args):
         """A launch happened."""

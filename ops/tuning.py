@@ -15,9 +15,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..backends.base import CompileError
+from ..backends.context import call
+from ..backends.cpu.llvm import targets
+from ..backends.dispatch import replay
+
 FILE = Path(__file__).with_name("tuned.json")
-_trial: dict = {}  # op -> what a search tries now
-_elsewhere: dict | None = None  # the tiles of another CPU, while code for it is looked at
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,11 @@ class Tiles:
 
     def get(self, device_type: str):
         """The tiles for a device; other devices than the CPU take the GPU's. "meta" stands for what is only traced."""
-        if _trial and self.op in _trial:
-            return _trial[self.op]
+        if call.trial and self.op in call.trial:
+            return call.trial[self.op]
         if device_type not in ("cpu", "meta"):
             return tuned_gpu().get(self.op, self.cuda)
-        return (tuned() if _elsewhere is None else _elsewhere).get(self.op, self.cpu)
+        return (tuned() if call.tiles is None else call.tiles).get(self.op, self.cpu)
 
 
 def blocks(smallest: int, largest: int) -> tuple:
@@ -74,8 +77,6 @@ def kind(row) -> str:
 @functools.lru_cache(maxsize=1)
 def tuned() -> dict:
     """Op -> tiles, for this machine's kind of CPU."""
-    from ..backends.base import CompileError
-    from ..backends.cpu.llvm import targets
     try:
         return tuned_for(targets.native())
     except CompileError:
@@ -91,13 +92,12 @@ def tuned_for(row) -> dict:
 
 @contextlib.contextmanager
 def on(row):
-    """Within it ops choose the tiles that they would have on a CPU of another row (of targets.py)."""
-    global _elsewhere
-    before, _elsewhere = _elsewhere, tuned_for(row)
+    """Within it this thread's ops choose the tiles that they would have on a CPU of another row (of targets.py)."""
+    before, call.tiles = call.tiles, tuned_for(row)
     try:
         yield
     finally:
-        _elsewhere = before
+        call.tiles = before
 
 
 def path() -> Path:
@@ -121,17 +121,16 @@ def save(table: dict, path: Path = FILE):
 
 
 def tries(table: str) -> bool:
-    """Does a search try tiles of this table now?"""
-    return table in _trial
+    """Does this thread try tiles of this table now?"""
+    return table in (call.trial or ())
 
 
 @contextlib.contextmanager
 def trying(table: str, tiles, op: str, plans: dict):
-    """Within it `op`, whose table has the name `table`, uses `tiles`; `plans` keeps what its calls launched."""
-    from ..backends.dispatch import replay
-    _trial[table] = tiles
+    """Within it `op`, whose table has the name `table`, uses `tiles` in this thread; `plans` keeps what its calls launched."""
+    before, call.trial = call.trial, {**(call.trial or {}), table: tiles}
     try:
         with replay.plans(op, plans):
             yield
     finally:
-        del _trial[table]
+        call.trial = before
