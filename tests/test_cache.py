@@ -40,8 +40,8 @@ def run():
 
 
 def entry(folder) -> dict[str, Path]:
-    """Extension -> file of the one entry there; "grp": the list of its files."""
-    files = [p for p in Path(folder).rglob("*") if p.is_file()]
+    """Extension -> file of the one entry there; "grp": the list of its files. What is kept beside entries (`memo.folder`) is none of them."""
+    files = [p for p in Path(folder).rglob("*") if p.is_file() and p.parent.name != "triport"]
     return {"grp" if p.name.startswith("__grp__") else p.suffix[1:]: p for p in files}
 
 
