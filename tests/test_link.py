@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from triport.backends import memo
-from triport.backends.cpu.run import elf, gdb, kept, link, launch as runtime
+from triport.backends.cpu.run import elf, gdb, kept, link, llvm_linker, launch as runtime
 from triport.backends.cpu.llvm import generator, host, compile as machine, targets
 from triton import knobs
 
@@ -19,28 +19,27 @@ def test_the_threads_object_is_compiled_once(tmp_cache, monkeypatch):
     """And again for another row, another text, or where what is kept is damaged or cannot be kept."""
     compiled = []
     monkeypatch.setattr(generator, "in_registers", lambda text: text)
-    monkeypatch.setattr(generator, "emit_object", lambda text, target, far=False: compiled.append(text) or text.encode())
+    monkeypatch.setattr(generator, "emit_object", lambda text, target: compiled.append(text) or text.encode())
 
     def write(target, text):
         return text
 
     row = targets.get("x86-64-v3")
     for _ in range(2):
-        assert kept.emitted("pool", write, row, "some IR", far=True) == b"some IR" and len(compiled) == 1
-    kept.emitted("pool", write, row, "other IR", far=True)
-    kept.emitted("pool", write, targets.get("x86-64-v4"), "some IR", far=True)
-    kept.emitted("pool", write, row, "some IR")
-    assert len(compiled) == 4
+        assert kept.emitted("pool", write, row, "some IR") == b"some IR" and len(compiled) == 1
+    kept.emitted("pool", write, row, "other IR")
+    kept.emitted("pool", write, targets.get("x86-64-v4"), "some IR")
+    assert len(compiled) == 3
     for path in memo.folder().glob("pool-*.kept"):
         path.write_bytes(path.read_bytes().replace(b" IR", b" XX"))
-    assert kept.emitted("pool", write, row, "some IR", far=True) == b"some IR" and len(compiled) == 5
-    assert kept.emitted("pool", write, row, "some IR", far=True) == b"some IR" and len(compiled) == 5
+    assert kept.emitted("pool", write, row, "some IR") == b"some IR" and len(compiled) == 4
+    assert kept.emitted("pool", write, row, "some IR") == b"some IR" and len(compiled) == 4
     monkeypatch.setattr(host, "versions", lambda: {"llvmlite": "0", "LLVM": "0"})
-    kept.emitted("pool", write, row, "some IR", far=True)
-    assert len(compiled) == 6
+    kept.emitted("pool", write, row, "some IR")
+    assert len(compiled) == 5
     (tmp_cache / "file").write_text("")
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_cache / "file"))
-    for n in (7, 8):
+    for n in (6, 7):
         assert kept.emitted("pool", write, row, "some IR") == b"some IR" and len(compiled) == n
 
 
@@ -138,15 +137,22 @@ def maps(address: int) -> str:
     return ""
 
 
-def compiled(ir: str, far: bool = False) -> bytes:
+def compiled(ir: str) -> bytes:
     target = targets.native()
-    return generator.emit_object(ir.format(triple=target.triple), target, far=far)
+    return generator.emit_object(ir.format(triple=target.triple), target)
 
 
-@pytest.mark.parametrize("far", [False, True])
+def by_llvm(obj: bytes):
+    """An object linked into this process by LLVM."""
+    return llvm_linker.link(obj, {s: link.address_of(s) for s in elf.undefined_symbols(obj)})
+
+
+LINKERS = pytest.mark.parametrize("linked_by", [pytest.param(link.link, marks=x86, id="own"), pytest.param(by_llvm, id="LLVM")])
+
+
 @pytest.mark.parametrize("linker", [pytest.param("own", marks=x86), "LLVM"])
-def test_linked_code_runs(linker, far, monkeypatch):
-    """Constants, functions of libc; data that is written, zeros, pointers in data and data of libc: LLVM's linker takes those from afar only."""
+def test_linked_code_runs(linker, monkeypatch):
+    """Constants, functions of libc; data that is written, zeros, pointers in data and data of libc. Who links is as the launch decides."""
     def unknown(obj):
         raise link.Unknown("of the test")
 
@@ -154,37 +160,36 @@ def test_linked_code_runs(linker, far, monkeypatch):
         monkeypatch.setattr(link, "link", unknown)
     else:
         monkeypatch.setitem(sys.modules, "triport.backends.cpu.run.llvm_linker", None)
-    data = linker == "own" or far
-    at = runtime.load_object(compiled(IR + DATA * data, far), ["twice", "constants", "outside", *["counts", "indirect", "data_of_others"] * data])
+    at = runtime.load_object(compiled(IR + DATA), ["twice", "constants", "outside", "counts", "indirect", "data_of_others"])
     i64 = ctypes.c_int64
     assert call(at["twice"], i64, i64)(21) == 42
     assert [call(at["constants"], i64, i64)(n) for n in range(4)] == [11, 22, 33, 44]
     assert call(at["outside"], ctypes.c_float, ctypes.c_float)(0.0) == 1.0
-    if data:
-        assert [call(at["counts"], i64)() for _ in range(3)] == [6, 7, 8]
-        assert call(at["indirect"], i64, i64)(-4) == -8
-        assert call(at["data_of_others"], ctypes.c_void_p)() == ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value
+    assert [call(at["counts"], i64)() for _ in range(3)] == [6, 7, 8]
+    assert call(at["indirect"], i64, i64)(-4) == -8
+    assert call(at["data_of_others"], ctypes.c_void_p)() == ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value
 
 
-@x86
-def test_code_cannot_be_written_and_leaves_when_unloaded():
-    linked = link.link(compiled(IR + DATA))
+@LINKERS
+def test_code_cannot_be_written_and_leaves_when_unloaded(linked_by):
+    linked = linked_by(compiled(IR + DATA))
     address = linked.symbols["twice"]
     assert maps(address) == "r-xp"
-    assert "rw-p" in maps(linked.memory.address + linked.memory.size - 1)
+    if linked_by is link.link:
+        assert "rw-p" in maps(linked.memory.address + linked.memory.size - 1)
     before = shown()
     linked.unload()
     assert len(shown()) == len(before) - 1
     assert maps(address) == ""
 
 
-@x86
-def test_the_unwinder_knows_its_frames():
+@LINKERS
+def test_the_unwinder_knows_its_frames(linked_by):
     """Until it is unloaded: a thread that ends inside what a kernel's launcher calls unwinds through it."""
     unwinder = ctypes.CDLL("libgcc_s.so.1")
     find = getattr(unwinder, "_Unwind_Find_FDE")
     find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]
-    linked = [link.link(compiled(IR + DATA)) for _ in range(2)]
+    linked = [linked_by(compiled(IR + DATA)) for _ in range(2)]
     bases = (ctypes.c_void_p * 3)()
     inside = [one.symbols["indirect"] + 1 for one in linked]
     assert all(find(at, bases) for at in inside)
@@ -218,10 +223,10 @@ def shown() -> list[bytes]:
     return out
 
 
-@x86
-def test_debuggers_are_told_where_code_lies():
+@LINKERS
+def test_debuggers_are_told_where_code_lies(linked_by):
     before = len(shown())
-    linked = [link.link(compiled(IR)) for _ in range(3)]
+    linked = [linked_by(compiled(IR)) for _ in range(3)]
     assert len(shown()) == before + 3
     linked[1].unload()  # from the middle
     assert len(shown()) == before + 2

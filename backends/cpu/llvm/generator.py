@@ -28,12 +28,8 @@ LEVELS = (3, 1, 0)
 def target_machine(target: Target, level: int = LEVELS[0]):
     """LLVM's code generator for a row."""
     initialised()
-    return _code_generator(target, level, target.model)
-
-
-def _code_generator(target: Target, level: int, model: tuple[str, str]):
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=level, reloc=model[0], codemodel=model[1], abiname=target.abi)
+        cpu=target.cpu, features=target.features, opt=level, reloc=target.model[0], codemodel=target.model[1], abiname=target.abi)
 
 
 def in_registers(text: str) -> str:
@@ -58,8 +54,7 @@ def close(passes):
     passes.close()
 
 
-def emit_object(text: str, target: Target, far: bool = False) -> bytes:
-    """The object of LLVM IR text. far: it reaches its data wherever they come to lie (RISC-V's reaches 2 GiB), as our own runtime has to."""
+def emit_object(text: str, target: Target) -> bytes:
+    """The object of LLVM IR text."""
     with lock:
-        initialised()
-        return _code_generator(target, LEVELS[0], target.far if far else target.model).emit_object(llvm.parse_assembly(text))
+        return target_machine(target).emit_object(llvm.parse_assembly(text))

@@ -55,7 +55,7 @@ class Target:
     it, the best first; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers; unroll:
     the same for other loops.
 
-    model, far: LLVM's relocation and code models, for kernels and for code that reaches its data wherever that lies; adopts: whether on this
+    model: LLVM's relocation and code models; adopts: whether on this
     machine the host's own features take the place of the row's (LLVM ends the process on RISC-V features that it does not know).
 
     spin: LLVM IR of the instruction for a waiting loop; counter: of one that any program may read, which counts on by 2 to 4 a nanosecond,
@@ -86,7 +86,6 @@ class Target:
     dot_unroll: int = 4
     products: tuple[Product, ...] = ()
     model: tuple[str, str] = ("pic", "default")
-    far: tuple[str, str] = ("static", "large")
     adopts: bool = True
 
     def lanes(self, bits: int) -> int:
@@ -97,7 +96,7 @@ class Target:
 _X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin="call void @llvm.x86.sse2.pause()", futex=202,
             counter="call i64 @llvm.readcyclecounter()")
 _ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin="call void @llvm.aarch64.hint(i32 1)")
-_RISCV = dict(triple="riscv64-unknown-linux-gnu", plain="rv64gc", abi="lp64d", model=("pic", "medium"), far=("pic", "medium"), turns=False,
+_RISCV = dict(triple="riscv64-unknown-linux-gnu", plain="rv64gc", abi="lp64d", model=("pic", "medium"), turns=False,
               adopts=False)
 _RVV = dict(length="exactly", dot=(8, 2), dot_unroll=1, isa="RVV", registers=32, **_RISCV)
 

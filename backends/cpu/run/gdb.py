@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import os
+import platform
 import struct
 
-_PAGE = 0x1000
+_PAGE = mmap.PAGESIZE
+#: machine -> ELF's number and flags for it, its instruction `ret`
+_MACHINES = {"x86_64": (62, 0, b"\xc3"), "aarch64": (183, 0, b"\xc0\x03\x5f\xd6"), "riscv64": (243, 4, b"\x67\x80\0\0")}  # 4: floats in registers
 
 
 class _Entry(ctypes.Structure):
@@ -28,8 +32,9 @@ class _Descriptor(ctypes.Structure):
     _fields_ = [("version", ctypes.c_uint32), ("action", ctypes.c_uint32), ("relevant", ctypes.POINTER(_Entry)), ("first", ctypes.POINTER(_Entry))]
 
 
-def library() -> bytes:
-    """An x86-64 shared library: a function that does nothing and 24 bytes that say version 1, under GDB's names."""
+def library(machine: str) -> bytes:
+    """A shared library for a machine: a function that does nothing and 24 bytes that say version 1, under GDB's names."""
+    number, flags_of_all, ret = _MACHINES[machine]
     names = b"\0__jit_debug_register_code\0__jit_debug_descriptor\0triport-gdb.so\0"
     hashes = struct.pack("<6I", 1, 3, 1, 0, 2, 0)  # one bucket with symbols 1 and 2
     at = 64 + 4 * 56
@@ -44,7 +49,7 @@ def library() -> bytes:
     image = put(image, "dynsym", 72)
     symbols_at = len(image)
     image = put(image + bytes(72), "dynstr", len(names)) + names
-    image = put(image, "text", 1) + b"\xc3"  # ret
+    image = put(image, "text", len(ret)) + ret
     fixed = len(image)
     image += bytes(-len(image) % _PAGE)
     dynamic = [(4, parts["hash"][0]), (5, parts["dynstr"][0]), (6, symbols_at), (10, len(names)), (11, 24), (14, names.index(b"triport")), (0, 0)]
@@ -65,7 +70,7 @@ def library() -> bytes:
         headers.append(struct.pack("<IIQQQQIIQQ", labels.index(f".{name}\0".encode()), kind, flags, where, where, size, link, int(name == "dynsym"), 16, entry))
     headers.append(struct.pack("<IIQQQQIIQQ", labels.index(b".shstrtab"), 3, 0, 0, labels_at, len(labels), 0, 0, 1, 0))
     out = bytearray(image + b"".join(headers))
-    struct.pack_into("<4sBBBB8xHHIQQQIHHHHHH", out, 0, b"\x7fELF", 2, 1, 1, 0, 3, 62, 1, 0, 64, len(image), 0, 64, 56, 4, 64, len(headers), len(headers) - 1)
+    struct.pack_into("<4sBBBB8xHHIQQQIHHHHHH", out, 0, b"\x7fELF", 2, 1, 1, 0, 3, number, 1, 0, 64, len(image), flags_of_all, 64, 56, 4, 64, len(headers), len(headers) - 1)
     low, (high, length) = 0, parts["dynamic"]
     for n, (kind, flags, where, size, align) in enumerate((
             (1, 5, low, fixed, _PAGE), (1, 6, high, end - high, _PAGE), (2, 6, high, length, 8), (0x6474e551, 6, 0, 0, 16))):  # PT_LOAD x2, PT_DYNAMIC, PT_GNU_STACK
@@ -80,11 +85,11 @@ def _interface():
     """(descriptor, function), or None where there is none."""
     try:
         fd = os.memfd_create("triport-gdb", os.MFD_CLOEXEC)
-        os.write(fd, library())
+        os.write(fd, library(platform.machine()))
         # A debugger, another process, opens it by the same name, so it stays open.
         loaded = ctypes.CDLL(f"/proc/{os.getpid()}/fd/{fd}")
         return _Descriptor.in_dll(loaded, "__jit_debug_descriptor"), ctypes.CFUNCTYPE(None)(("__jit_debug_register_code", loaded))
-    except (OSError, AttributeError, ValueError):
+    except (OSError, AttributeError, ValueError, KeyError):
         return None
 
 

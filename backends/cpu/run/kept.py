@@ -11,16 +11,16 @@ from ..llvm import host
 from ..llvm.targets import Target
 
 
-def emitted(name: str, write: Callable[..., str], target: Target, *given, far: bool = False) -> bytes:
+def emitted(name: str, write: Callable[..., str], target: Target, *given) -> bytes:
     """The object of the LLVM IR text `write(target, *given)` (`generator.emit_object`), from disk where these sources wrote it before, for this row and with
     this LLVM."""
     from pathlib import Path
 
-    key = repr((given, target, far, host.versions(), version(), sources_digest(Path(__file__).parents[2])))
+    key = repr((given, target, host.versions(), version(), sources_digest(Path(__file__).parents[2])))
     file = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.kept"
     obj = memo.read(file)
     if obj is None:
         from ..llvm import generator
-        obj = generator.emit_object(generator.in_registers(write(target, *given)), target, far)
+        obj = generator.emit_object(generator.in_registers(write(target, *given)), target)
         memo.write(file, obj)
     return obj

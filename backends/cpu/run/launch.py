@@ -56,10 +56,9 @@ def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[],
                                "not have; write the function with others")
         try:
             linked = link.link(obj)
-            out, unload = {s: linked.symbols.get(s, 0) for s in symbols}, linked.unload
         except (link.Unknown, pages.Refused):
-            from . import llvm_linker
-            out, unload = llvm_linker.link(obj, addresses, symbols)
+            linked = _by_llvm(obj, addresses, symbols[0])
+        out, unload = {s: linked.symbols.get(s, 0) for s in symbols}, linked.unload
         missing = [s for s, a in out.items() if not a]
         if missing:
             raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
@@ -67,6 +66,15 @@ def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[],
             _write_perf_map(obj, out)
         _linked.add(unload)
         return out, functools.partial(_take_out, unload)
+
+
+def _by_llvm(obj: bytes, addresses: dict[str, int], name: str):
+    """The object linked by LLVM, which is loaded for it."""
+    from . import llvm_linker
+    try:
+        return llvm_linker.link(obj, addresses)
+    except RuntimeError as e:
+        raise CompileError(f"triton-cpu: LLVM cannot link kernel {name} into this process: {e}") from None
 
 
 def _take_out(unload):
@@ -109,7 +117,7 @@ class Pool:
 
     def __init__(self):
         target = targets.native()
-        address = load_object(kept.emitted("pool", pool_ir, target, far=True), ["tp_call", "tp_forget"])
+        address = load_object(kept.emitted("pool", pool_ir, target), ["tp_call", "tp_forget"])
         self.address = address["tp_call"]
         self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])

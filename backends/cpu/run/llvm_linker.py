@@ -1,15 +1,18 @@
-"""Linking objects into this process by LLVM, for what `link.py` does not take: other machines than x86-64, relocations it does not know."""
+"""Linking objects into this process by LLVM's JITLink, for what `link.py` does not take: other machines than x86-64, relocations it does not know.
+
+JITLink puts all of an object into one piece of memory, with jumps to the functions that it calls, so its references span what they have to wherever
+the system has room. It tells the unwinder of its frames. Debuggers it does not tell: we do, of the code (where constants and data came to lie nobody says).
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Callable
 
 import llvmlite.binding as llvm
 
-from . import elf
+from . import elf, gdb
 
-_engines: set = set()  # code stays mapped as long as its engine is held
+_GLOBAL = 1  # a symbol's binding
 
 
 @functools.lru_cache(maxsize=1)
@@ -19,21 +22,38 @@ def _initialised() -> bool:
     return True
 
 
-def link(obj: bytes, addresses: dict[str, int], symbols: list[str]) -> tuple[dict[str, int], Callable[[], None]]:
-    """(the addresses of an object's `symbols`, 0 for those that it lacks; a function that unmaps them). addresses: of the functions it calls;
-    LLVM would end the process for want of one."""
+class Linked:
+    """An object in this process, as `link.Linked`. It stays until `unload`, however few refer to it."""
+
+    def __init__(self, jit, tracker, symbols: dict[str, int], entry):
+        self.symbols, self._held, self._entry = symbols, (tracker, jit), entry
+        _mapped.add(self)
+
+    def unload(self):
+        """Give its memory back. Nothing may run in it, or call it afterwards; as `link`, one thread at a time (`launch.placed` has a lock)."""
+        _mapped.discard(self)
+        gdb.take_back(self._entry)
+        for one in self._held:
+            one.close()
+
+
+_mapped: set[Linked] = set()
+
+
+def link(obj: bytes, addresses: dict[str, int]) -> Linked:
+    """Link an object for this machine. addresses: of the functions and data of others that it uses. Raises RuntimeError where LLVM cannot."""
     _initialised()
+    symbols = elf.symbols(obj)
+    defined = [s for s in symbols if s.name and s.section and s.info >> 4 == _GLOBAL]
+    # One LLJIT for each: a library of one that stays leaves 10 KiB behind when it goes, for its name is not forgotten.
+    jit = llvm.create_lljit_compiler(llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True), use_jit_link=True)
+    library = llvm.JITLibraryBuilder().add_object_img(obj)
     for name, address in addresses.items():
-        llvm.add_symbol(name, address)
-    tm = llvm.Target.from_default_triple().create_target_machine(opt=0, jit=True)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), tm)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(elf.in_one_section(obj, addresses)))
-    engine.finalize_object()
-    out = {s: engine.get_function_address(s) for s in symbols}
-    _engines.add(engine)
-
-    def unload():
-        _engines.discard(engine)
-        engine.close()
-
-    return out, unload
+        library.import_symbol(name, address)
+    for s in defined:
+        library.export_symbol(s.name)
+    tracker = library.link(jit, "kernel")
+    at = {s.name: tracker[s.name] for s in defined}
+    code = {s.index for s in elf.sections(obj) if s.flags & elf.EXEC}
+    entry = gdb.show(elf.placed(obj, {s.section: at[s.name] - s.value for s in defined if s.section in code}))
+    return Linked(jit, tracker, at, entry)

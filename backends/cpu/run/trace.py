@@ -57,7 +57,7 @@ def trace_ir(target: Target) -> str:
 def _entries():
     """(tp_call_traced as a function of bytes, the address of tp_traced)."""
     target = targets.native()
-    at = runtime.load_object(kept.emitted("trace", trace_ir, target, far=True), ["tp_call_traced", "tp_traced"])
+    at = runtime.load_object(kept.emitted("trace", trace_ir, target), ["tp_call_traced", "tp_traced"])
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(at["tp_call_traced"]), at["tp_traced"]
 
 
