@@ -1,12 +1,21 @@
 """Objects of ours: kept on disk, linked into the process, shown to debuggers; what is remembered of the machine."""
 
 import ctypes
+import inspect
 import os
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+import triton
+import triton.language as tl
+from conftest import HANGS
 from triport.backends import memo
+from triport.backends.cpu import cache
 from triport.backends.cpu.run import elf, gdb, kept, link, llvm_linker, launch as runtime
 from triport.backends.cpu.llvm import generator, host, compile as machine, targets
 from triton import knobs
@@ -238,3 +247,51 @@ def test_debuggers_are_told_where_code_lies(linked_by):
     for one in (linked[0], linked[2]):
         one.unload()
     assert len(shown()) == before
+
+
+@triton.jit
+def seen_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n)
+    tl.store(out_ptr + offs, x * x, mask=offs < n)
+
+
+CALLS = """
+import ctypes, sys
+from triport.backends.cpu.run import launch, link
+path, how = sys.argv[1:]
+if how == "LLVM":
+    def unknown(obj):
+        raise link.Unknown("of the test")
+    link.link = unknown
+x, out = (ctypes.c_float * 2)(3, 4), (ctypes.c_float * 2)()
+args = (ctypes.c_int64 * 3)(ctypes.addressof(x), ctypes.addressof(out), 2)
+kernels = [launch.load_function(open(path, "rb").read(), "seen_kernel") for _ in range(2)]
+while kernels:
+    kernel = kernels.pop()
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_int32] * 3)
+    assert kind(kernel.address)(ctypes.addressof(args), 0, 0, 1, 1, 1, 1) == 0 and list(out) == [9, 16]
+    del kernel
+    launch.loaded.free()
+print("right")
+"""
+
+
+@x86
+@pytest.mark.skipif(not shutil.which("gdb"), reason="gdb is not installed")
+@pytest.mark.parametrize("how", ["own", "LLVM"])
+def test_gdb_stops_in_a_kernel(how, tmp_path):
+    """On a Python line, in each of two copies, and it knows who called it, all the way to the interpreter."""
+    made = seen_kernel.warmup(torch.empty(2), torch.empty(2), 2, BLOCK=8, grid=(1,))
+    (tmp_path / "kernel.o").write_bytes(cache.checked(made.asm["obj"], "seen_kernel"))
+    (tmp_path / "calls.py").write_text(CALLS)
+    line = inspect.getsourcelines(seen_kernel.fn)[1] + 4
+    assert "tl.store" in Path(__file__).read_text().split("\n")[line - 1]
+    stop = ["set breakpoint pending on", f"break test_link.py:{line}", "run", "backtrace", "continue", "backtrace 1", "continue"]
+    done = subprocess.run(["gdb", "-nx", "-batch", *(f"-ex={c}" for c in stop), "--args", sys.executable, str(tmp_path / "calls.py"), str(tmp_path / "kernel.o"), how],
+                          capture_output=True, text=True, timeout=HANGS, env={k: v for k, v in os.environ.items() if k != "DEBUGINFOD_URLS"})
+    said = done.stdout + done.stderr
+    if "ptrace" in said and "right" not in said:
+        pytest.skip("gdb is not allowed to start a process here")
+    assert len(re.findall(rf"#0  .*seen_kernel \(\) at .*test_link.py:{line}$", done.stdout, re.M)) == 2, said[-3000:]
+    assert "right" in done.stdout and re.search(r"#\d+ .* in (main|_start|Py_BytesMain) ", done.stdout), said[-3000:]

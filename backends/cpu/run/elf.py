@@ -25,17 +25,21 @@ class Section(NamedTuple):
     info: int
     align: int
     entry: int
+    name: str
 
 
 def sections(obj: bytes) -> list[Section]:
     """An object's sections."""
     table, = struct.unpack_from("<Q", obj, 40)
-    size, count = struct.unpack_from("<HH", obj, 58)
-    out = []
-    for k in range(count):
-        _, kind, flags, _, offset, length, link, info, align, entry = struct.unpack_from(_SECTION, obj, table + k * size)
-        out.append(Section(k, table + k * size, kind, flags, offset, length, link, info, align, entry))
-    return out
+    size, count, of_names = struct.unpack_from("<HHH", obj, 58)
+    headers = [struct.unpack_from(_SECTION, obj, table + k * size) for k in range(count)]
+    names = headers[of_names][4] if of_names < count else 0
+    return [Section(k, table + k * size, kind, flags, offset, length, link, info, align, entry, _text(obj, names + name))
+            for k, (name, kind, flags, _, offset, length, link, info, align, entry) in enumerate(headers)]
+
+
+def _text(obj: bytes, at: int) -> str:
+    return obj[at:obj.index(b"\0", at)].decode()
 
 
 class Symbol(NamedTuple):
@@ -66,7 +70,7 @@ def symbols(obj: bytes) -> list[Symbol]:
         if s.kind == _SYMTAB:
             names = table[s.link].offset
             for name, info, _, section, value, size in struct.iter_unpack(_SYMBOL, obj[s.offset:s.offset + s.size]):
-                out.append(Symbol(obj[names + name:obj.index(b"\0", names + name)].decode(), info, section, value, size))
+                out.append(Symbol(_text(obj, names + name), info, section, value, size))
     return out
 
 

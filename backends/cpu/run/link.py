@@ -19,7 +19,6 @@ _PAGE = mmap.PAGESIZE
 _JUMP = b"\xff\x25\0\0\0\0"  # jmp *(%rip), of the address behind it
 #: R_X86_64_*
 _64, _PC32, _GOT32, _PLT32, _GOTPCREL, _32, _32S, _PC64, _GOTPCRELX, _REX_GOTPCRELX = 1, 2, 3, 4, 9, 10, 11, 24, 41, 42
-_UNWIND = 0x70000001  # the type of section .eh_frame
 _FROM_TABLE = (_GOTPCREL, _GOTPCRELX, _REX_GOTPCRELX)
 
 
@@ -107,7 +106,7 @@ def link(obj: bytes) -> Linked:
     for s in fixed:
         at = _up(at, s.align)
         starts[s.index] = at
-        at += s.size + 4 * (s.kind == _UNWIND)  # what is read of frames ends with a length of 0
+        at += s.size + 4 * (s.name == ".eh_frame")  # what is read of frames ends with a length of 0
     at = _up(at, 16)
     outside = {s.name: None for s in symbols if s.section == 0 and s.name}
     jumps = {name: at + 16 * n for n, name in enumerate(outside)}
@@ -143,7 +142,7 @@ def link(obj: bytes) -> Linked:
         memory.free()
         raise
     found = {s.name: values[n] for n, s in enumerate(symbols) if s.name and s.section and values[n] is not None and s.info & 15 != 4}
-    frames = [base + starts[s.index] for s in fixed if s.kind == _UNWIND] if _unwinder() else []
+    frames = [base + starts[s.index] for s in fixed if s.name == ".eh_frame"] if _unwinder() else []
     for address in frames:
         _unwinder().__register_frame(address)
     return Linked(memory, found, frames, gdb.show(elf.placed(obj, {k: base + v for k, v in starts.items()})))

@@ -54,6 +54,14 @@ def link(obj: bytes, addresses: dict[str, int]) -> Linked:
         library.export_symbol(s.name)
     tracker = library.link(jit, "kernel")
     at = {s.name: tracker[s.name] for s in defined}
-    code = {s.index for s in elf.sections(obj) if s.flags & elf.EXEC}
-    entry = gdb.show(elf.placed(obj, {s.section: at[s.name] - s.value for s in defined if s.section in code}))
-    return Linked(jit, tracker, at, entry)
+    return Linked(jit, tracker, at, gdb.show(elf.placed(obj, _code_at(obj, defined, at))))
+
+
+def _code_at(obj: bytes, defined: list[elf.Symbol], at: dict[str, int]) -> dict[int, int]:
+    """Where an object's code came to lie, by its functions, and where its frames might: a debugger reads them in the object, and what they say in it counts
+    from there to the code."""
+    sections = elf.sections(obj)
+    out = {s.section: at[s.name] - s.value for s in defined if sections[s.section].flags & elf.EXEC}
+    behind = max((start + sections[index].size for index, start in out.items()), default=0)
+    frames = [s.index for s in sections if s.flags & elf.ALLOC and s.name == ".eh_frame"] if out else []
+    return {**out, **dict.fromkeys(frames, behind + -behind % 16)}
