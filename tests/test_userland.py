@@ -30,7 +30,7 @@ def python(machine: str, emulator: list[str], *args) -> str:
     root = Path(ROOT, machine)
     program = min(root.glob("usr/bin/python3.[0-9]*"))
     done = subprocess.run([*emulator, "-L", str(root), str(program), *map(str, args)], capture_output=True, text=True, timeout=HANGS,
-                          env={"PATH": os.environ["PATH"], "PYTHONHOME": str(root / "usr"), "PYTHONDONTWRITEBYTECODE": "1", "TRITON_CPU_THREADS": "own"})
+                          env={"PATH": os.environ["PATH"], "PYTHONHOME": str(root / "usr"), "PYTHONDONTWRITEBYTECODE": "1", "TRIPORT_THREADS": "own"})
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

@@ -14,7 +14,7 @@ import threading
 from typing import Callable
 
 from ...base import ArgumentError, CompileError, Error
-from . import elf, metadata as facts, grid, kept, link, loaded
+from . import elf, metadata as facts, grid, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
 from .loaded import Function
@@ -34,15 +34,9 @@ def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
 
 
 def load_function(obj: bytes, name: str) -> Function:
-    """Link a kernel's object file into the process for as long as somebody holds the result. perf reads its map when all is over: code that is
-    listed there stays."""
+    """Link a kernel's object file into the process for as long as somebody holds the result, or for good where perf's map lists it."""
     addresses, unmap = placed(obj, [name])
-    return Function(addresses[name], name, None if _listed() else unmap)
-
-
-def _listed() -> bool:
-    """Does TRIPORT_PERF_MAP, or its former name, ask for perf's map?"""
-    return any(os.environ.get(name, "0") not in ("", "0") for name in ("TRIPORT_PERF_MAP", "TRITON_CPU_PERF_MAP"))
+    return Function(addresses[name], name, None if perf_map.asked() else unmap)
 
 
 def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[], None]]:
@@ -62,8 +56,8 @@ def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[],
         missing = [s for s, a in out.items() if not a]
         if missing:
             raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
-        if _listed():
-            _write_perf_map(obj, out)
+        if perf_map.asked():
+            perf_map.add(obj, linked.symbols)
         _linked.add(unload)
         return out, functools.partial(_take_out, unload)
 
@@ -82,17 +76,6 @@ def _take_out(unload):
     with _lock:
         _linked.discard(unload)
         unload()
-
-
-def _write_perf_map(obj: bytes, symbols: dict[str, int]):
-    """A line for each symbol in /tmp/perf-PID.map, where Linux's perf looks up code that no file holds (tools/perf/Documentation/jit-interface.txt).
-    Sizes are taken up to the next symbol, or the end of the code."""
-    size = elf.code_size(obj)
-    starts = sorted(symbols.values())
-    with open(f"/tmp/perf-{os.getpid()}.map", "a") as f:
-        for name, address in symbols.items():
-            end = next((s for s in starts if s > address), min(starts) + size)
-            f.write(f"{address:x} {max(end - address, 1):x} triton-cpu::{name}\n")
 
 
 def _openmp() -> tuple[int, int] | None:
@@ -122,7 +105,7 @@ class Pool:
         self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
         #: (GOMP_parallel, omp_get_thread_num), or zeros for threads of our own
-        self.openmp = (os.environ.get("TRITON_CPU_THREADS", "openmp") == "openmp" and _openmp()) or (0, 0)
+        self.openmp = (settings.get("THREADS", "openmp") == "openmp" and _openmp()) or (0, 0)
         os.register_at_fork(after_in_child=self.forked)
 
     def forked(self):
