@@ -15,9 +15,13 @@ import torch
 import triton
 import triton.language as tl
 from triport.backends.base import CompileError, Error
-from triport.backends.cpu import cache
-from triport.backends.cpu.run import metadata as facts
+from triport.backends.cpu import cache, compiler
+from triport.backends.cpu.lowered import lowered
 from triport.backends.cpu.plugin import spare
+from triport.backends.cpu.run import metadata as facts
+from triport.backends.dispatch import drivers
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 
 @triton.jit
@@ -347,3 +351,29 @@ def test_binaries_of_one_kernel_do_not_come_to_another(tmp_cache, monkeypatch):
     cache.keep({"hash": "00" * 32, "name": "k"}, "obj", b"of a kernel that was not finished")
     manager.put_group("k.json", group)
     assert list(group) == ["k.json"]
+
+
+# --- without machine code ----------------------------------------------------------------------------------------------------
+
+def test_what_is_lowered_alone_leaves_one_file(tmp_cache, monkeypatch):
+    """A kernel for a library has neither assembly nor object, in Triton's cache nor anywhere; it is made once, and again for other options, or where
+    what was kept is damaged."""
+    made, real = [], compiler.make_llir
+    monkeypatch.setattr(compiler, "make_llir", lambda *a: made.append(1) or real(*a))
+    source = ASTSource(fn=sums_kernel, signature={"x_ptr": "*fp32", "out_ptr": "*fp32", "N": "constexpr"}, constexprs={"N": 64})
+    target = GPUTarget("cpu", "rv64gcv", 0)
+
+    def files():
+        return [p.name for p in tmp_cache.rglob("*") if p.is_file() and p.suffix != ".memo" and not p.name.startswith("guard-")]
+
+    with drivers.compiling_for(target):
+        first, again = (lowered(source, target, {"assume_disjoint": True}) for _ in range(2))
+        assert first == again and len(made) == 1 and len(files()) == 1
+        whole = triton.compile(source, target=target, options={"assume_disjoint": True})
+        assert (first.ttir, first.llir) == (whole.asm["ttir"], whole.asm["llir"])
+        assert all(v == getattr(whole.metadata, k) for k, v in vars(first.metadata).items()) and {"scratch_bytes", "facts"} <= vars(first.metadata).keys()
+        path = next(p for p in tmp_cache.rglob("lowered-*"))
+        path.write_bytes(path.read_bytes()[:-1])
+        made.clear()
+        assert lowered(source, target, {"assume_disjoint": True}) == first and len(made) == 1
+        assert lowered(source, target, {"assume_disjoint": False}) != first and len(made) == 2

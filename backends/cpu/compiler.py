@@ -55,8 +55,6 @@ class CPUOptions:
     launch_cooperative_grid: bool = False
     launch_pdl: bool = False
     ir_override: str | None = None
-    #: "llir": no machine code is made, as for a bundle, which renames the function first
-    until: str = ""
 
     def hash(self) -> str:
         text = "_".join(f"{k}-{getattr(self, k)}" for k in sorted(f.name for f in dataclasses.fields(self)))
@@ -65,7 +63,7 @@ class CPUOptions:
 
 #: the options that a launch may set; everything else is a GPU's and is dropped
 _HEEDED = ("debug", "sanitize_overflow", "enable_fp_fusion", "assume_disjoint", "arch", "instrumentation_mode",
-           "fpsan_homomorphic_casts", "ir_override", "until", "default_dot_input_precision", "supported_fp8_dtypes")
+           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes")
 
 
 #: options of GPU backends that Triton 3.6 to 3.9 had: what is accepted where their classes cannot be read
@@ -156,11 +154,6 @@ class CPUBackend(BaseBackend):
             return make_asm(kept["llir"], options)
 
         stages["llir"] = llir
-        if options.until == "llir":
-            stages["llir"] = lambda src, metadata: cache.keep(metadata, "llir", llir(src, metadata))
-            stages["asm"] = lambda src, metadata: "# not made\n"
-            stages["obj"] = lambda src, metadata: cache.keep(metadata, "obj", cache.seal(b""))
-            return
         stages["asm"] = asm
         stages["obj"] = lambda src, metadata: cache.keep(metadata, "obj", make_obj(src, kept.get("llir"), options))
 

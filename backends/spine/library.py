@@ -127,9 +127,9 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
     if any(a.buffer == b.buffer and not (same and a.offset == b.offset and launch.types[order[i]] == launch.types[order[j]])
            for i, j, same in made.metadata.disjoint for a, b in [(launch.args[order[i]], launch.args[order[j]])]):
         made = _lowered(launch, row, False)  # two of its pointers are into one tensor
-    llir = re.sub(rf"@{re.escape(made.metadata.name)}\b", f"@{name}", made.asm["llir"])
+    llir = re.sub(rf"@{re.escape(made.metadata.name)}\b", f"@{name}", made.llir)
     llir = re.sub(rf"^define (?:dso_local )?i64 @{name}\(", f"define hidden i64 @{name}(", llir, flags=re.M)
-    return Compiled(name, machine.emit_object(llir, row), made.metadata, order, llir, Effects(made.asm["ttir"]))
+    return Compiled(name, machine.emit_object(llir, row), made.metadata, order, llir, Effects(made.ttir))
 
 
 def assertions(kernel: Compiled) -> list[tuple[str, str]]:
@@ -138,18 +138,18 @@ def assertions(kernel: Compiled) -> list[tuple[str, str]]:
 
 
 def _lowered(launch, row: targets.Target, assume_disjoint: bool):
-    """Triton's compiled kernel, up to LLVM IR."""
-    import triton
+    """A launch's kernel, up to LLVM IR."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from ..cpu.lowered import lowered
     from .. import active
     kernel = launch.kernel
     signature = {p.name: launch.types.get(p.name, "constexpr") for p in kernel.params}
     target = GPUTarget("cpu", row.name, 0)
     with active.compiling_for(target):
-        return triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=dict(launch.consts)), target=target,
-                              options={**launch.options, "until": "llir", "assume_disjoint": assume_disjoint})
+        source = ASTSource(fn=kernel, signature=signature, constexprs=dict(launch.consts))
+        return lowered(source, target, {**launch.options, "assume_disjoint": assume_disjoint})
 
 
 # --- the functions -----------------------------------------------------------------------------------------------------------
