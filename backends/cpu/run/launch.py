@@ -14,10 +14,11 @@ import threading
 from typing import Callable
 
 from ...base import ArgumentError, CompileError, Error
-from . import elf, metadata as facts, grid, kept, link, loaded, perf_map, settings
+from . import elf, grid, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
 from .loaded import Function
+from .metadata import checked
 from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
@@ -192,6 +193,53 @@ def _flatten(name: str, signature, arguments: list[str]):
 #: `trace.Trace.launch` while one is open
 tracer: Callable | None = None
 
+#: A launch, made for each kernel as Triton's own binder is: what can be decided once is in its text. values: what it packs; beyond: whether the version for
+#: overlapping arguments or large sizes is to run.
+_LAUNCH = """\
+call = pool.call
+def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
+    try:
+        programs = gx * gy * gz
+        if type(programs) is not int or programs >> 31:  # not ints, or too many to be sure that each fits
+            gx, gy, gz = sizes(name, (gx, gy, gz))
+            programs = gx * gy * gz
+        packed = pack(fn.address, gx, gy, gz, scratch, team(programs, work, threads()), *pool.openmp, {values})
+    except wrong:
+        sizes(name, (gx, gy, gz))  # says so if it was the grid
+        raise
+    if {beyond}:
+        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
+    if enter is not None:
+        enter(lm)
+    if profiler._is_profiler_enabled:
+        status = traced(kernel, gx, gy, gz, [x for x in a if type(x) in tensors], call, packed)
+    else:
+        status = call(packed)
+    if leave is not None:  # also of a launch that fails: what a hook opened, it can close
+        leave(lm)
+    if status:
+        failed(name, status, scratch, asserts, gx, gy)
+"""
+
+
+def _packed(name: str, flat) -> tuple[str, list[str]]:
+    """(struct's format, a Python expression for each) of the arguments that `_flatten` found."""
+    fmt, values = "", []
+    for expr, label, ty in flat:
+        if ty.startswith("*"):
+            fmt += "Q"
+            values.append(f"({expr}.data_ptr() if type({expr}) in tensors and {expr}.is_cpu else pointer(name, {label!r}, {expr}))")
+        elif ty == "bf16":
+            fmt += "H6x"
+            values.append(f"bf16_bits({expr})")
+        elif ty in PACK:
+            fmt += PACK[ty]
+            values.append(expr)
+        else:
+            raise CompileError(f"triton-cpu: kernel {name}: argument {label!r} has type {ty}; it takes pointers, "
+                               f"{', '.join(PACK)}, bf16, tensor descriptors and tuples of them")
+    return fmt, values
+
 
 def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping, constants: dict | None = None) -> object:
     """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
@@ -201,53 +249,18 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     import torch
     from torch.autograd import profiler
 
-    known = facts.checked(metadata)
-    fmt, exprs = "", []
+    known = checked(metadata)
     flat = _flatten(name, signature, known["arguments"])
-    for expr, label, ty in flat:
-        if ty.startswith("*"):
-            fmt += "Q"
-            exprs.append(f"({expr}.data_ptr() if type({expr}) in tensors and {expr}.is_cpu else "
-                         f"pointer(name, {label!r}, {expr}))")
-        elif ty == "bf16":
-            fmt += "H6x"
-            exprs.append(f"bf16_bits({expr})")
-        elif ty in PACK:
-            fmt += PACK[ty]
-            exprs.append(expr)
-        else:
-            raise CompileError(f"triton-cpu: kernel {name}: argument {label!r} has type {ty}; it takes pointers, "
-                               f"{', '.join(PACK)}, bf16, tensor descriptors and tuples of them")
-    pairs = [f"overlap({flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
+    fmt, values = _packed(name, flat)
+    beyond = [f"overlap({flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
+    beyond += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
            "scratch": known["scratch_bytes"], "work": known["work"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
            "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
-    pairs += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
-    alias = (f"    if {' or '.join(pairs)}:\n"
-             "        return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)\n") if pairs else ""
-    source = (
-        "call = pool.call\n"
-        "def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):\n"
-        "    try:\n"
-        "        programs = gx * gy * gz\n"
-        "        if type(programs) is not int or programs >> 31:\n"  # not ints, or too many to be sure that each fits
-        "            gx, gy, gz = sizes(name, (gx, gy, gz))\n"
-        "            programs = gx * gy * gz\n"
-        f"        packed = pack(fn.address, gx, gy, gz, scratch, team(programs, work, threads()), *pool.openmp, {', '.join(exprs)})\n"
-        "    except wrong:\n"
-        "        sizes(name, (gx, gy, gz))\n"  # says so if it was the grid
-        "        raise\n" + alias +
-        "    if enter is not None:\n        enter(lm)\n"
-        "    if profiler._is_profiler_enabled:\n"
-        "        status = traced(kernel, gx, gy, gz, [x for x in a if type(x) in tensors], call, packed)\n"
-        "    else:\n"
-        "        status = call(packed)\n"
-        "    if leave is not None:\n        leave(lm)\n"  # also of a launch that fails: what a hook opened, it can close
-        "    if status:\n        failed(name, status, scratch, asserts, gx, gy)\n")
-    exec(compile(source, f"<launch {name}>", "exec"), env)  # as Triton's own binder: decided once, run often
+    exec(compile(_LAUNCH.format(values=", ".join(values), beyond=" or ".join(beyond) or "0"), f"<launch {name}>", "exec"), env)
     launch = env["launch"]
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
     plain = len(flat) == sum(t != "constexpr" for _, t in signature)

@@ -86,66 +86,70 @@ class Linked:
         self.memory.free()
 
 
+class _Layout:
+    """Where everything of an object goes, counted from the start of its memory. starts: of its sections; jumps: of those to functions that are elsewhere, by
+    name; table: of the addresses of symbols, by number; code: the bytes that are not written; size: all of it."""
+
+    def __init__(self, sections: list[elf.Section], outside, in_table):
+        self.fixed = [s for s in sections if s.flags & elf.ALLOC and s.size and not s.flags & elf.WRITE]
+        self.written = [s for s in sections if s.flags & elf.ALLOC and s.size and s.flags & elf.WRITE]
+        if any(s.flags & elf.TLS for s in self.loaded):
+            raise Unknown("thread-local data")
+        if any(max(s.align, 1) > _PAGE for s in self.loaded):
+            raise Unknown("sections that want more than a page's alignment")
+        self.fixed.sort(key=lambda s: not s.flags & elf.EXEC)
+        at, self.starts = 0, {}
+        for s in self.fixed:
+            self.starts[s.index] = at = _up(at, s.align)
+            at += s.size + 4 * (s.name == ".eh_frame")  # what is read of frames ends with a length of 0
+        at = _up(at, 16)
+        self.jumps = {name: at + 16 * n for n, name in enumerate(outside)}
+        at += 16 * len(self.jumps)
+        self.table = {n: at + 8 * k for k, n in enumerate(in_table)}
+        self.code = at = at + 8 * len(self.table)
+        if self.written:
+            at = _up(at, _PAGE)
+            for s in self.written:
+                self.starts[s.index] = at = _up(at, s.align)
+                at += s.size
+        self.size = at
+
+    @property
+    def loaded(self) -> list[elf.Section]:
+        return [*self.fixed, *self.written]
+
+
 def link(obj: bytes) -> Linked:
     """Link an x86-64 object of which every undefined symbol is to be found (`address_of`). Raises `Unknown`."""
     if obj[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", obj, 16) != (1, 62):  # ET_REL, EM_X86_64
         raise Unknown("not an x86-64 object")
-    sections = elf.sections(obj)
-    fixed = [s for s in sections if s.flags & elf.ALLOC and s.size and not s.flags & elf.WRITE]
-    written = [s for s in sections if s.flags & elf.ALLOC and s.size and s.flags & elf.WRITE]
-    if any(s.flags & elf.TLS for s in (*fixed, *written)):
-        raise Unknown("thread-local data")
-    fixed.sort(key=lambda s: not s.flags & elf.EXEC)
-    symbols = elf.symbols(obj)
-    relocations = elf.relocations(obj)
-    if any(max(s.align, 1) > _PAGE for s in (*fixed, *written)):
-        raise Unknown("sections that want more than a page's alignment")
-
-    # where everything goes, counted from the start of the memory
-    at, starts = 0, {}
-    for s in fixed:
-        at = _up(at, s.align)
-        starts[s.index] = at
-        at += s.size + 4 * (s.name == ".eh_frame")  # what is read of frames ends with a length of 0
-    at = _up(at, 16)
-    outside = {s.name: None for s in symbols if s.section == 0 and s.name}
-    jumps = {name: at + 16 * n for n, name in enumerate(outside)}
-    at += 16 * len(outside)
-    table = {n: None for r in relocations if r.kind in _FROM_TABLE for n in [r.symbol]}
-    table = {n: at + 8 * k for k, n in enumerate(table)}
-    at += 8 * len(table)
-    code = at
-    if written:
-        at = _up(at, _PAGE)
-        for s in written:
-            at = _up(at, s.align)
-            starts[s.index] = at
-            at += s.size
-    memory = Memory(max(at, 1))
+    symbols, relocations = elf.symbols(obj), elf.relocations(obj)
+    outside = {s.name: address_of(s.name) for s in symbols if s.section == 0 and s.name}
+    lay = _Layout(elf.sections(obj), outside, dict.fromkeys(r.symbol for r in relocations if r.kind in _FROM_TABLE))
+    memory = Memory(max(lay.size, 1))
+    base = memory.address
     try:
-        base = memory.address
-        image = bytearray(at)
-        for s in (*fixed, *written):
+        image = bytearray(lay.size)
+        for s in lay.loaded:
             if s.kind != elf.NOBITS:
-                image[starts[s.index]:starts[s.index] + s.size] = obj[s.offset:s.offset + s.size]
-        outside = {name: address_of(name) for name in outside}
-        for name, where in jumps.items():
+                image[lay.starts[s.index]:lay.starts[s.index] + s.size] = obj[s.offset:s.offset + s.size]
+        for name, where in lay.jumps.items():
             image[where:where + 14] = _JUMP + struct.pack("<Q", outside[name])
-        values = [_value(s, starts, base, outside) for s in symbols]
-        for n, where in table.items():
+        values = [_value(s, lay.starts, base, outside) for s in symbols]
+        for n, where in lay.table.items():
             struct.pack_into("<Q", image, where, _known(values[n], symbols[n]))
         for r in relocations:
-            if r.target in starts:
-                _relocate(image, base, starts[r.target] + r.offset, r, values, symbols, jumps, table)
-        memory.fill(image, code)
+            if r.target in lay.starts:
+                _relocate(image, base, lay.starts[r.target] + r.offset, r, values, symbols, lay.jumps, lay.table)
+        memory.fill(image, lay.code)
     except BaseException:
         memory.free()
         raise
     found = {s.name: values[n] for n, s in enumerate(symbols) if s.name and s.section and values[n] is not None and s.info & 15 != 4}
-    frames = [base + starts[s.index] for s in fixed if s.name == ".eh_frame"] if _unwinder() else []
+    frames = [base + lay.starts[s.index] for s in lay.fixed if s.name == ".eh_frame"] if _unwinder() else []
     for address in frames:
         _unwinder().__register_frame(address)
-    return Linked(memory, found, frames, gdb.show(elf.placed(obj, {k: base + v for k, v in starts.items()})))
+    return Linked(memory, found, frames, gdb.show(elf.placed(obj, {k: base + v for k, v in lay.starts.items()})))
 
 
 def _up(at: int, align: int) -> int:
