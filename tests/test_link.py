@@ -288,7 +288,8 @@ def test_gdb_stops_in_a_kernel(how, tmp_path):
     line = inspect.getsourcelines(seen_kernel.fn)[1] + 4
     assert "tl.store" in Path(__file__).read_text().split("\n")[line - 1]
     stop = ["set breakpoint pending on", f"break test_link.py:{line}", "run", "backtrace", "continue", "backtrace 1", "continue"]
-    done = subprocess.run(["gdb", "-nx", "-batch", *(f"-ex={c}" for c in stop), "--args", sys.executable, str(tmp_path / "calls.py"), str(tmp_path / "kernel.o"), how],
+    program = [sys.executable, str(tmp_path / "calls.py"), str(tmp_path / "kernel.o"), how]
+    done = subprocess.run(["gdb", "-nx", "-batch", *(f"-ex={c}" for c in stop), "--args", *program],
                           capture_output=True, text=True, timeout=HANGS, env={k: v for k, v in os.environ.items() if k != "DEBUGINFOD_URLS"})
     said = done.stdout + done.stderr
     if "ptrace" in said and "right" not in said:

@@ -147,8 +147,18 @@ print("right on", os.uname().machine)
 """
 
 
-@pytest.mark.parametrize("machine, row, emulator", [("aarch64", "aarch64", ["qemu-aarch64"]), ("riscv64", "rv64gcv", ["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256"]),
-                                                    ("riscv64", "rv64gc", ["qemu-riscv64"])])
+LACKING = """
+target triple = "{triple}"
+declare float @no_such_function(float)
+define float @f(float %x) {{
+  %y = call float @no_such_function(float %x)
+  ret float %y
+}}
+"""
+
+
+@pytest.mark.parametrize("machine, row, emulator", [
+    ("aarch64", "aarch64", ["qemu-aarch64"]), ("riscv64", "rv64gcv", ["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256"]), ("riscv64", "rv64gc", ["qemu-riscv64"])])
 def test_kernels_are_linked_and_run_by_the_pool(machine, row, emulator, tmp_path):
     """As on a host of that machine, but that objects are compiled here: on several threads, in a forked child, in a crowded address space. Debuggers are
     told, what nobody holds goes, and a function that is not there is an error."""
@@ -156,9 +166,8 @@ def test_kernels_are_linked_and_run_by_the_pool(machine, row, emulator, tmp_path
     with drivers.compiling_for(GPUTarget("cpu", row, 0)):
         made = triton.compile(ASTSource(fn=scaling_kernel, signature={"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "BLOCK": "constexpr"},
                                         constexprs={"BLOCK": 128}), target=GPUTarget("cpu", row, 0))
-    lacking = f'target triple = "{target.triple}"\ndeclare float @no_such_function(float)\ndefine float @f(float %x) {{\n  %y = call float @no_such_function(float %x)\n  ret float %y\n}}\n'
-    for name, obj in {"kernel": cache.checked(made.asm["obj"], "scaling_kernel"), "pool": compile.emit_object(pool_ir(target), target),
-                      "data": compile.emit_object((IR + DATA).format(triple=target.triple), target), "lacking": compile.emit_object(lacking, target)}.items():
+    texts = {"pool": pool_ir(target), "data": (IR + DATA).format(triple=target.triple), "lacking": LACKING.format(triple=target.triple)}
+    for name, obj in {"kernel": cache.checked(made.asm["obj"], "scaling_kernel"), **{n: compile.emit_object(t, target) for n, t in texts.items()}}.items():
         (tmp_path / f"{name}.o").write_bytes(obj)
     (tmp_path / "linking.py").write_text(LINKING)
     said = python(machine, emulator, tmp_path / "linking.py", tmp_path, Path(__file__).parent.parent, made.metadata.scratch_bytes, made.metadata.work)

@@ -70,7 +70,8 @@ def library(machine: str) -> bytes:
         headers.append(struct.pack("<IIQQQQIIQQ", labels.index(f".{name}\0".encode()), kind, flags, where, where, size, link, int(name == "dynsym"), 16, entry))
     headers.append(struct.pack("<IIQQQQIIQQ", labels.index(b".shstrtab"), 3, 0, 0, labels_at, len(labels), 0, 0, 1, 0))
     out = bytearray(image + b"".join(headers))
-    struct.pack_into("<4sBBBB8xHHIQQQIHHHHHH", out, 0, b"\x7fELF", 2, 1, 1, 0, 3, number, 1, 0, 64, len(image), flags_of_all, 64, 56, 4, 64, len(headers), len(headers) - 1)
+    struct.pack_into("<4sBBBB8xHHIQQQIHHHHHH", out, 0, b"\x7fELF", 2, 1, 1, 0, 3, number, 1, 0, 64, len(image), flags_of_all, 64, 56, 4, 64,
+                     len(headers), len(headers) - 1)
     low, (high, length) = 0, parts["dynamic"]
     for n, (kind, flags, where, size, align) in enumerate((
             (1, 5, low, fixed, _PAGE), (1, 6, high, end - high, _PAGE), (2, 6, high, length, 8), (0x6474e551, 6, 0, 0, 16))):  # PT_LOAD x2, PT_DYNAMIC, PT_GNU_STACK

@@ -193,8 +193,8 @@ def _flatten(name: str, signature, arguments: list[str]):
 #: `trace.Trace.launch` while one is open
 tracer: Callable | None = None
 
-#: A launch, made for each kernel as Triton's own binder is: what can be decided once is in its text. values: what it packs; beyond: whether the version for
-#: overlapping arguments or large sizes is to run.
+#: A launch, made for each kernel as Triton's own binder is: what can be decided once is in its text. values: what it packs; beyond: whether the version
+#: for overlapping arguments or large sizes is to run.
 _LAUNCH = """\
 call = pool.call
 def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):

@@ -87,8 +87,8 @@ class Linked:
 
 
 class _Layout:
-    """Where everything of an object goes, counted from the start of its memory. starts: of its sections; jumps: of those to functions that are elsewhere, by
-    name; table: of the addresses of symbols, by number; code: the bytes that are not written; size: all of it."""
+    """Where everything of an object goes, counted from the start of its memory. starts: of its sections; jumps: of those to functions that are elsewhere,
+    by name; table: of the addresses of symbols, by number; code: the bytes that are not written; size: all of it."""
 
     def __init__(self, sections: list[elf.Section], outside, in_table):
         self.fixed = [s for s in sections if s.flags & elf.ALLOC and s.size and not s.flags & elf.WRITE]

@@ -58,8 +58,8 @@ def link(obj: bytes, addresses: dict[str, int]) -> Linked:
 
 
 def _code_at(obj: bytes, defined: list[elf.Symbol], at: dict[str, int]) -> dict[int, int]:
-    """Where an object's code came to lie, by its functions, and where its frames might: a debugger reads them in the object, and what they say in it counts
-    from there to the code."""
+    """Where an object's code came to lie, by its functions, and where its frames might: a debugger reads them in the object, and what they say counts from
+    there to the code."""
     sections = elf.sections(obj)
     out = {s.section: at[s.name] - s.value for s in defined if sections[s.section].flags & elf.EXEC}
     behind = max((start + sections[index].size for index, start in out.items()), default=0)
