@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...base import Error
-from . import kept, late, launch as runtime
+from . import kept, late, launch
 from ..llvm import ir, targets
 from ..llvm.targets import Target
 
@@ -57,7 +57,7 @@ def trace_ir(target: Target) -> str:
 def _entries():
     """(tp_call_traced as a function of bytes, the address of tp_traced)."""
     target = targets.native()
-    at = runtime.load_object(kept.emitted("trace", trace_ir, target), ["tp_call_traced", "tp_traced"])
+    at = launch.load_object(kept.emitted("trace", trace_ir, target), ["tp_call_traced", "tp_traced"])
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(at["tp_call_traced"]), at["tp_traced"]
 
 
@@ -118,26 +118,26 @@ class Trace:
         self._head[1] = capacity
         self._lock = threading.Lock()
         self._address = self._memory.ctypes.data
-        self._pool = runtime.pool().address
+        self._pool = launch.pool().address
 
     def __enter__(self):
         from triton import knobs
 
-        if runtime.tracer is not None:
+        if launch.tracer is not None:
             raise Error("a trace of the CPU backend is open already; close it first")
         self._before, (self._call, self._entry) = knobs.compilation.listener, _entries()
         knobs.compilation.listener = self._compiled
-        runtime.tracer = self.launch
+        launch.tracer = self.launch
         return self
 
     def __exit__(self, *exc):
         from triton import knobs
 
-        runtime.tracer = None
+        launch.tracer = None
         knobs.compilation.listener = self._before
 
     def launch(self, kernel: dict, grid: tuple[int, int, int], tensors, packed: bytes) -> int:
-        """Run a packed launch (`runtime.Pool.call`) through the trampoline. Returns its status."""
+        """Run a packed launch (`launch.Pool.call`) through the trampoline. Returns its status."""
         spans = {}
         for t in tensors:
             extent = t.nbytes if t.is_contiguous() else _extent(t)
