@@ -24,10 +24,7 @@ def watched(*tensors: torch.Tensor) -> bool:
     """Must a call go through torch's dispatcher? Yes where something follows it: a tracer, autograd, autocast, a mode, the
     profiler, a tensor subclass or a device other than the CPU. Otherwise the op's body may be run as it is, which saves some 50
     microseconds a call."""
-    if torch.compiler.is_compiling():
-        return True
-    if (_dispatch_modes() or _function_modes() or profiler._is_profiler_enabled or _functorch_level() is not None
-            or _jit_tracing() is not None or forward_ad._current_level >= 0 or _autocast() or _INTERPRETED or choice.in_use):
+    if profiler._is_profiler_enabled or _observed():
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
@@ -35,6 +32,18 @@ def watched(*tensors: torch.Tensor) -> bool:
                 or t.layout is not torch.strided or _batched(t)):
             return True
     return False
+
+
+def bare(*tensors: torch.Tensor) -> bool:
+    """Is a call on plain CUDA tensors, and followed by autograd at most? (The profiler sees kernels on a GPU, whoever launches them.)"""
+    return not _observed() and all(type(t) in _PLAIN and t.is_cuda and t.layout is torch.strided
+                                   and not (t.is_neg() or t._is_zerotensor() or _batched(t)) for t in tensors)
+
+
+def _observed() -> bool:
+    """Does something follow all calls of this thread that has to meet the dispatcher?"""
+    return (torch.compiler.is_compiling() or _dispatch_modes() or _function_modes() or _functorch_level() is not None or _jit_tracing() is not None
+            or forward_ad._current_level >= 0 or _autocast() or _INTERPRETED or choice.in_use)
 
 
 compiling = torch.compiler.is_dynamo_compiling  # elsewhere tracing works by modes and subclasses, which a site sees

@@ -6,16 +6,19 @@ stored, so nothing of the result's size is read, or written twice. The gradient 
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import torch
 import triton
 import triton.language as tl
+from torch._library.triton import is_wrap_triton_enabled
+from torch.autograd import profiler
 
-from . import autocast
+from . import autocast, lora_gpu
 from .autograd import added
 from .checks import FLOATS, check, check_low_rank, check_number, check_product, check_tensors
-from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .dispatch import bare, direct, launch, replayed, watched, wrap_triton
 from .layout import roomy, unexpanded
 from .register import register, served
 from .sizes import cdiv, known, next_power_of_2, planned
@@ -117,6 +120,8 @@ def _lora_linear_body(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torc
     rows = _rows(x)
     if a.shape[1] == 0:
         return _matmul_body(rows, w).view(shape)
+    if not is_wrap_triton_enabled() and lora_gpu.takes(rows, w, a, b):  # nobody traces
+        return lora_gpu.product(rows, w, a, b, s)[0].view(shape)
     out = roomy(torch.empty(shape, dtype=x.dtype, device=x.device))
     if rows.shape[1] == 0:
         return out.zero_()
@@ -125,7 +130,7 @@ def _lora_linear_body(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torc
     return out
 
 
-_lora_linear = register("lora_linear", _lora_linear_body, scaled_matmul_kernel, sum_of_matmuls_kernel, matmul_kernel, by=True)
+_lora_linear = register("lora_linear", _lora_linear_body, scaled_matmul_kernel, sum_of_matmuls_kernel, matmul_kernel, *lora_gpu.KERNELS, by=True)
 
 
 # --- derivatives: both kernels as ops of their own, so that what backward computes of low rank serves twice -----------------
@@ -177,12 +182,62 @@ def _sum_of_matmuls(x, w, t, b):
 
 def _backward(kept, params, grad, needed):
     (x, w, a, b), s = kept, params[0]
+    if not torch.is_grad_enabled() and bare(*kept, grad) and lora_gpu.takes(x, w, a, b):
+        return _gradients_on_gpu(x, w, a, b, None, s, grad, needed)
     rows, grads = _rows(x), _rows(unexpanded(grad))
     u = _scaled_matmul(grads, b.T, s) if needed[0] or needed[2] else None
     return (_sum_of_matmuls(grads, w.T, u, a.T).view(x.shape) if needed[0] else None,
             _matmul(rows.T, grads) if needed[1] else None,
             _matmul(u.T, rows).T if needed[2] else None,  # so that x is read as it lies
             _matmul(_scaled_matmul(rows, a, s).T, grads) if needed[3] else None)
+
+
+def _gradients_on_gpu(x, w, a, b, t, s, grad, needed):
+    """As `_backward`, by kernels of lora_gpu.py. t: s x a, where forward kept it."""
+    rows, grads = _rows(x), _rows(unexpanded(grad))
+    gx = u = done = ga = gb = None
+    with lora_gpu.on(x):
+        if needed[0]:
+            counters = lora_gpu.gradient_tiles(a.shape[0], b.shape[1], x.dtype == torch.float32) if needed[2] or needed[3] else 0
+            gx, u, done = lora_gpu.product(grads, w.T, b.T, a.T, s, keep=needed[2], done=counters)
+        elif needed[2]:
+            u = _scaled_matmul(grads, b.T, s)
+        if needed[3] and t is None:
+            t = _scaled_matmul(rows, a, s)
+        if needed[2] or needed[3]:
+            ga, gb = lora_gpu.low_rank_gradients(rows, u, grads, t if needed[3] else None, done)
+        return None if gx is None else gx.view(x.shape), _matmul(rows.T, grads) if needed[1] else None, ga, gb
+
+
+def _forward(ctx, x, w, a, b, s):
+    rows = _rows(x)
+    with lora_gpu.on(x):
+        out, t, _ = lora_gpu.product(rows, w, a, b, s, keep=ctx is not None and ctx.needs_input_grad[3])
+    if ctx is not None:
+        ctx.save_for_backward(x, w, a, b, t)
+        ctx.s = s
+        ctx.set_materialize_grads(False)
+    return out if x.dim() == 2 else out.view(*x.shape[:-1], w.shape[1])
+
+
+def _backward_of_gpu(ctx, grad):
+    if grad is None:
+        return (None,) * 5
+    *kept, t = ctx.saved_tensors
+    needed = ctx.needs_input_grad[:4]
+    if torch.is_grad_enabled() or not bare(*kept, grad):  # gradients of gradients: t is no constant
+        return *_backward(kept, (ctx.s,), grad, needed), None
+    return *_gradients_on_gpu(*kept, t, ctx.s, grad, needed), None
+
+
+#: calls on a GPU that nothing but autograd follows, without the dispatcher; called in autograd's graph as the registered op is
+_OnGPU = type("triport_lora_linear_", (torch.autograd.Function,), {"forward": staticmethod(_forward), "backward": staticmethod(_backward_of_gpu)})
+
+
+def _on_gpu(x, w, a, b, s):
+    followed = torch.is_grad_enabled() and (x.requires_grad or w.requires_grad or a.requires_grad or b.requires_grad)
+    with profiler.record_function("triport::lora_linear") if profiler._is_profiler_enabled else contextlib.nullcontext():
+        return _OnGPU.apply(x, w, a, b, s) if followed else _forward(None, x, w, a, b, s)
 
 
 def _total(*pairs) -> torch.Tensor | None:
@@ -228,6 +283,8 @@ def lora_linear(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tens
     check_number("lora_linear", "s", s)
     if watched(x, w, a, b):
         check_tensors("lora_linear", x=x, w=w, a=a, b=b)
+        if x.is_cuda and bare(x, w, a, b) and lora_gpu.accepts(x, w, a, b):
+            return _on_gpu(x, w, a, b, float(s))
         return served("lora_linear", x, w, a, b, s)
     return direct(_lora_linear_body, (x, w, a, b), float(s))
 
