@@ -12,7 +12,8 @@ from torch.cuda import nvtx
 from torch.profiler import ProfilerActivity, profile
 
 from triport.backends.base import ArgumentError, Error
-from triport.tools import annotate, ranges
+from triport.bench import ranges
+from triport.tools import annotate
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
