@@ -56,7 +56,7 @@ def written(folder) -> dict[str, int]:
 def test_an_entry_serves_the_next_process(tmp_cache):
     run()
     before = written(tmp_cache)
-    assert set(before) == {"grp", "json", "source", "ttir", "llir", "asm", "obj"}
+    assert set(before) == {"grp", "json", "source", "ttir", "plan", "llir", "asm", "obj"}
     run()
     assert written(tmp_cache) == before, "an entry that is whole was compiled again"
 
@@ -130,7 +130,7 @@ def test_damaged_files_are_compiled_again(tmp_cache, seed, kind):
     """Each file of an entry in turn: no exception, the right result, and an entry that is whole."""
     rng = random.Random(seed)
     run()
-    for ext in ("grp", "json", "source", "ttir", "llir", "asm", "obj"):
+    for ext in ("grp", "json", "source", "ttir", "plan", "llir", "asm", "obj"):
         path = entry(tmp_cache)[ext]
         damage(rng, path, kind)
         with warnings.catch_warnings():

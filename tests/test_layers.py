@@ -20,7 +20,7 @@ LAYERS = (
     ("run", ("backends.cpu.run",)),
     ("LLVM behind a guard, which runs", ("backends.cpu.llvm.guard", "backends.cpu.llvm.compile")),
     ("Triton's plugin", ("backends.cpu.plugin",)),
-    ("Triton's interface", ("backends.cpu.cache", "backends.cpu.compiler", "backends.cpu.driver", "backends.cpu")),
+    ("Triton's interface", ("backends.cpu.cache", "backends.cpu.compiler", "backends.cpu.driver", "backends.cpu.lowered", "backends.cpu")),
     ("dispatch", ("backends.dispatch", "backends")),
     ("backends", ("backends.cpu.backend", "backends.cuda", "backends.inductor", "backends.nvrtc", "backends.torch_eager", "backends.triton_gpu")),
     ("ops", ("ops",)),

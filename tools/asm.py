@@ -16,7 +16,7 @@ EXAMPLES = (
     "triport asm softmax --target spacemit-x60",
     "triport asm kernels.py:add_kernel --target sm_90 --arg 'x_ptr=fp32[16]' --arg n=i32:16 --const BLOCK=1024",
     'triport asm matmul --target native --require "vector>=0.9, spills=0"',
-    "triport asm softmax --stage ttir",
+    "triport asm softmax --stage plan",
     "triport asm kernel.cubin --html kernel.html",
     "triport asm --list-targets",
 )
@@ -38,7 +38,7 @@ def add(parser):
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="a launch option: num_warps=8")
     parser.add_argument("--config", type=int, default=0, metavar="N", help="which configuration of an autotuned kernel (default: 0)")
     parser.add_argument("--kernel", metavar="TEXT", help="only kernels whose name contains TEXT, where there are several")
-    parser.add_argument("--stage", metavar="NAME", help="print a stage and nothing else: source, ttir, ttgir, llir, ptx, sass, amdgcn, asm, obj")
+    parser.add_argument("--stage", metavar="NAME", help="print a stage and nothing else: source, ttir, plan, ttgir, llir, ptx, sass, amdgcn, asm, obj")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the stage there")
     parser.add_argument("--all", action="store_true", help="show the code outside hot loops too")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

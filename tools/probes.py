@@ -8,6 +8,7 @@ operation a probe below; a test holds the two together.
 from __future__ import annotations
 
 from ..backends.base import CompileError
+from ..backends.cpu.emit.element import libdevice
 from ..backends.cpu.emit import module as codegen, rules as lower
 from ..backends.cpu.llvm import compile as machine, targets
 from ..backends.cpu.ttir import reader as ttir_reader
@@ -149,7 +150,7 @@ def probes() -> dict[str, dict[str, str]]:
     p["math.fpowi"] = {t: _kernel(f"%r = math.fpowi %v0, %v1 : {T(t)}, {T('i32')}", [t, "i32"], t) for t in FLOATS}
     p["tt.clampf"] = {f"{t} {nan}": _kernel(f"%r = tt.clampf %v0, %v1, %v2, propagateNan = {nan} : {T(t)}", [t] * 3, t)
                       for t in FLOATS for nan in ("none", "all")}
-    p["tt.extern_elementwise"] = {f"{len(lower.libdevice.FUNCTIONS)} functions": _kernel(
+    p["tt.extern_elementwise"] = {f"{len(libdevice.FUNCTIONS)} functions": _kernel(
         f'%r = tt.extern_elementwise %v0 {{libname = "", libpath = "", pure = true, symbol = "__nv_tanhf"}} : ({T("f32")}) -> {T("f32")}',
         ["f32"], "f32")}
     texts = {"tanh.approx.f32 $0, $1;": 1, "shf.l.wrap.b32 $0, $1, $1, 7;": 1}

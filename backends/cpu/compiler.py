@@ -1,4 +1,4 @@
-"""Triton's compiler interface for target "cpu": Python -> ttir -> llir -> asm -> obj.
+"""Triton's compiler interface for target "cpu": Python -> ttir -> plan -> llir -> asm -> obj.
 
 To a launch, options that only a GPU has (num_warps, num_stages, ...) are accepted and change nothing, not even the
 cache key.
@@ -143,16 +143,21 @@ class CPUBackend(BaseBackend):
     def add_stages(self, stages, options, language=None):
         from . import cache
         stages["ttir"] = lambda src, metadata: make_ttir(src, metadata)
-        kept = {}  # a stage gets the one before it, but another machine's object is made from the IR
+        kept = {}  # a stage gets the one before it, but the plan's text is for people, and another machine's object is made from the IR
+
+        def plan(src, metadata):
+            kept["lowered"] = lower(src, metadata, options)
+            return kept["lowered"].described
 
         def llir(src, metadata):
-            kept["llir"] = make_llir(src, metadata, options)
+            kept["llir"] = optimise(kept.pop("lowered"), options)
             return kept["llir"]
 
         def asm(src, metadata):
             kept.setdefault("llir", src)
             return make_asm(kept["llir"], options)
 
+        stages["plan"] = plan
         stages["llir"] = llir
         stages["asm"] = asm
         stages["obj"] = lambda src, metadata: cache.keep(metadata, "obj", make_obj(src, kept.get("llir"), options))
@@ -251,17 +256,16 @@ def _run(pm, mod, name):
         pm.run(mod)
 
 
-def make_llir(src, metadata, options) -> str:
-    """TTIR -> optimised LLVM IR."""
-    from .emit import module as codegen
+def lower(src, metadata, options):
+    """TTIR -> its plan and LLVM IR as it is written (`emit.module.Lowered`); what a launch has to know goes into `metadata`."""
+    from .emit.module import lower_module
+    from .llvm import targets
     from .run import metadata as facts
-    from .llvm import compile as machine, targets
-    from .ttir import reader as ttir_reader
+    from .ttir import reader
 
-    module = ttir_reader.parse(str(src))
+    module = reader.parse(str(src))
     target = targets.get(options.arch)
-    lowered = codegen.lower_module(module, target, fp_fusion=options.enable_fp_fusion,
-                                   assume=options.assume_disjoint)
+    lowered = lower_module(module, target, fp_fusion=options.enable_fp_fusion, assume=options.assume_disjoint)
     metadata["name"] = module.kernel.name
     metadata["shared"] = max(lowered.scratch_bytes, 64)  # kernels divide by it to count what fits
     metadata["scratch_bytes"] = lowered.scratch_bytes
@@ -272,7 +276,18 @@ def make_llir(src, metadata, options) -> str:
     metadata["work"] = lowered.work
     metadata["target_row"] = repr(target)
     metadata["facts"] = facts.digest(metadata)
-    return machine.optimise(lowered.text, target)
+    return lowered
+
+
+def optimise(lowered, options) -> str:
+    """LLVM IR as LLVM's passes leave it."""
+    from .llvm import compile as llvm, targets
+    return llvm.optimise(lowered.text, targets.get(options.arch))
+
+
+def make_llir(src, metadata, options) -> str:
+    """TTIR -> optimised LLVM IR."""
+    return optimise(lower(src, metadata, options), options)
 
 
 def make_asm(llir: str, options) -> str:

@@ -88,7 +88,7 @@ def test_fp64_in_an_fp32_kernel(capfd, kernels):
     assert code == 1 and "fp64 instructions" in out and "kernels_of_a_user.py:1" in out
 
 
-@pytest.mark.parametrize("target,stages", [("spacemit-x60", ("source", "ttir", "llir", "asm")), ("sm_90", ("source", "ttir", "ttgir", "llir", "ptx", "sass")),
+@pytest.mark.parametrize("target,stages", [("spacemit-x60", ("source", "ttir", "plan", "llir", "asm")), ("sm_90", ("source", "ttir", "ttgir", "llir", "ptx", "sass")),
                                            ("gfx942", ("source", "ttir", "ttgir", "llir", "amdgcn"))])
 def test_stages(capfd, kernels, target, stages, tmp_path):
     signs = {"source": "def copy_kernel", "ttir": "tt.func", "ttgir": "ttg.", "llir": "define ", "asm": "vle32.v", "ptx": ".visible .entry", "sass": "LDG.E.128",

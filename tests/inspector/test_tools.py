@@ -41,7 +41,7 @@ def test_tritonparse_reads_our_stages():
     tritonparse.register()
     tritonparse.register()  # once more changes nothing
     adapter = backend.get_backend_registry().resolve_from_trace({"backend_name": "cpu"})
-    assert [s.name for s in adapter.list_ir_stages()] == ["ttir", "llir", "asm", "obj", "json"]
+    assert [s.name for s in adapter.list_ir_stages()] == ["ttir", "plan", "llir", "asm", "obj", "json"]
     op = registry.get("softmax")
     path = Path(inspect.getsourcefile(inspect.unwrap(op.call)))
     line = next(n for n, text in enumerate(path.read_text().split("\n"), 1) if text.startswith("    e = tl.exp(wide"))

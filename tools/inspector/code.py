@@ -16,7 +16,7 @@ from .launches import Launch
 from .targets import Goal
 
 #: stages as `--stage` takes them, in the order of compilation
-STAGES = ("source", "ttir", "ttgir", "llir", "ptx", "sass", "amdgcn", "asm", "obj")
+STAGES = ("source", "ttir", "plan", "ttgir", "llir", "ptx", "sass", "amdgcn", "asm", "obj")
 _BINARY = {"obj": "obj", "cubin": "obj", "hsaco": "obj"}
 
 

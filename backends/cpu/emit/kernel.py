@@ -222,8 +222,6 @@ class Kernel:
         """Read anew by each program: what follows from them is then computed in it, and does not fill registers from the top."""
         b = self.b
         for n, arg in enumerate(self.func.args):
-            if arg.type.is_tensor:
-                raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
             slot = b.gep("i8", Val("ptr", "%args"), i64(8 * n))
             v = b.load(memory_type(arg.type.elem), slot, 8)
             self.env[arg] = b.cast("trunc", v, "i1") if arg.type.elem == "i1" else v

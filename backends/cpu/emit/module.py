@@ -12,7 +12,7 @@ from ..plan import planner
 from ..plan.lazy import Lazy
 from ..plan.records import Plan
 from ..ttir import types, unrolled
-from ..ttir.types import Module, Op
+from ..ttir.types import Func, Module, Op
 from .kernel import Kernel
 
 
@@ -32,7 +32,16 @@ class Lowered:
     most: list[tuple[str, int, int]] = field(default_factory=list)
     #: vector operations of a program, roughly; 0 where a loop's length is not known
     work: int = 0
+    #: what was decided, and the kernel that it is about
     plan: Plan | None = None
+    func: Func | None = None
+    target: str = ""
+
+    @property
+    def described(self) -> str:
+        """The plan as text for people."""
+        from ..plan.show import show
+        return show(self.plan, self.func, self.target)
 
 
 class _Lowering:
@@ -51,6 +60,9 @@ class _Lowering:
         return CompileError(f"triton-cpu cannot compile kernel {self.func.name}{where} (target {self.target.name}): {what}{message}")
 
     def run(self) -> Lowered:
+        for arg in self.func.args:
+            if arg.type.is_tensor:
+                raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
         plan = planner.plan(self.func, self.target, self.lazy, self._noting, self.error, self.assume)
         kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion)
         self.kernel = kernel
@@ -58,7 +70,8 @@ class _Lowering:
         work = 0 if plan.work is None else max(1, plan.work // self.target.lanes(32))
         most = [(*key, n) for key, n in sorted(plan.most.items()) if n < self._largest(*key)]
         pairs = [(i, j, same) for (i, j), same in sorted(plan.disjoint.items())]
-        return Lowered(text, plan.scratch, pairs, kernel.asserts, [a.type.elem for a in self.func.args], most, work, plan)
+        return Lowered(text, plan.scratch, pairs, kernel.asserts, [a.type.elem for a in self.func.args], most, work, plan, self.func,
+                       self.target.name)
 
     def _noting(self, op: Op):
         self.at = op
