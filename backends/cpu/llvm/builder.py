@@ -204,7 +204,7 @@ class Memory(Arithmetic):
         return self.value(vec(a.elem, len(mask)), f"shufflevector {a.ty} {a.s}, {other}, <{len(mask)} x i32> <{m}>")
 
 
-class Words(Memory):
+class Scalars(Memory):
     """What code that is written by hand uses besides: fields of structures, atomic memory, whole numbers."""
 
     def field(self, struct: Struct, at: Val, name: str, *inside: Val) -> Val:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from .builder import Words
+from .builder import Scalars
 from .module import Block, Function, Module
 from .values import Val, const
 
 
-class Flow(Words):
+class Flow(Scalars):
     """Branches and loops. What a `with` statement holds is the body."""
 
     def br(self, block: Block, tail: str = ""):
@@ -33,8 +33,8 @@ class Flow(Words):
     @contextlib.contextmanager
     def loop(self, lo: Val, hi: Val, step: int = 1, hint: str = "loop", *, flags: str = "nsw", name: str = "", latch: Block | None = None,
              tail: Callable[[], str] = str):
-        """`for i in range(lo, hi, step)`, signed: gives i. hint: what the loop's first block is called; name: i is called NAME.id; latch: a block that ends a turn, which the body branches to; tail:
-        what stands behind the branch back, asked for when the body is written."""
+        """`for i in range(lo, hi, step)`, signed: gives i. hint: what the loop's first block is called; name: i is called NAME.id; latch: a
+        block that ends a turn, which the body branches to; tail: what stands behind the branch back, asked for when the body is written."""
         pre, head, body, done = self.block, *(self.fn.new_block(h) for h in (hint, "body", "done"))
         self.br(head)
         self.enter(head)
