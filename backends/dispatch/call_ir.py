@@ -13,8 +13,8 @@ from ..cpu.llvm.targets import Target
 PYTHON = {"PyTuple_GetItem": ("ptr", "ptr", "i64"), "PyLong_AsVoidPtr": ("ptr", "ptr"), "PyObject_Type": ("ptr", "ptr"),
           "PyFloat_AsDouble": ("double", "ptr"), "PyList_Size": ("i64", "ptr"), "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
           "PyLong_FromLongLong": ("ptr", "i64"), "PyObject_Vectorcall": ("ptr", "ptr", "ptr", "i64", "ptr"),
-          "PyObject_VectorcallMethod": ("ptr", "ptr", "ptr", "i64", "ptr"), "PyObject_CallNoArgs": ("ptr", "ptr"), "PyObject_GetAttr": ("ptr", "ptr", "ptr"),
-          "PyEval_SaveThread": ("ptr",), "PyEval_RestoreThread": ("void", "ptr"), "Py_IncRef": ("void", "ptr"), "Py_DecRef": ("void", "ptr")}
+          "PyObject_VectorcallMethod": ("ptr", "ptr", "ptr", "i64", "ptr"), "PyObject_CallNoArgs": ("ptr", "ptr"),
+          "PyObject_GetAttr": ("ptr", "ptr", "ptr"), "PyEval_SaveThread": ("ptr",), "PyEval_RestoreThread": ("void", "ptr"), "Py_IncRef": ("void", "ptr"), "Py_DecRef": ("void", "ptr")}
 
 
 class _Plan:
@@ -175,8 +175,8 @@ def _allocate(b: Builder, plan: Val, row: Val, a: Val, made: Val, address: Val):
 
 
 def _launch(b: Builder, row: Val, addresses: Val, packed: Val) -> tuple[Val, Val]:
-    """(status, where the next row is). A row is: whether to give up the GIL; entry point; number of words; for each whether it is a pointer, and its value
-    or the pointer's number."""
+    """(status, where the next row is). A row is: whether to give up the GIL; entry point; number of words; for each whether it is a pointer, and its
+    value or the pointer's number."""
     shared, entry, count = word(b, row, 0), thing(b, row, 1), word(b, row, 2)
     slots = at(b, row, 3)
     with b.loop(i64(0), count) as s:
@@ -273,8 +273,8 @@ def _site(m: Module, known: int):
 
 
 def _holds(b: Builder, fact: Val, nothing: Val):
-    """Return None unless a fact holds, as must be for any call: nobody watches. It is: object; attribute's name, or null for what the object returns; the
-    value, or null for a list that is to be empty."""
+    """Return None unless a fact holds, as must be for any call: nobody watches. It is: object; attribute's name, or null for what the object
+    returns; the value, or null for a list that is to be empty."""
     of, attribute, expected = (thing(b, fact, k) for k in range(3))
     with b.either(missing(b, expected)) as (listed, valued):
         with listed, b.when(b.icmp("ne", python(b, "PyList_Size", of), 0)):

@@ -1,8 +1,8 @@
 """One launch: how its programs are shared out among threads, in LLVM IR.
 
-Each thread owns a contiguous part of the programs and takes it in chunks from a counter of its own; who is done takes chunks from the others' parts. So
-neighbouring programs, and the same programs of the next launch, meet the same cache. Scratch blocks are kept from launch to launch and grow when a
-kernel needs more.
+Each thread owns a contiguous part of the programs and takes it in chunks from a counter of its own; who is done takes chunks from the others'
+parts. So neighbouring programs, and the same programs of the next launch, meet the same cache. Scratch blocks are kept from launch to launch and
+grow when a kernel needs more.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ NO_MEMORY = 1
 
 #: taken: by a thread that works, 0 or 1
 SLOT = Struct("slot", scratch="ptr", bytes="i64", taken="i32", padding="i32")
-#: count: of programs. next: of each thread, the program that is taken next, a cache line each. begun: when the calling thread began; ended: when the last
-#: program ended so far (nanoseconds)
+#: count: of programs. next: of each thread, the program that is taken next, a cache line each. begun: when the calling thread began; ended: when
+#: the last program ended so far (nanoseconds)
 JOB = Struct("job", function="ptr", args="ptr", count="i64", scratch="i64", gx="i32", gy="i32", gz="i32", threads="i32", status="i64",
              next=f"[{MAX_THREADS} x [8 x i64]]", begun="i64", ended="i64")
 _SLOTS = Val("ptr", "@slots")
@@ -134,7 +134,8 @@ def _prepare(m: Module):
     x, y, z = (b.cast("zext", g, "i64") for g in (gx, gy, gz))
     count = b.mul(b.mul(x, y), z)
     use = b.smax(b.smin(threads, b.cast("trunc", b.smin(count, MAX_THREADS), "i32")), 1)
-    for field, v in dict(function=function, args=args, count=count, scratch=scratch, gx=gx, gy=gy, gz=gz, threads=use, status=i64(0), ended=i64(0)).items():
+    filled = dict(function=function, args=args, count=count, scratch=scratch, gx=gx, gy=gy, gz=gz, threads=use, status=i64(0), ended=i64(0))
+    for field, v in filled.items():
         b.put(JOB, job, field, v)
     with b.loop(i32(0), use) as t:
         b.store(b.call("part", "i64", [count, use, t]), b.field(JOB, job, "next", t, i32(0)))

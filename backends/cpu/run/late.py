@@ -15,8 +15,8 @@ from .job import JOB
 #: nanoseconds that nobody works on a launch from which on a thread came late, and that launches begin alone at most. Another late one is the
 #: same trouble where it comes before RECENT times as long is over, or before so many meetings that went well
 LATE, LONGEST, RECENT = 200_000, 1_000_000_000, 4
-#: until when launches begin on the calling thread alone, for how long that was decided, what the meeting lost that decided it, and how many have gone well
-#: since (RECENT and more are one). Any thread writes them, each by itself: a mixture decides no worse than either.
+#: until when launches begin on the calling thread alone, for how long that was decided, what the meeting lost that decided it, and how many have
+#: gone well since (RECENT and more are one). Any thread writes them, each by itself: a mixture decides no worse than either.
 UNTIL, _HOLD, _LOST, _MET = (Val("ptr", f"@alone.{name}") for name in ("until", "hold", "lost", "met"))
 
 
@@ -32,8 +32,8 @@ def add(m: Module, target: Target, late: int):
 
 
 def _now(m: Module, target: Target):
-    """Nanoseconds. By the CPU's counter to within a factor of two: the C library's clock takes three times as long, which the shortest shared launches
-    feel."""
+    """Nanoseconds. By the CPU's counter to within a factor of two: the C library's clock takes three times as long, which the shortest shared
+    launches feel."""
     if not target.counter:
         add_clock(m)
         return
@@ -52,8 +52,8 @@ def add_clock(m: Module):
 
 
 def _met(m: Module, late: int):
-    """A launch whose sharing began at `start` is over. Where nobody worked on it for longer than the others can have saved, a thread came late, for the
-    cores are taken: launches begin alone for as long as was lost, and twice as long as the last time where that is not long ago."""
+    """A launch whose sharing began at `start` is over. Where nobody worked on it for longer than the others can have saved, a thread came late, for
+    the cores are taken: launches begin alone for as long as was lost, and twice as long as the last time where that is not long ago."""
     b = define(m, "met", "void", "internal", job="ptr", start="i64")
     job, start = b.fn.args
     end = b.call("now", "i64", [])

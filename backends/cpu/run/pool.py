@@ -22,8 +22,9 @@ __all__ = ["MAX_THREADS", "NO_MEMORY", "module", "pool_ir"]
 
 SPIN = 2000  # turns of the waiting loop before a worker of our own sleeps: some 50 microseconds
 _WAIT, _WAKE, _ALL = 128, 129, (1 << 31) - 1  # futex operations, private to the process; how many to wake
-#: generation << 32 | workers wanted; workers still running the job; is a launch using them?; how many there are
-_WORD, _SLEEPERS, _PENDING, _LOCK, _WORKERS, _JOB = (Val("ptr", f"@pool.{name}") for name in ("word", "sleepers", "pending", "lock", "workers", "job"))
+#: generation << 32 | workers wanted; workers that sleep; workers still running the job; is a launch using them?; how many there are; what they run
+_WORD, _SLEEPERS, _PENDING, _LOCK, _WORKERS, _JOB = (
+    Val("ptr", f"@pool.{name}") for name in ("word", "sleepers", "pending", "lock", "workers", "job"))
 #: what OpenMP's threads are told
 _REGION = Struct("region", job="ptr", thread_num="ptr")
 
@@ -193,9 +194,9 @@ def _region(m: Module):
 
 
 def _launch_omp(m: Module, linkage: str):
-    """Run one launch on `threads` of OpenMP's team: `parallel` is GOMP_parallel, `number` is omp_get_thread_num. libgomp ends the threads that a smaller
-    team than the last one leaves over, so every launch takes the same team. The work does not depend on how many threads OpenMP grants: parts without
-    a thread are taken by the others."""
+    """Run one launch on `threads` of OpenMP's team: `parallel` is GOMP_parallel, `number` is omp_get_thread_num. libgomp ends the threads that a
+    smaller team than the last one leaves over, so every launch takes the same team. The work does not depend on how many threads OpenMP grants:
+    parts without a thread are taken by the others."""
     b = define(m, "tp_launch_omp", "i64", linkage, **_LAUNCH, team="i32", parallel="ptr", number="ptr")
     *_, team, parallel, number = b.fn.args
     job, use = jobs.prepare(b)
@@ -210,8 +211,8 @@ def _launch_omp(m: Module, linkage: str):
 
 
 def _call(m: Module, linkage: str):
-    """Run one launch whose header and arguments are packed in one block of 8-byte slots: function, grid x, y, z, scratch bytes, threads for it | threads
-    there are << 32, GOMP_parallel (0: our own threads), omp_get_thread_num, the kernel's arguments."""
+    """Run one launch whose header and arguments are packed in one block of 8-byte slots: function, grid x, y, z, scratch bytes, threads for it |
+    threads there are << 32, GOMP_parallel (0: our own threads), omp_get_thread_num, the kernel's arguments."""
     b = define(m, "tp_call", "i64", linkage, p="ptr")
     slots = [b.gep("i64", b.fn.args[0], i64(k)) for k in range(9)]
     header = [b.load(ty, at) for ty, at in zip(("ptr", "i32", "i32", "i32", "i64", "i32", "ptr", "ptr"), slots)]

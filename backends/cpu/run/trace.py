@@ -31,8 +31,8 @@ CAPACITY = 1 << 20
 
 
 def trace_ir(target: Target) -> str:
-    """The trampoline's LLVM IR for a row. The three words before a launch's header (pool.py) are the kernel, the trace's memory and the launch's number;
-    the one before them is the pool's entry point. The trampoline finds them by its arguments' address, which follows the header's eight words."""
+    """The trampoline's LLVM IR for a row. The three words before a launch's header (pool.py) are the kernel, the trace's memory and the launch's
+    number; the one before them is the pool's entry point. The trampoline finds them by its arguments' address, which follows the header's eight words."""
     m = ir.Module("trace", target.triple, attributes="")
     b = ir.define(m, "tp_call_traced", "i64", words="ptr")
     words, = b.fn.args
