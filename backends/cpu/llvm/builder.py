@@ -181,11 +181,11 @@ class Memory(Arithmetic):
         return self.value(ty, f"getelementptr {elem}, {base.ty} {base.s}, {off.ty} {off.s}")
 
     def load(self, ty: str, ptr: Val, align: int = 0, meta: str = "") -> Val:
-        """align: 0 for the type's own."""
-        return self.value(ty, f"load {ty}, ptr {ptr.s}{f', align {align}' if align else ''}{meta}")
+        """align: 0 for the type's own size (LLVM reads text by a data layout in which an i64 lies anywhere that an i32 does)."""
+        return self.value(ty, f"load {ty}, ptr {ptr.s}, align {align or max(1, bits_of(ty) // 8)}{meta}")
 
     def store(self, v: Val, ptr: Val, align: int = 0, meta: str = ""):
-        self.emit(f"store {v.ty} {v.s}, ptr {ptr.s}{f', align {align}' if align else ''}{meta}")
+        self.emit(f"store {v.ty} {v.s}, ptr {ptr.s}, align {align or max(1, bits_of(v.ty) // 8)}{meta}")
 
     def extract(self, v: Val, k: int | Val) -> Val:
         if v.ty[0] != "<":
