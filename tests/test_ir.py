@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 from triport.backends.base import CompileError
-from triport.backends.cpu.llvm import compile as machine, ir, targets
+from triport.backends.cpu.llvm import compile as machine, generator, ir, targets
 from triport.backends.cpu.llvm.ir import i64
 from triport.backends.cpu.run import launch as runtime
 
@@ -17,7 +17,7 @@ def run(write, *args, promote=True):
     write(b, *b.fn.args)
     text = m.render()
     machine.verify(text, row)
-    address = runtime.load_object(machine.emit_object(machine.in_registers(text) if promote else text, row), ["f"])["f"]
+    address = runtime.load_object(generator.emit_object(generator.in_registers(text) if promote else text, row), ["f"])["f"]
     return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(args))(address)(*args)
 
 
@@ -94,7 +94,7 @@ def test_variables_become_registers():
     with b.loop(i64(0), b.fn.args[0]) as i:
         x.set(b.add(x.get(), i))
     b.ret(x.get())
-    assert "alloca" in m.render() and "alloca" not in machine.in_registers(m.render())
+    assert "alloca" in m.render() and "alloca" not in generator.in_registers(m.render())
 
 
 def test_a_structure_and_a_string():

@@ -172,7 +172,7 @@ def _sort(m: Module):
 
 
 def _board(m: Module, row: targets.Target):
-    """board(): print what this machine is, for `runner.Board`."""
+    """board(): print what this machine is, for `board.Board`."""
     b = Words(m, "board")
     fits = b.truth(b.equal(b.run("tp_machine"), 0))
     b.print(f"target {row.name}\nvlen %ld\ncpus %ld\nhwcap %lx\nfits %ld\n", b.run("tp_vlen"), b.run("tp_cpus"), b.run("getauxval", 16), fits)
