@@ -46,6 +46,7 @@ def register():
             self.register_backend_parser("asm_loc", source_lines)
             self._stages = [
                 IRStageDescriptor("ttir", ".ttir", "TTIR", 10, True, True, "generic_loc", "mlir"),
+                IRStageDescriptor("plan", ".plan", "Plan", 20, True, False, "none", "plaintext"),
                 IRStageDescriptor("llir", ".llir", "LLIR", 30, True, True, "llvm_dbg", "llvm"),
                 IRStageDescriptor("asm", ".asm", "Assembly", 40, True, True, "asm_loc", "asm"),
                 IRStageDescriptor("obj", ".obj", "Object", 50, False, False, "none", "plaintext"),

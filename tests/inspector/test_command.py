@@ -91,7 +91,7 @@ def test_fp64_in_an_fp32_kernel(capfd, kernels):
 @pytest.mark.parametrize("target,stages", [("spacemit-x60", ("source", "ttir", "plan", "llir", "asm")), ("sm_90", ("source", "ttir", "ttgir", "llir", "ptx", "sass")),
                                            ("gfx942", ("source", "ttir", "ttgir", "llir", "amdgcn"))])
 def test_stages(capfd, kernels, target, stages, tmp_path):
-    signs = {"source": "def copy_kernel", "ttir": "tt.func", "ttgir": "ttg.", "llir": "define ", "asm": "vle32.v", "ptx": ".visible .entry", "sass": "LDG.E.128",
+    signs = {"source": "def copy_kernel", "ttir": "tt.func", "plan": "plan of copy_kernel for ", "ttgir": "ttg.", "llir": "define ", "asm": "vle32.v", "ptx": ".visible .entry", "sass": "LDG.E.128",
              "amdgcn": "s_endpgm"}
     for stage in stages:
         code, out, _ = asm(capfd, f"{kernels}:copy_kernel", "--target", target, *ARGS, "--stage", stage)

@@ -7,9 +7,9 @@ from ..llvm.elements import memory_type
 from ..llvm.ir import Builder, Val, const, i64
 from ..llvm.targets import Target
 from ..plan.lazy import Lazy, halves, renamed
-from ..plan.records import Buffer, Constant, Keep, NestPlan, Part, Piece, Plan, Trips
+from ..plan.records import Buffer, Keep, NestPlan, Plan, Trips
 from ..ttir.types import Func, Op, Value
-from . import access, rules
+from . import access, bounds, places, rules
 from .element import arith, narrow
 from .lines import Lines
 from .nest import Nest
@@ -89,7 +89,7 @@ class Kernel:
     def write_keeps(self, nest: Nest, keeps: tuple[Keep, ...], reduces: bool = False):
         """Store what a nest keeps at its current indices, where somebody reads it. reduces: the nest stores nothing else in its innermost loop."""
         wanted = [keep for keep in keeps if all(nest.facts.values()) or keep.unread is None
-                  or not all(nest.is_false(mask, nest.plan.identity) for mask in keep.unread)]
+                  or not all(bounds.is_false(nest, mask, nest.plan.identity) for mask in keep.unread)]
         self.stores_here = bool(wanted) or not reduces
         for keep in wanted:
             access.store_buffer(nest, keep.buffer, nest.plan.identity, nest.at(keep.value, nest.plan.identity))
@@ -172,32 +172,6 @@ class Kernel:
             rows = ", ".join(f"{ty} splat (float {const('float', v).s})" for v in self._coefficients)
             self.module.globals.append(f"@{self.name}.pool = hidden global [{len(self._coefficients)} x {ty}] [{rows}], align 64")
 
-    def _constant(self, place: Constant) -> Val:
-        mem = memory_type(place.elem)
-        texts = [arith.constant_value(v, place.elem) for v in place.values]
-        texts = [const("i8", bool(t.const)) if place.elem == "i1" else t for t in texts]
-        name = f"@{self.name}.table{len(self.module.globals)}"
-        body = ", ".join(f"{mem} {t.s}" for t in texts)
-        self.module.globals.append(f"{name} = internal constant [{len(texts)} x {mem}] [{body}], align 64")
-        return Val("ptr", name)
-
-    def _places(self):
-        """The addresses of all buffers, where the kernel begins."""
-        for place in self.plan.places:
-            match place:
-                case Piece(offset):
-                    p = self._place("buf", f"getelementptr i8, ptr %scratch, i64 {offset}")
-                case Part(of, offset):
-                    p = self._place("view", f"getelementptr i8, ptr {self.pointers[of].s}, i64 {offset}")
-                case Constant():
-                    p = self._constant(place)
-            self.pointers.append(p)
-
-    def _place(self, hint: str, text: str) -> Val:
-        name = f"%{hint}{len(self.pointers)}"
-        self.b.section.append(f"  {name} = {text}")
-        return Val("ptr", name)
-
     # -- the whole function
     def write(self) -> str:
         """LLVM IR of the kernel. The loop over programs is inside the compiled function."""
@@ -206,7 +180,7 @@ class Kernel:
         zeros = max(64, self.target.vector_bits // 8 * 2) * 2
         self.module.globals.append(f"@{self.name}.zeros = internal constant [{zeros} x i8] zeroinitializer, align 64")
         self.zeros = Val("ptr", f"@{self.name}.zeros")
-        self._places()
+        self.pointers = places.addresses(self)
         self.grid = {a: Val("i32", f"%g{a}") for a in "xyz"}
         latch = ir.Block("next_program")
         with b.loop(Val("i64", "%begin"), Val("i64", "%end"), flags="nuw nsw", name="program", latch=latch) as p:

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from ..llvm.elements import memory_type
 from ..llvm.ir import Val, const, i64
-from ..plan.facts import poly, poly_const, poly_key, poly_mul
-from ..plan.lazy import renamed
 from ..plan.records import Induction, NestPlan
 from ..plan.space import Known, Space
 from ..ttir.types import Value
-from . import access
+from . import access, bounds
 
 
 class Nest:
@@ -104,16 +102,6 @@ class Nest:
             return self.hoisted(lvl, key, lambda: self._below(limit))
         return self.hoisted(lvl, key, lambda: self._compute(v, dims))
 
-    def is_false(self, mask: Value, dims) -> bool:
-        """Is a mask known to be false everywhere in the range that is walked now?"""
-        fact = self.facts.get((mask, dims))
-        if fact is not None:
-            return not fact
-        if mask.op is not None and mask.op.name == "arith.andi":
-            return any(self.is_false(o, dims) for o in mask.op.operands)
-        mapped = renamed(mask.op, dims) if mask.op is not None else None
-        return mapped is not None and self.is_false(mask.op.operands[0], mapped)
-
     def _below(self, limit: Val) -> Val:
         """Is the index along the vector dimension below `limit`? Lane numbers are constants: nothing needs a register round the loop. With
         registers enough, an index vector that stays in one is faster (softmax over columns, AVX-512: 1.13 times)."""
@@ -163,7 +151,7 @@ class Nest:
     def run_rows(self, row):
         """Emit one loop over dimension 0 round `row()`, which calls `inner` for every pass over dimension 1."""
         self.begin((0, 1))
-        for n, (lo, hi, step, facts, _) in enumerate(self._ranges(0, 1)):
+        for n, (lo, hi, step, facts, _) in enumerate(bounds.ranges(self, 0, 1)):
             saved = self.facts
             self.facts = {**saved, **facts}
             self._whole = n == 0
@@ -193,7 +181,7 @@ class Nest:
         if innermost and before_inner:
             before_inner(unroll if d == self.vdim else self._chunks)
         whole = self._whole
-        for n, (lo, hi, step, facts, chunks) in enumerate(self._ranges(d, unroll)):
+        for n, (lo, hi, step, facts, chunks) in enumerate(bounds.ranges(self, d, unroll)):
             if d == self.vdim:
                 self._chunks = chunks
             saved = self.facts
@@ -232,66 +220,3 @@ class Nest:
         inner()
         self.sections.pop()
         self.memos.pop()
-
-    # -- bounds
-    def _ranges(self, d: int, unroll: int):
-        """The pieces of dimension `d`: (lo, hi, step, facts, chunks)."""
-        n = self.shape[d]
-        step = self.lanes if d == self.vdim else self.plan.steps.get(d, 1)
-        unroll = unroll if d == self.vdim else 1
-        thresholds, decided = self._thresholds(d)
-        end = i64(n)
-        if not thresholds:
-            whole = n - n % (step * unroll)
-            yield i64(0), i64(whole), step * unroll, {}, unroll
-            if whole < n:
-                yield i64(whole), end, step, {}, 1
-            return
-        lo, hi = thresholds[0]
-        for low, high in thresholds[1:]:
-            if (low.s, high.s) != (lo.s, hi.s):
-                lo = self.b.intrinsic("smin", lo, low)
-                hi = self.b.intrinsic("smax", hi, high)
-        full, partial = lo, hi
-        if step * unroll > 1:
-            full = self.b.and_(lo, i64(-(step * unroll)))
-        if step > 1:
-            partial = self.b.and_(self.b.add(hi, i64(step - 1)), i64(-step))
-        yield i64(0), full, step * unroll, dict.fromkeys(decided, True), unroll
-        if step * unroll > 1 or lo.s != hi.s:
-            yield full, partial, step, {}, 1
-        yield partial, end, step, dict.fromkeys(decided, False), 1
-
-    def _thresholds(self, d: int) -> tuple[list[tuple[Val, Val]], list]:
-        """(for each comparison that dimension `d` decides: up to which index it is certainly true, from which on certainly false; the comparisons)."""
-        n, depth = self.shape[d], self.depth_of[d]
-        thresholds, decided = [], []
-        if d == self.vdim:
-            self.limits = {}
-        for v, dims, coef, base, checks in self.plan.atoms:
-            if poly_const(coef.get(d, {})) != 1 or (v, dims) in self.facts:
-                continue
-            others = [o for o in coef if o != d]
-            if any(self.depth_of.get(o, 0) >= depth for o in others):
-                continue  # decided by a loop further in
-            if self.vdim in others and self.lanes > 1:
-                continue  # each lane has a limit of its own
-            key = ("limit", poly_key(base), tuple(sorted((o, poly_key(coef[o])) for o in others)))
-            t = self.hoisted(len(self.sections) - 1, key, lambda: self.limit(base, coef, others, n))
-            sure = access.holds(self, checks)
-            if d == self.vdim and sure.const:
-                self.limits[(v, dims)] = t
-            # What may have wrapped is known of no index: all of the range is computed.
-            thresholds.append((self.b.select(sure, t, i64(0)), self.b.select(sure, t, i64(n))))
-            decided.append((v, dims))
-        return thresholds, decided
-
-    def limit(self, base, coef, others, n) -> Val:
-        """How many indices of a dimension satisfy an atom: clamp(-(base + other terms), 0, n)."""
-        b = self.b
-        t = access.poly_value(self, poly_mul(base, poly(-1)))
-        for o in others:
-            t = b.sub(t, b.mul(self.index_of(o), access.poly_value(self, coef[o])))
-        if t.const is not None:
-            return i64(min(max(t.const, 0), n))
-        return b.intrinsic("smin", b.intrinsic("smax", t, i64(0)), i64(n))

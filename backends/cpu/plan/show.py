@@ -94,145 +94,164 @@ class _Page:
     # -- steps
     def steps(self, steps):
         for step in steps:
-            getattr(self, "_" + type(step).__name__.lower(), self._nothing)(step)
+            _STEPS.get(type(step), _nothing)(self, step)
 
     def within(self, steps):
         self.depth += 1
         self.steps(steps)
         self.depth -= 1
 
-    def _nothing(self, step):
-        """Scalars, and jumps: as they stand in the kernel."""
 
-    def _what(self, op: Op) -> str:
-        """A root, for people."""
-        line = f"line {op.loc.line}: " if op.loc.line else ""
-        short = op.name.rpartition(".")[2]
-        if op.name in ("tt.store", "tt.atomic_store"):
-            origin = root_pointer(op.operands[0])
-            to = origin.name if origin is not None and origin.op is None else "memory"
-            return f"{line}{short} {self.name(op.operands[1])} to {to}"
-        if op.name in ("tt.reduce", "tt.scan"):
-            by = op.regions[0].block.ops[0].name.rpartition(".")[2] if len(op.regions[0].block.ops) == 2 else "function"
-            return f"{line}{short} by {by} of {', '.join(map(self.name, op.operands))} along {op.attrs['axis']}"
-        return f"{line}{short} {', '.join(self.name(o) for o in op.operands if o.type.is_tensor)}".rstrip()
+def _nothing(page, step):
+    """Scalars, and jumps: as they stand in the kernel."""
 
-    def _root(self, step: records.Root):
-        if step.nest is None:
-            if step.op.name != "tt.split":
-                self.say(f"{self._what(step.op)}, one element")
-            return
-        self.say(f"{self._what(step.op)}: {self.nest(step.nest)}{self._unrolled(step.nest.times)}")
-        self._more(step)
 
-    def _more(self, step: records.Root):
-        self.depth += 1
-        if step.op in self.plan.notes:
-            self.say(f"not row by row with what follows: {self.plan.notes[step.op]}")
-        if step.nest is not None:
-            self.keeps(step.nest.keeps)
-        self.depth -= 1
+def _what(page, op: Op) -> str:
+    """A root, for people."""
+    line = f"line {op.loc.line}: " if op.loc.line else ""
+    short = op.name.rpartition(".")[2]
+    if op.name in ("tt.store", "tt.atomic_store"):
+        origin = root_pointer(op.operands[0])
+        to = origin.name if origin is not None and origin.op is None else "memory"
+        return f"{line}{short} {page.name(op.operands[1])} to {to}"
+    if op.name in ("tt.reduce", "tt.scan"):
+        by = op.regions[0].block.ops[0].name.rpartition(".")[2] if len(op.regions[0].block.ops) == 2 else "function"
+        return f"{line}{short} by {by} of {', '.join(map(page.name, op.operands))} along {op.attrs['axis']}"
+    return f"{line}{short} {', '.join(page.name(o) for o in op.operands if o.type.is_tensor)}".rstrip()
 
-    def _reduction(self, step: records.Reduction):
-        side = f", {step.chunks} chunks side by side" if step.chunks > 1 else ""
-        quick = ", by comparisons first, exactly where those find no number" if step.quick else ""
-        self.say(f"{self._what(step.op)}: {self.nest(step.nest)}{side}{quick}")
-        self._more(step)
 
-    def _lookup(self, step: records.Lookup):
-        self._root(step)
+def _root(page, step: records.Root):
+    if step.nest is None:
+        if step.op.name != "tt.split":
+            page.say(f"{_what(page, step.op)}, one element")
+        return
+    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{page._unrolled(step.nest.times)}")
+    _more(page, step)
 
-    def _prints(self, step: records.Prints):
-        self.say(self._what(step.op))
 
-    def _fill(self, step: records.Fill):
-        why = f", because {step.why}" if step.why else ""
-        self.say(f"put {self.name(step.value)} into memory ({self._place(step.value, step.buffer)}): {self.nest(step.nest)}{why}")
+def _more(page, step: records.Root):
+    page.depth += 1
+    if step.op in page.plan.notes:
+        page.say(f"not row by row with what follows: {page.plan.notes[step.op]}")
+    if step.nest is not None:
+        page.keeps(step.nest.keeps)
+    page.depth -= 1
 
-    def _copy(self, step: records.Copy):
-        size = bytes_of(step.to.elem)
-        for d in step.to.shape:
-            size *= d
-        self.say(f"copy {size} bytes from {step.source.base} to {step.to.base}")
 
-    def _rows(self, step: records.Rows):
-        rows, columns = step.nest.shape
-        self.say(f"row by row, {rows} rows of {columns}: {self.nest(step.nest)}")
-        self.depth += 1
-        for stage in step.stages:
-            side = f", {stage.chunks} chunks side by side" if stage.chunks > 1 else self._unrolled(stage.times)
-            quick = ", by comparisons first, exactly where those find no number" if stage.quick else ""
-            self.say(f"{self._what(stage.op)}{side}{quick}")
-            self.depth += 1
-            self.keeps(stage.keeps)
-            self.depth -= 1
-        first = step.stages[0].op
-        if first in self.plan.notes:
-            self.say(f"ends here: {self.plan.notes[first]}")
-        self.depth -= 1
+def _reduction(page, step: records.Reduction):
+    side = f", {step.chunks} chunks side by side" if step.chunks > 1 else ""
+    quick = ", by comparisons first, exactly where those find no number" if step.quick else ""
+    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{side}{quick}")
+    _more(page, step)
 
-    def _product(self, step: product.Product):
-        line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
-        count = f"{step.count} of " if step.count > 1 else ""
-        pieces = f", {step.pieces} pieces of K at once" if step.pieces > 1 else ""
-        how = {1: step.kind.acc, 2: f"pairs of {step.kind.packed} into {step.kind.acc}"}[step.kind.group]
-        how = f"AMX tiles of {step.kind.packed}" if step.kind.tiles else how
-        self.say(f"{line}product {count}{step.m}x{step.k} by {step.k}x{step.n}{pieces}: {step.rows} rows x {step.vectors} vectors in registers, {how}")
-        self.depth += 1
-        for name, operand in (("A", step.a), ("B", step.b)):
-            if_not = ", where its indices do not wrap, else packed" if operand.only_if else ""
-            why = f", because {operand.why}" if operand.why else ""
-            self.say(f"{name} {_HOW[operand.how]}{if_not}{why}")
-            self.within(operand.packing)
-        self.steps(step.filling)
-        if step.in_place:
-            self.say("adds to the loop's own accumulators, where they are")
-        if step.final is not None:
-            self.say(f"converted to {step.final.elem}")
-        self.depth -= 1
 
-    def _decode(self, step: product.Decode):
-        self.say(f"decode {self.name(step.value)} ({step.form}) to f32")
+def _prints(page, step: records.Prints):
+    page.say(_what(page, step.op))
 
-    # -- control flow
-    def _body(self, step: records.Body):
-        several = len(step.blocks) > 1
-        for block, steps in step.blocks:
-            if several:
-                self.say(f"block {block.label or 'entry'}")
-            self.within(steps)
 
-    def _call(self, step: records.Call):
-        self.say(f"{self._what(step.op)}, called")
-        self.within((step.body,))
+def _fill(page, step: records.Fill):
+    why = f", because {step.why}" if step.why else ""
+    page.say(f"put {page.name(step.value)} into memory ({page._place(step.value, step.buffer)}): {page.nest(step.nest)}{why}")
 
-    def _for(self, step: records.For):
-        line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
-        carried = step.op.regions[0].block.args[1:]
-        self.say(f"{line}for" + "".join(f", {text}" for text in self._carried(carried, step.slots)))
-        self.within(step.body)
 
-    def _carried(self, values, slots):
-        moving = [v for v, slot in zip(values, slots) if isinstance(slot, Induction)]
-        for v, slot in zip(values, slots):
-            if isinstance(slot, Buffer):
-                yield f"carries {self._place(v, slot)}"
-        if moving:
-            kinds = sorted({"pointers" if v.type.elem == "ptr" else "indices" for v in moving})
-            yield f"{len(moving)} tensors of {' and '.join(kinds)} as start + trips x step"
+def _copy(page, step: records.Copy):
+    size = bytes_of(step.to.elem)
+    for d in step.to.shape:
+        size *= d
+    page.say(f"copy {size} bytes from {step.source.base} to {step.to.base}")
 
-    def _if(self, step: records.If):
-        line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
-        for word, steps in zip(("if", "else"), step.branches):
-            if word == "if" or steps:
-                self.say(f"{line if word == 'if' else ''}{word}")
-                self.within(steps)
 
-    def _while(self, step: records.While):
-        self.steps(step.entry)
-        self.say(f"line {step.op.loc.line}: while" if step.op.loc.line else "while")
-        self.within(step.test + step.body)
+def _rows(page, step: records.Rows):
+    rows, columns = step.nest.shape
+    page.say(f"row by row, {rows} rows of {columns}: {page.nest(step.nest)}")
+    page.depth += 1
+    for stage in step.stages:
+        side = f", {stage.chunks} chunks side by side" if stage.chunks > 1 else page._unrolled(stage.times)
+        quick = ", by comparisons first, exactly where those find no number" if stage.quick else ""
+        page.say(f"{_what(page, stage.op)}{side}{quick}")
+        page.depth += 1
+        page.keeps(stage.keeps)
+        page.depth -= 1
+    first = step.stages[0].op
+    if first in page.plan.notes:
+        page.say(f"ends here: {page.plan.notes[first]}")
+    page.depth -= 1
+
+
+def _product(page, step: product.Product):
+    line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
+    count = f"{step.count} of " if step.count > 1 else ""
+    pieces = f", {step.pieces} pieces of K at once" if step.pieces > 1 else ""
+    how = {1: step.kind.acc, 2: f"pairs of {step.kind.packed} into {step.kind.acc}"}[step.kind.group]
+    how = f"AMX tiles of {step.kind.packed}" if step.kind.tiles else how
+    page.say(f"{line}product {count}{step.m}x{step.k} by {step.k}x{step.n}{pieces}: {step.rows} rows x {step.vectors} vectors in registers, {how}")
+    page.depth += 1
+    for name, operand in (("A", step.a), ("B", step.b)):
+        if_not = ", where its indices do not wrap, else packed" if operand.only_if else ""
+        why = f", because {operand.why}" if operand.why else ""
+        page.say(f"{name} {_HOW[operand.how]}{if_not}{why}")
+        page.within(operand.packing)
+    page.steps(step.filling)
+    if step.in_place:
+        page.say("adds to the loop's own accumulators, where they are")
+    if step.final is not None:
+        page.say(f"converted to {step.final.elem}")
+    page.depth -= 1
+
+
+def _decode(page, step: product.Decode):
+    page.say(f"decode {page.name(step.value)} ({step.form}) to f32")
+
+# --- control flow ----------------------------------------------------------------------------------------------------
+
+
+
+def _body(page, step: records.Body):
+    several = len(step.blocks) > 1
+    for block, steps in step.blocks:
+        if several:
+            page.say(f"block {block.label or 'entry'}")
+        page.within(steps)
+
+
+def _call(page, step: records.Call):
+    page.say(f"{_what(page, step.op)}, called")
+    page.within((step.body,))
+
+
+def _for(page, step: records.For):
+    line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
+    carried = step.op.regions[0].block.args[1:]
+    page.say(f"{line}for" + "".join(f", {text}" for text in _carried(page, carried, step.slots)))
+    page.within(step.body)
+
+
+def _carried(page, values, slots):
+    moving = [v for v, slot in zip(values, slots) if isinstance(slot, Induction)]
+    for v, slot in zip(values, slots):
+        if isinstance(slot, Buffer):
+            yield f"carries {page._place(v, slot)}"
+    if moving:
+        kinds = sorted({"pointers" if v.type.elem == "ptr" else "indices" for v in moving})
+        yield f"{len(moving)} tensors of {' and '.join(kinds)} as start + trips x step"
+
+
+def _if(page, step: records.If):
+    line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
+    for word, steps in zip(("if", "else"), step.branches):
+        if word == "if" or steps:
+            page.say(f"{line if word == 'if' else ''}{word}")
+            page.within(steps)
+
+
+def _while(page, step: records.While):
+    page.steps(step.entry)
+    page.say(f"line {step.op.loc.line}: while" if step.op.loc.line else "while")
+    page.within(step.test + step.body)
 
 
 _HOW = {"buffer": "is in memory", "in place": "is read where it lies", "turned": "lies the other way round: turned in registers",
         "copied": "is copied into panels by rows", "packed": "is packed"}
+_STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, records.Fill: _fill, records.Copy: _copy,
+          records.Rows: _rows, product.Product: _product, product.Decode: _decode, records.Body: _body, records.Call: _call, records.For: _for,
+          records.If: _if, records.While: _while}

@@ -10,7 +10,8 @@ from __future__ import annotations
 from ...llvm import ir
 from ...llvm.elements import REGISTER
 from ...llvm.ir import Val, const, i64
-from ...plan.product import Kind, Product
+from ...plan.operand import Kind
+from ...plan.product import Product
 from ...plan.records import NestPlan
 from .. import access
 from ..element import convert

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...llvm import ir
 from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER
-from ...plan.product import Kind
+from ...plan.operand import Kind
 from ..element import math
 from .pack import Rows
 

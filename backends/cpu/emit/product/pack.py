@@ -11,10 +11,12 @@ from ...llvm import ir
 from ...llvm.elements import REGISTER, memory_type
 from ...llvm.ir import Val, const, i64
 from ...plan.facts import Poly
-from ...plan.product import End, Inside, Kind, Operand, Product, Source
+from ...plan.operand import Kind
+from ...plan.product import Product
+from ...plan.source import End, Inside, Source
 from ...plan.records import NestPlan
 from ...ttir.types import Value
-from .. import access
+from .. import access, bounds
 from ..root.fill import converted
 
 
@@ -39,7 +41,7 @@ def end_of(k, end: End) -> Val:
         elif isinstance(base, Value):  # a condition for the whole operand
             limit = k.b.select(k.scalar(base), i64(end.size), i64(0))
         else:
-            limit = nest.limit(base, {}, (), end.size)
+            limit = bounds.limit(nest, base, {}, (), end.size)
         least = limit if least is None else k.b.intrinsic("smin", least, limit)
     return least
 

@@ -1,0 +1,157 @@
+"""Where the operands of a matrix product lie for the micro-kernel: rows of A, panels of B.
+
+A's elements are broadcast one at a time, so where A is a plain load of contiguous rows in the computing type it is read
+where it lies. Else it goes row by row into scratch, with a stride that avoids cache-set conflicts. B goes in panels as wide
+as the micro-kernel, in its order. An operand that lies the other way round in memory is turned in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..llvm import ir
+from ..llvm.elements import REGISTER
+from ..llvm.targets import Product as Instruction
+from ..ttir.types import Value
+from .control import captured, forget_foreign
+from .facts import poly_const
+from .records import Buffer
+from .schedule import Schedule
+from .source import End, Source, all_known
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How products are computed: element types of packed operands and accumulators, how many elements along K share one
+    lane (2: a pair of 16-bit numbers, low one first), whether whole tiles are multiplied (AMX), and the target's instruction for it (None:
+    one that multiplies and one that adds)."""
+
+    packed: str
+    acc: str
+    group: int = 1
+    tiles: bool = False
+    by: Instruction | None = None
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where the micro-kernel finds an operand.
+
+    how: "buffer" (it is in scratch already), "in place" (where it is loaded from), "turned" (transposed in registers on its way into `buffer`),
+    "copied" (row by row into panels) or "packed" (by `packing`). only_if: it is so where the source's conditions hold, which the kernel looks
+    at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py)."""
+
+    how: str
+    buffer: Buffer | None = None
+    packing: tuple = ()
+    only_if: bool = False
+    limit: End | None = None
+    padded: bool = True
+    whole: bool = False
+    why: str = ""
+
+
+# --- A: rows ---------------------------------------------------------------------------------------------------------
+
+
+def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth: End | None) -> Operand:
+    """A's rows, in place where they lie contiguous in the computing type, else in scratch. `values`: its pieces along K; `src`: the load
+    that they are; `depth`: where B ends along K. In place A may be read up to its own end only, so the product must end there, too."""
+    v = values[0]
+    buf = s.buffers.get(v) if len(values) == 1 else None
+    if buf is not None and buf.elem == kind.packed and buf.strides[-1] == 1 and buf.panel is None:
+        return Operand("buffer", buf)
+    *batch, m, piece = v.type.shape
+    k = piece * len(values)
+    lies_right = src and v.type.elem == kind.packed and poly_const(src.steps[1]) == 1
+    in_place = lies_right and not kind.tiles and src.exact and (
+        src.limits[1] is None or depth is not None and src.limits[1].key == depth.key)
+    limit = src.limits[0] if src else None
+    if in_place and src.is_given:
+        return Operand("in place", limit=limit, padded=src.limits[1] is None)
+    pitch = k + 64 // (ir.bits_of(REGISTER[kind.packed]) // 8) if k >= 64 else k
+    strides, step = [], m * pitch
+    for d in reversed(batch):
+        strides.append(step)
+        step *= d
+    out = s.alloc((*batch, m, k), kind.packed, tuple(reversed(strides)) + (pitch, 1), size=step)
+
+    def pack():
+        for u, x in enumerate(values):
+            s.fill(s.view(out, u * piece, x.type.shape, out.strides), x, why="rows of a product's operand")
+
+    if lies_right and kind.tiles:
+        return _either(s, out, _is_whole(src, (m, k)), pack, "in place", whole=True)
+    if in_place:
+        return replace(_either(s, out, src.is_given, pack, "in place"), limit=limit, padded=src.limits[1] is None)
+    lanes = s.target.lanes(ir.bits_of(REGISTER[kind.packed]))
+    if kind.group == 1 and _turnable(s, src, (m, k), kind.packed, lanes, 1):
+        return _either(s, out, src.is_given, pack, "turned")
+    return _either(s, out, False, pack, "packed", why=_why_packed(src, v, kind))
+
+
+def _why_packed(src: Source | None, v: Value, kind: Kind) -> str:
+    if src is None:
+        return "it is no plain load"
+    if v.type.elem != kind.packed:
+        return f"{v.type.elem} is multiplied as {kind.packed}"
+    return "its rows are not contiguous" if poly_const(src.steps[1]) != 1 else "its mask is not a plain bound"
+
+
+def _is_whole(src: Source, sizes) -> bool | None:
+    """Are all of the operand's elements there?"""
+    ends = [None if end.known is None else end.known >= size for end, size in zip(src.limits, sizes) if end]
+    return all_known([src.is_given, src.exact, *ends])
+
+
+def _either(s: Schedule, out: Buffer, holds: bool | None, pack, how: str, **more) -> Operand:
+    """An operand that is `how` where a condition holds, else packed into `out`."""
+    if holds:
+        return Operand(how, out, **more)
+    if holds is not None:
+        with captured(s) as steps:
+            pack()
+        return Operand("packed", out, tuple(steps), **more)
+    before = set(s.buffers)
+    with captured(s) as steps:
+        pack()
+    forget_foreign(s, before, ())
+    return Operand(how, out, tuple(steps), only_if=True, **more)
+
+
+# --- B: panels -------------------------------------------------------------------------------------------------------
+
+
+def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, width: int) -> Operand:
+    """B in panels of `width` columns, each [K / group][width][group]. `values`: its pieces along K; `src`: the load that they are. A batch
+    follows the other."""
+    *batch, piece, n = values[0].type.shape
+    k = piece * len(values)
+    lanes = s.target.lanes(ir.bits_of(REGISTER[kind.acc]))
+    strides, step = [], k * n
+    for d in reversed(batch):
+        strides.append(step)
+        step *= d
+    axis, group = len(batch) + 1, kind.group
+    out = s.alloc((*batch, k, n), kind.packed, tuple(reversed(strides)) + (width, group), panel=(axis, width, k * width))
+
+    def pack():
+        for u, x in enumerate(values):
+            part = replace(s.view(out, u * piece * width, x.type.shape, out.strides), panel=out.panel)
+            s.fill(part, x, vdim=axis, inner=axis - 1, unroll=max(1, width // lanes), pairs=group == 2, why="panels of a product's operand")
+
+    if _turnable(s, src, (k, n), kind.packed, lanes, group):
+        return _either(s, out, src.is_given, pack, "turned")
+    if src and (not src.is_given or len(values) > 1) and src.exact and poly_const(src.steps[1]) == 1 and s.target.lanes(32) > 1:
+        return _either(s, out, src.is_given, pack, "copied")
+    return _either(s, out, False, pack, "packed")
+
+
+def _turnable(s: Schedule, src: Source | None, shape, packed: str, lanes: int, group: int) -> bool:
+    """Is the operand contiguous along its first dimension, and such that registers turn it?"""
+    if src is None or not src.exact or not s.target.turns:
+        return False
+    elem = src.load.operands[0].type.pointee.elem
+    fits = elem == packed or (packed, elem) in (("f32", "f16"), ("f32", "bf16"), ("i16", "i8"), ("i32", "i8"))
+    return (fits and shape[0] % (lanes * group) == 0 and shape[1] % lanes == 0
+            and poly_const(src.steps[0]) == 1 and poly_const(src.steps[1]) != 1)
