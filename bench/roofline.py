@@ -24,8 +24,8 @@ def copy_bandwidth() -> float:
 @functools.lru_cache(maxsize=None)
 def _fma_kernel():
     """(address, FLOP per program, bytes of scratch): a loop of independent FMAs in registers, compiled by the CPU backend."""
-    from ..backends.cpu.llvm import ir, compile as machine, targets
-    from ..backends.cpu.run import launch as runtime
+    from ..backends.cpu.llvm import ir, compile as llvm, targets
+    from ..backends.cpu.run import launch
     from ..backends.cpu.emit.kernel import SIGNATURE
 
     target = targets.native()
@@ -47,19 +47,19 @@ def _fma_kernel():
     for k, s in enumerate(slots):
         b.store(b.load(ty, s, 64), b.gep("float", ir.Val("ptr", "%scratch"), ir.i64(k * lanes)), 4)
     b.emit("ret void")
-    _, _, obj = machine.compile_ir(module.render(), target)
-    address = runtime.load_object(obj, ["fma_peak"])["fma_peak"]
+    _, _, obj = llvm.compile_ir(module.render(), target)
+    address = launch.load_object(obj, ["fma_peak"])["fma_peak"]
     return address, 2 * lanes * chains * turns, chains * lanes * 4
 
 
 def fma_peak(threads: int | None = None) -> float:
     """fp32 FLOP per second of independent FMAs on this CPU, with `threads` threads (torch's number by default)."""
-    from ..backends.cpu.run import launch as runtime
+    from ..backends.cpu.run import launch
 
     threads = threads or torch.get_num_threads()
     address, flop, scratch = _fma_kernel()
-    pool = runtime.pool()
-    packed = struct.pack("<8Qf4x", address, threads, 1, 1, scratch, runtime.team_of(threads, 0, threads), *pool.openmp, 0.999)
+    pool = launch.pool()
+    packed = struct.pack("<8Qf4x", address, threads, 1, 1, scratch, launch.team_of(threads, 0, threads), *pool.openmp, 0.999)
     pool.call(packed)
     best = min(clock.once(lambda: pool.call(packed))[0] for _ in range(9))
     return flop * threads / best

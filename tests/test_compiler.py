@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triport.backends.base import CompileError
-from triport.backends.cpu.emit import module as codegen, rules as lower
-from triport.backends.cpu.llvm import compile as machine, targets
-from triport.backends.cpu.ttir import reader as ttir_reader
+from triport.backends.cpu.emit import module as codegen, rules
+from triport.backends.cpu.llvm import compile as llvm, targets
+from triport.backends.cpu.ttir import reader
 from triport.bench import check
 
 TORCH = {"i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
@@ -227,7 +227,7 @@ ELSEWHERE = {"tt.addptr", "tt.ptr_to_int", "tt.int_to_ptr", "tt.extern_elementwi
 
 
 def test_every_elementwise_rule_has_a_case():
-    assert set(lower.ELEMENTWISE) == set(RULES) | ELSEWHERE
+    assert set(rules.ELEMENTWISE) == set(RULES) | ELSEWHERE
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -608,7 +608,7 @@ def test_what_is_not_covered_is_named(tmp_path):
     text = elementwise("%r = math.frobnicate %v0 : tensor<64xf32>", ["f32"], "f32").replace(
         "math.frobnicate %v0 : tensor<64xf32>", 'math.frobnicate %v0 : tensor<64xf32> loc("kernel.py":7:1)')
     with pytest.raises(CompileError) as e:
-        codegen.lower_module(ttir_reader.parse(text), targets.native())
+        codegen.lower_module(reader.parse(text), targets.native())
     message = str(e.value)
     assert "math.frobnicate" in message and "kernel.py:7" in message and "target native" in message and "kernel k" in message
 
@@ -623,7 +623,7 @@ def test_a_kernel_argument_elsewhere_is_refused():
                                   "\x00\xff", "module { tt.func public @k(%a: tensor<4x) { tt.return } }"])
 def test_reader_refuses_broken_text(text):
     with pytest.raises(CompileError):
-        ttir_reader.parse(text)
+        reader.parse(text)
 
 
 def test_reader_survives_mutation(seed):
@@ -642,7 +642,7 @@ def test_reader_survives_mutation(seed):
             else:
                 chars[at] = rng.choice(list("{}()<>%:=,#\" x1"))
         try:
-            codegen.lower_module(ttir_reader.parse("".join(chars)), targets.get("x86-64-v3"))
+            codegen.lower_module(reader.parse("".join(chars)), targets.get("x86-64-v3"))
         except CompileError:
             pass
 
@@ -662,8 +662,8 @@ VECTOR = {"SSE4.2": r"mulps\s+%xmm", "AVX2": r"vmulps\s+.*%ymm", "AVX-512": r"vm
 def test_every_target_makes_vector_code(name):
     row = targets.get(name)
     text = elementwise("%r = arith.mulf %v0, %v1 : tensor<1024xf32>", ["f32", "f32"], "f32", 1024)
-    lowered = codegen.lower_module(ttir_reader.parse(text), row)
-    _, asm, obj = machine.compile_ir(lowered.text, row)
+    lowered = codegen.lower_module(reader.parse(text), row)
+    _, asm, obj = llvm.compile_ir(lowered.text, row)
     assert re.search(VECTOR[row.isa], asm), asm
     assert obj[:4] == b"\x7fELF"
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import HANGS
 from triport.backends.dispatch import foreign
 from triport.backends.base import Error, Unavailable
-from triport.backends.cpu.llvm import compile as machine, targets
+from triport.backends.cpu.llvm import compile as llvm, targets
 from triport.tools.inspector import code
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -383,7 +383,7 @@ def test_by_module(monkeypatch, module, name):
 def test_assembly_of_an_object(monkeypatch):
     """As triton-shared keeps it."""
     row = targets.native()
-    obj = machine.emit_object(f'target triple = "{row.triple}"\ndefine i32 @seven() {{\n  ret i32 7\n}}', row)
+    obj = llvm.emit_object(f'target triple = "{row.triple}"\ndefine i32 @seven() {{\n  ret i32 7\n}}', row)
     shared = foreign.KNOWN[3]
     compiled = SimpleNamespace(asm={"ttir": "", "ttsharedir": "", "llir": "", "obj": obj}, metadata=SimpleNamespace(name="seven"))
     text, data = code.foreign_assembly(compiled, shared)

@@ -17,7 +17,7 @@ from fuzz.operations import Invalid
 from fuzz.program import Assign, Atomic, Buffer, Call, Expr, For, Function, If, Launch, Program, Return, Scalar, Storage, Store, While
 from fuzz.nodes import arith, const
 from fuzz.worker import Worker
-from triport.backends.cpu.emit import rules as lower
+from triport.backends.cpu.emit import rules
 from triport.backends.cpu.emit.root import memory
 from triport.backends.cpu.plan import control, planner
 
@@ -220,13 +220,13 @@ def test_a_seed_is_one_kernel():
 
 def wrong_subtraction(monkeypatch):
     """x - y of 16 bits is off by one where y is negative."""
-    right = lower.ELEMENTWISE["arith.subi"]
+    right = rules.ELEMENTWISE["arith.subi"]
 
     def rule(b, op, x, y):
         out = right(b, op, x, y)
-        return out if op.result.type.elem != "i16" else b.add(out, b.cast("zext", b.icmp("slt", y, lower.arith.const("i16", 0)), "i16"))
+        return out if op.result.type.elem != "i16" else b.add(out, b.cast("zext", b.icmp("slt", y, rules.arith.const("i16", 0)), "i16"))
 
-    monkeypatch.setitem(lower.ELEMENTWISE, "arith.subi", rule)
+    monkeypatch.setitem(rules.ELEMENTWISE, "arith.subi", rule)
     return lambda p: any(e.op == "sub" and e.dtype in ("int16", "uint16") for e in p.nodes())
 
 

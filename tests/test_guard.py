@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from conftest import HANGS
 from triport.backends.base import CompileError
-from triport.backends.cpu.llvm import guard, compile as machine, targets
-from triport.backends.cpu.run import launch as runtime
+from triport.backends.cpu.llvm import guard, compile as llvm, targets
+from triport.backends.cpu.run import launch
 
 LIBC = ctypes.CDLL(None)
 SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
@@ -63,7 +63,7 @@ define i64 @deeper(i64 %n, i64 %b, i64 %c, i64 %d) noinline {{
   %s = add i64 %r, %z
   ret i64 %s
 }}"""
-    deeper = runtime.load_object(machine.emit_object(text, target), ["deeper"])["deeper"]
+    deeper = launch.load_object(llvm.emit_object(text, target), ["deeper"])["deeper"]
     ends = []
 
     def run():
@@ -98,7 +98,7 @@ def test_others_crashes_are_theirs(program, code):
 def breaks_at(levels, monkeypatch, name):
     """A guard in which calls about `name` crash as long as the level is among `levels`; the levels asked for."""
     asked = []
-    plain, by_levels = machine._guarded, machine._by_levels
+    plain, by_levels = llvm._guarded, llvm._by_levels
 
     def levelled(what, target, attempt):
         def noted(level):
@@ -111,8 +111,8 @@ def breaks_at(levels, monkeypatch, name):
             return guard.call(address("abort"))
         return plain(function, *given)
 
-    monkeypatch.setattr(machine, "_by_levels", levelled)
-    monkeypatch.setattr(machine, "_guarded", crash)
+    monkeypatch.setattr(llvm, "_by_levels", levelled)
+    monkeypatch.setattr(llvm, "_guarded", crash)
     return asked
 
 
@@ -131,12 +131,12 @@ def test_the_next_level_is_right(name, levels, monkeypatch, tmp_path):
     with pytest.warns(RuntimeWarning, match=rf"crashed \(SIGABRT\) while it {name} at level 3 .* slower"):
         sums_kernel[(8,)](x, out, 1000, BLOCK=128)
     assert torch.equal(out, torch.stack([c.sum() for c in x.split(128)]).to(torch.int32))
-    assert [level for what, level in asked if what == name] == [*levels, *(n for n in machine.LEVELS if n not in levels)][:len(levels) + 1]
+    assert [level for what, level in asked if what == name] == [*levels, *(n for n in llvm.LEVELS if n not in levels)][:len(levels) + 1]
 
 
 def test_where_no_level_works_it_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
-    breaks_at(machine.LEVELS, monkeypatch, "generated code")
+    breaks_at(llvm.LEVELS, monkeypatch, "generated code")
 
     @triton.jit
     def lost_kernel(out_ptr):
@@ -172,10 +172,10 @@ def test_crashes_leave_the_compiler_usable(monkeypatch):
     """A module lost half way does no harm to those that come after."""
     text = 'define i32 @f(i32 %x) {\n  %y = add i32 %x, 1\n  ret i32 %y\n}\n'
     row = targets.native()
-    wanted = machine.emit_assembly(machine.optimise(text, row), row)
+    wanted = llvm.emit_assembly(llvm.optimise(text, row), row)
     for name in ("optimised", "generated code"):
         with monkeypatch.context() as m, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             breaks_at((3,), m, name)
-            machine.emit_object(machine.optimise(text, row), row)
-    assert machine.emit_assembly(machine.optimise(text, row), row) == wanted
+            llvm.emit_object(llvm.optimise(text, row), row)
+    assert llvm.emit_assembly(llvm.optimise(text, row), row) == wanted

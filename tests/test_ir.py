@@ -4,9 +4,9 @@ import ctypes
 
 import pytest
 from triport.backends.base import CompileError
-from triport.backends.cpu.llvm import compile as machine, generator, ir, targets
+from triport.backends.cpu.llvm import compile as llvm, generator, ir, targets
 from triport.backends.cpu.llvm.ir import i64
-from triport.backends.cpu.run import launch as runtime
+from triport.backends.cpu.run import launch
 
 
 def run(write, *args, promote=True):
@@ -16,8 +16,8 @@ def run(write, *args, promote=True):
     b = ir.define(m, "f", "i64", **{f"a{k}": "i64" for k in range(len(args))})
     write(b, *b.fn.args)
     text = m.render()
-    machine.verify(text, row)
-    address = runtime.load_object(generator.emit_object(generator.in_registers(text) if promote else text, row), ["f"])["f"]
+    llvm.verify(text, row)
+    address = launch.load_object(generator.emit_object(generator.in_registers(text) if promote else text, row), ["f"])["f"]
     return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(args))(address)(*args)
 
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from conftest import HANGS
 from triport.backends import memo
 from triport.backends.cpu import cache
-from triport.backends.cpu.run import elf, gdb, kept, link, llvm_linker, launch as runtime
+from triport.backends.cpu.run import elf, gdb, kept, link, llvm_linker, launch
 from triport.backends.cpu.llvm import generator, host, compile as machine, targets
 from triton import knobs
 
@@ -169,7 +169,7 @@ def test_linked_code_runs(linker, monkeypatch):
         monkeypatch.setattr(link, "link", unknown)
     else:
         monkeypatch.setitem(sys.modules, "triport.backends.cpu.run.llvm_linker", None)
-    at = runtime.load_object(compiled(IR + DATA), ["twice", "constants", "outside", "counts", "indirect", "data_of_others"])
+    at = launch.load_object(compiled(IR + DATA), ["twice", "constants", "outside", "counts", "indirect", "data_of_others"])
     i64 = ctypes.c_int64
     assert call(at["twice"], i64, i64)(21) == 42
     assert [call(at["constants"], i64, i64)(n) for n in range(4)] == [11, 22, 33, 44]

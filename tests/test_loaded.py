@@ -14,7 +14,7 @@ import triton.language as tl
 from triport import ops
 from triport.backends.dispatch import replay
 from triport.backends.cpu.run import loaded, launch as runtime
-from triport.backends.cpu.llvm import compile as machine, targets
+from triport.backends.cpu.llvm import compile as llvm, targets
 from triport.ops.dispatch import direct, launch
 
 
@@ -60,7 +60,7 @@ def executable(address: int) -> bool:
 def constant() -> bytes:
     """An object for this machine with a function that returns 7."""
     row = targets.native()
-    return machine.emit_object(f'target triple = "{row.triple}"\ndefine i64 @scaling_kernel() {{\n  ret i64 7\n}}\n', row)
+    return llvm.emit_object(f'target triple = "{row.triple}"\ndefine i64 @scaling_kernel() {{\n  ret i64 7\n}}\n', row)
 
 
 @pytest.fixture(autouse=True)
@@ -256,7 +256,7 @@ def test_llvms_pass_managers_are_freed(monkeypatch):
     monkeypatch.setitem(ffi.lib._fntab, "LLVMPY_DisposeNewModulePassManger", lambda passes: freed.append(1) or real(passes))
     row = targets.native()
     for n in (1, 2):
-        machine.optimise(f'target triple = "{row.triple}"\ndefine i64 @f() {{\n  ret i64 {n}\n}}\n', row)
+        llvm.optimise(f'target triple = "{row.triple}"\ndefine i64 @f() {{\n  ret i64 {n}\n}}\n', row)
         gc.collect()
         assert len(freed) == n
 

@@ -16,7 +16,7 @@ from conftest import HANGS
 from triport import ops
 from triport.backends import active
 from triport.backends.base import Error
-from triport.backends.cpu.run import elf, launch as runtime
+from triport.backends.cpu.run import elf, launch
 
 KERNEL = """
 import sys, torch, triton, triton.language as tl
@@ -322,15 +322,15 @@ def test_json_of_metadata_is_plain():
 
 def test_a_function_that_the_machine_lacks_is_an_error_not_a_crash():
     from triport.backends.base import CompileError
-    from triport.backends.cpu.llvm import compile as machine, targets
+    from triport.backends.cpu.llvm import compile as llvm, targets
     target = targets.native()
     text = (f'target triple = "{target.triple}"\ndeclare float @no_such_function(float)\ndeclare float @expf(float)\n'
             "define float @f(float %x) {\n%y = call float @no_such_function(float %x)\n%z = call float @expf(float %y)\n"
             "ret float %z\n}\n")
-    obj = machine.emit_object(text, target)
+    obj = llvm.emit_object(text, target)
     assert sorted(elf.undefined_symbols(obj)) == ["expf", "no_such_function"]
     with pytest.raises(CompileError, match="calls no_such_function, which"):
-        runtime.load_object(obj, ["f"])
+        launch.load_object(obj, ["f"])
 
 
 @triton.jit
@@ -356,11 +356,11 @@ def test_launches_too_small_to_share_stay_on_the_calling_thread():
     assert light < work(HEAVY=False, LOOP=1, BLOCK=1024)
     assert work(HEAVY=False, LOOP=0, BLOCK=128) == 0, "the number of trips is an argument"
     for threads in (1, 2, 16):
-        assert runtime.team_of(10**6, 100, threads) == (threads << 32 | threads if threads > 1 else 1)
-        assert runtime.team_of(1, 100, threads) == 1 and runtime.team_of(5, 0, threads) == threads << 32 | threads
-    assert runtime.team_of(120, 100, 2) >> 32 == 2
-    assert runtime.team_of(120, 100, 16) == 1, "sixteen threads take longer to meet than two"
-    assert 2 < runtime.team_of(240, 100, 16) & 0xffffffff < 16, "and come only where there is something to do"
+        assert launch.team_of(10**6, 100, threads) == (threads << 32 | threads if threads > 1 else 1)
+        assert launch.team_of(1, 100, threads) == 1 and launch.team_of(5, 0, threads) == threads << 32 | threads
+    assert launch.team_of(120, 100, 2) >> 32 == 2
+    assert launch.team_of(120, 100, 16) == 1, "sixteen threads take longer to meet than two"
+    assert 2 < launch.team_of(240, 100, 16) & 0xffffffff < 16, "and come only where there is something to do"
 
 
 def test_in_a_crowded_address_space(tmp_path):

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from spine_boards import CASES
 from triport import backends, ops
 from triport.backends.base import Error, Unavailable, Unsupported
-from triport.backends.cpu.llvm import compile as machine, generator, ir, targets
+from triport.backends.cpu.llvm import compile as llvm, generator, ir, targets
 from triport.backends.spine import backend as spine, bundle, expressions, glue, library, link, probe, request, runner
 from triport.backends.spine.trace import trace
 from triport.bench import check
@@ -322,27 +322,27 @@ def test_expressions(data):
     m = ir.Module("sizes", row.triple)
     b = ir.define(m, "f", "i64", x="i64", y="i64")
     b.ret(expressions.Emitter(dict(zip((x, y), b.fn.args)), b).value(sympy.sympify(e)))
-    from triport.backends.cpu.run import launch as runtime
-    address = runtime.load_object(machine.emit_object(m.render(), row), ["f"])["f"]
+    from triport.backends.cpu.run import launch
+    address = launch.load_object(llvm.emit_object(m.render(), row), ["f"])["f"]
     got = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(address)(values[x], values[y])
     assert got == int(sympy.sympify(e).subs(values)), (e, values)
 
 
 def test_a_bundle_takes_the_threads_that_a_launch_takes():
     """Its C functions decide by the same costs, where sharing just pays as well."""
-    from triport.backends.cpu.run import launch as runtime
+    from triport.backends.cpu.run import launch
 
     row = targets.native()
     m = ir.Module("team", row.triple)
     glue.team(m)
-    address = runtime.load_object(machine.emit_object(generator.in_registers(m.render()), row), ["tp_team"])["tp_team"]
+    address = launch.load_object(llvm.emit_object(generator.in_registers(m.render()), row), ["tp_team"])["tp_team"]
     team = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)
     rng = random.Random(7)
     for threads in (1, 2, 3, 7, 16, 64, 256):
-        pays = round(threads * runtime.OPERATIONS * (runtime.MEET + runtime.EACH * (threads - 2)) / max(threads - 1, 1))
+        pays = round(threads * launch.OPERATIONS * (launch.MEET + launch.EACH * (threads - 2)) / max(threads - 1, 1))
         for total in (1, pays - 1, pays, pays + 1, 2 * pays, 50 * pays, *(rng.randrange(1, 1 << 30) for _ in range(20))):
             for programs, work in ((1, total), (total, 1), (total, 0)):
-                assert team(programs, work, threads) == runtime.team_of(programs, work, threads) & 0xFFFFFFFF, (programs, work, threads)
+                assert team(programs, work, threads) == launch.team_of(programs, work, threads) & 0xFFFFFFFF, (programs, work, threads)
 
 
 # --- bundles on disk ---------------------------------------------------------------------------------------------------------

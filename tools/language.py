@@ -45,16 +45,16 @@ HINTS = {
 
 def page(target: str) -> str:
     """The status page in Markdown."""
-    from ..backends.cpu.emit import rules as lower
-    from . import probes as status
+    from ..backends.cpu.emit import rules
+    from . import probes
 
-    tables = {"ELEMENTWISE": lower.ELEMENTWISE, "DIMS": lower.DIMS, "LANES": lower.LANES, "ROOTS": lower.CARRIED_OUT}
+    tables = {"ELEMENTWISE": rules.ELEMENTWISE, "DIMS": rules.DIMS, "LANES": rules.LANES, "ROOTS": rules.CARRIED_OUT}
     lines = ["# The language on triton-cpu", "",
              "Written by `triport language`: for every operation in the compiler's rule tables a kernel per element type was "
              "compiled. What is not listed is refused with a `CompileError` that names the operation, the Python line and the "
              "target.", "", "| operation | rule | done | refused |", "|---|---|---|---|"]
     count = failed = 0
-    for name, done, refused in status.rows(target):
+    for name, done, refused in probes.rows(target):
         where = next(t for t, table in tables.items() if name in table)
         count, failed = count + len(done) + len(refused), failed + len(refused)
         no = "; ".join(f"`{k}`: {_short(v)}" for k, v in refused.items())

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from ..backends.base import CompileError
 from ..backends.cpu.emit.element import libdevice
-from ..backends.cpu.emit import module as codegen, rules as lower
-from ..backends.cpu.llvm import compile as machine, targets
-from ..backends.cpu.ttir import reader as ttir_reader
+from ..backends.cpu.emit import module as codegen, rules
+from ..backends.cpu.llvm import compile as llvm, targets
+from ..backends.cpu.ttir import reader
 from ..backends.cpu.ttir.ops import TABLE, Row
 from ..backends.cpu.ttir.types import Type
 
@@ -229,7 +229,7 @@ def probes() -> dict[str, dict[str, str]]:
 def attempt(text: str, target) -> str | None:
     """None where the kernel compiles to IR that LLVM accepts; else the reason."""
     try:
-        machine.verify(codegen.lower_module(ttir_reader.parse(text), target).text, target)
+        llvm.verify(codegen.lower_module(reader.parse(text), target).text, target)
     except CompileError as e:
         return str(e).partition("): ")[2] or str(e)
     return None

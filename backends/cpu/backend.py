@@ -39,8 +39,8 @@ class TritonCPU(Backend):
     def versions(self) -> dict[str, str]:
         import triton
 
-        from .llvm import compile as machine
-        return {"triton": triton.__version__, **machine.versions()}
+        from .llvm import compile as llvm
+        return {"triton": triton.__version__, **llvm.versions()}
 
     def bind(self, op):
         if not self.takes(op):

@@ -291,17 +291,17 @@ def make_llir(src, metadata, options) -> str:
 
 
 def make_asm(llir: str, options) -> str:
-    from .llvm import compile as machine, targets
-    return machine.emit_assembly(llir, targets.get(options.arch))
+    from .llvm import compile as llvm, targets
+    return llvm.emit_assembly(llir, targets.get(options.arch))
 
 
 def make_obj(asm: str, llir: str | None, options) -> bytes:
     """The object, sealed with its digest: assembled where the target is the host's, else from the IR."""
     from . import cache
-    from .llvm import compile as machine, targets
+    from .llvm import compile as llvm, targets
     target = targets.get(options.arch)
-    obj = machine.assemble(asm, target)
+    obj = llvm.assemble(asm, target)
     if obj is None and llir is None:
         raise CompileError(f"triton-cpu: assembly text for target {target.name} cannot be assembled on this machine; start from "
                            "ttir or llir")
-    return cache.seal(obj if obj is not None else machine.emit_object(llir, target))
+    return cache.seal(obj if obj is not None else llvm.emit_object(llir, target))

@@ -20,11 +20,11 @@ class CPUUtils:
     def load_binary(self, name, kernel, shared, device):
         """(module, function, registers, spills, max threads): the object linked into this process."""
         from . import cache
-        from .run import launch as runtime
+        from .run import launch
         from .llvm import targets
 
         obj = cache.checked(kernel, name)
-        fn = runtime.load_function(obj, name)
+        fn = launch.load_function(obj, name)
         return fn, fn, targets.native().registers, 0, 1 << 30
 
     def unload_module(self, module):

@@ -17,7 +17,7 @@ from triton import knobs
 
 from . import call, choice
 from .. import context
-from ..cpu.run import launch as runtime
+from ..cpu.run import launch
 
 _LIMIT = 1024
 _plans: dict = {}
@@ -145,18 +145,18 @@ def _compile(launches, temps, tensors, out, advise):
         return None
     number = {t.data_ptr(): k for k, t in enumerate((*tensors, out, *temps))}
     made = [(advise if t is out and t.nbytes >= advise.from_bytes else None, tuple(t.shape), t.stride(), t.dtype) for t in (out, *temps)]
-    pool, threads = runtime.pool(), _threads()
+    pool, threads = launch.pool(), _threads()
     todo, told = [], []
     for run, function, grid, args in launches:
         if run.slots is None:
             return None
         x, y, z = (*grid, 1, 1)[:3]
-        team = runtime.team_of(x * y * z, run.work, threads)
+        team = launch.team_of(x * y * z, run.work, threads)
         words = call.packed("8Q", function.address, x, y, z, run.scratch, team, *pool.openmp)
         for n, ty in run.slots:
             a = args[n]
             if not isinstance(a, torch.Tensor):
-                words += call.packed("H6x", runtime.bf16_bits(a)) if ty == "bf16" else call.packed(runtime.PACK[ty], a)
+                words += call.packed("H6x", launch.bf16_bits(a)) if ty == "bf16" else call.packed(launch.PACK[ty], a)
             elif a.data_ptr() in number:
                 words.append(number[a.data_ptr()])
             else:
@@ -166,7 +166,7 @@ def _compile(launches, temps, tensors, out, advise):
 
     def fail(which, status):
         name, scratch, asserts, x, y = told[which]
-        runtime.failed(name, status, scratch, asserts, x, y)
+        launch.failed(name, status, scratch, asserts, x, y)
 
     return call.plan([p & 15 for p in pointers], made, todo, _empty_inference if torch.is_inference_mode_enabled() else _empty, fail,
                      hold=[function for _, function, _, _ in launches])

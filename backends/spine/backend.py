@@ -101,8 +101,8 @@ class Spine(Backend):
     def versions(self) -> dict[str, str]:
         import triton
 
-        from ..cpu.llvm import compile as machine
-        return {"triton": triton.__version__, **machine.versions()}
+        from ..cpu.llvm import compile as llvm
+        return {"triton": triton.__version__, **llvm.versions()}
 
     def takes(self, op) -> bool:
         return op.call is not None and "triton-cpu" in op.backends

@@ -23,7 +23,7 @@ import triton
 from ...ops.records import DTYPES, Case, Op, dtype_name
 from ...ops.sizes import next_power_of_2
 from ..base import Error, version
-from ..cpu.llvm import compile as machine, targets
+from ..cpu.llvm import compile as llvm, targets
 from . import glue, harness, library, link, request
 from .library import Function
 from .trace import trace
@@ -96,7 +96,7 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
     objects = glue.objects(functions, row)
     files = {f"lib{name}.so": link.link(objects, row, by=by), f"{name}.h": library.header(name, functions, row).encode()}
     program_ir, plain = harness.harness_ir(functions, row)
-    files[name] = link.link([*objects, machine.emit_object(machine.optimise(program_ir, plain), plain)], row, entry="_start", by=by)
+    files[name] = link.link([*objects, llvm.emit_object(llvm.optimise(program_ir, plain), plain)], row, entry="_start", by=by)
     listed = []
     for number, (function, group) in enumerate(zip(functions, groups.values())):
         for op, case, dtype in group if cases else ():
@@ -105,7 +105,7 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
             listed.append({"file": path, "function": function.name, "case": case.name, "shapes": [list(s) for s in case.shapes], "seed": seed})
     manifest = {"schema": SCHEMA, "name": name, "program": name, "library": f"lib{name}.so", "header": f"{name}.h",
                 "target": dataclasses.asdict(row), "functions": [_description(f) for f in functions], "cases": listed,
-                "versions": {"triport": version(), "torch": torch.__version__, "triton": triton.__version__, **machine.versions()},
+                "versions": {"triport": version(), "torch": torch.__version__, "triton": triton.__version__, **llvm.versions()},
                 "files": {path: hashlib.sha256(data).hexdigest() for path, data in sorted(files.items())}}
     return Bundle(json.loads(json.dumps(manifest)), files)
 

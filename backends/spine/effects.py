@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..cpu.llvm import ir
-from ..cpu.ttir import types as ttir, reader as ttir_reader
+from ..cpu.ttir import types as ttir, reader
 from ..cpu.plan.facts import Poly, poly, poly_add, poly_const, poly_mul, poly_of
 from ..cpu.llvm.elements import memory_type
 from ..cpu.ttir.ops import TABLE, Kind, row
@@ -56,7 +56,7 @@ class Effects:
 
     def __init__(self, text: str):
         """text: the kernel's TTIR."""
-        module = ttir_reader.parse(text)
+        module = reader.parse(text)
         ttir.expand_calls(module)
         self.func = module.kernel
         self._everything = frozenset(n for n, a in enumerate(self.func.args) if a.type.elem == "ptr")

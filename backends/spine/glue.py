@@ -9,7 +9,7 @@ import struct
 
 import sympy
 
-from ..cpu.llvm import compile as machine, generator, targets
+from ..cpu.llvm import compile as llvm, generator, targets
 from ..cpu.llvm.ir import FALSE, NULL, Block, Builder, Function, Module, Val, define, i32, i64
 from ..cpu.run import launch as runtime, pool
 from . import messages
@@ -28,12 +28,12 @@ def objects(functions: list[Exported], row: targets.Target) -> list[bytes]:
     """What a library is linked from."""
     plain = base_row(row)
     ir, of = machine_ir(row)
-    made = [_optimised(glue_ir(functions, row), plain), _optimised(threads_ir(plain), plain), machine.emit_object(generator.in_registers(ir), of)]
+    made = [_optimised(glue_ir(functions, row), plain), _optimised(threads_ir(plain), plain), llvm.emit_object(generator.in_registers(ir), of)]
     return made + list({k.name: k.obj for f in functions for k in f.kernels}.values())
 
 
 def _optimised(ir: str, row: targets.Target) -> bytes:
-    return machine.emit_object(machine.optimise(ir, row), row)
+    return llvm.emit_object(llvm.optimise(ir, row), row)
 
 
 def glue_ir(functions: list[Exported], row: targets.Target) -> str:

@@ -14,7 +14,7 @@ import sympy
 
 from ...ops.records import dtype_name
 from ..base import Unsupported
-from ..cpu.llvm import compile as machine, targets
+from ..cpu.llvm import compile as llvm, targets
 from ..cpu.run import pool
 from .effects import Effects
 from .trace import At, Buffer, Program
@@ -129,7 +129,7 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
         made = _lowered(launch, row, False)  # two of its pointers are into one tensor
     llir = re.sub(rf"@{re.escape(made.metadata.name)}\b", f"@{name}", made.llir)
     llir = re.sub(rf"^define (?:dso_local )?i64 @{name}\(", f"define hidden i64 @{name}(", llir, flags=re.M)
-    return Compiled(name, machine.emit_object(llir, row), made.metadata, order, llir, Effects(made.ttir))
+    return Compiled(name, llvm.emit_object(llir, row), made.metadata, order, llir, Effects(made.ttir))
 
 
 def assertions(kernel: Compiled) -> list[tuple[str, str]]:

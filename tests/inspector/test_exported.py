@@ -1,7 +1,7 @@
 """The kernels of a bundle for a K1: hot loops of vector code without spills, calls or fp64, as those compiled in process (test_vectors.py)."""
 
 import pytest
-from triport.backends.cpu.llvm import compile as machine, targets as rows
+from triport.backends.cpu.llvm import compile as llvm, targets as rows
 from triport.backends.spine import library
 from triport.backends.spine.trace import trace
 from triport.ops import registry
@@ -25,7 +25,7 @@ def test_hot_loops(name, dtype, tmp_path):
                 continue
             seen.add(key)
             path = tmp_path / "kernel.s"
-            path.write_text(machine.emit_assembly(library.compile_kernel(launch, row, launch.kernel.__name__).llir, row))
+            path.write_text(llvm.emit_assembly(library.compile_kernel(launch, row, launch.kernel.__name__).llir, row))
             r = report.of(code.of_file(path, goal))
             assert not r.failures(REQUIRED), f"{case.name} {launch.consts}: " + "\n".join(r.failures(REQUIRED))
             assert r.unknown == 0

@@ -145,3 +145,11 @@ def test_files_of_any_bytes(tmp_path_factory, data):
 
 def test_functions_of_several_kinds_of_text():
     assert text.functions("", isa.ISAS["x86-64"]) == []
+
+
+def test_a_cause_points_into_the_plan():
+    """The line of the plan that is about the cause's source line, and none that merely has its number in it."""
+    plan = ("plan of k for rv64gcv\n  put exp@130 into memory (13 f32 at 0): 13, 4 lanes along 0\n  line 12: reduce by addf of x_ptr[]@11 along 0: 13\n"
+            "  line 13: store mulf@13 to out_ptr: 13, 4 lanes along 0\n")
+    assert verdict.decided(plan, "k.py:13") == "line 13: store mulf@13 to out_ptr: 13, 4 lanes along 0"
+    assert verdict.decided(plan, "k.py:11").startswith("line 12: reduce") and verdict.decided(plan, "k.py:4") == verdict.decided(plan, "") == ""

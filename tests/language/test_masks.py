@@ -12,7 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from triport.backends.cpu.llvm import compile as machine, masked, targets
+from triport.backends.cpu.llvm import compile as llvm, masked, targets
 
 HERE = Path(__file__).resolve()
 PAGE = mmap.PAGESIZE
@@ -207,7 +207,7 @@ def test_a_constant_mask_becomes_plain_stores(bits, runs, old):
     plain = masked.as_plain_stores(text)
     assert "masked.store" not in plain
     assert re.findall(r"store (.*?) %triport.*align (\d+)", plain) == [(r, str(4)) for r in runs]
-    machine.verify(plain, targets.native())
+    llvm.verify(plain, targets.native())
 
 
 def test_the_stores_of_a_mask_only_known_at_run_time_stay():

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import pytest
-from triport.backends.cpu.emit import rules as lower
-from triport.tools import probes as status
+from triport.backends.cpu.emit import rules
+from triport.tools import probes
 from triport.backends.cpu.llvm import targets
 from triport.tools.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = {*lower.ELEMENTWISE, *lower.DIMS, *lower.LANES, *lower.CARRIED_OUT}
+TABLES = {*rules.ELEMENTWISE, *rules.DIMS, *rules.LANES, *rules.CARRIED_OUT}
 
 
 def test_every_rule_has_a_probe():
-    assert set(status.probes()) == TABLES
+    assert set(probes.probes()) == TABLES
 
 
 def test_the_page_is_up_to_date(tmp_path):
@@ -25,7 +25,7 @@ def test_the_page_is_up_to_date(tmp_path):
 @pytest.mark.parametrize("target", targets.TARGETS)
 def test_every_target_takes_the_same_language(target):
     """What is refused is refused everywhere, and nothing makes IR that LLVM rejects."""
-    refused = {(name, types): reason for name, _, no in status.rows(target) for types, reason in no.items()}
+    refused = {(name, types): reason for name, _, no in probes.rows(target) for types, reason in no.items()}
     assert set(refused) == {("tt.elementwise_inline_asm", "shf.l.wrap.b32 $0, $1, $1, 7")}, refused
 
 
@@ -33,14 +33,14 @@ def test_every_target_takes_the_same_language(target):
 def test_every_rule_has_machine_code(target):
     """One kernel per rule down to assembly: LLVM's code generators abort the process on what they cannot select."""
     from triport.backends.cpu.emit import module as codegen
-    from triport.backends.cpu.llvm import compile as machine
-    from triport.backends.cpu.ttir import reader as ttir_reader
+    from triport.backends.cpu.llvm import compile as llvm
+    from triport.backends.cpu.ttir import reader
     row = targets.get(target)
-    for name, kernels in status.probes().items():
+    for name, kernels in probes.probes().items():
         for types, text in kernels.items():
             if name != "tt.elementwise_inline_asm" and (len(kernels) < 8 or types in ("f32", "bf16", "f16", "i64", "i1", "f8E5M2")):
-                llir = machine.optimise(codegen.lower_module(ttir_reader.parse(text), row).text, row)
-                assert machine.emit_assembly(llir, row), (name, types)
+                llir = llvm.optimise(codegen.lower_module(reader.parse(text), row).text, row)
+                assert llvm.emit_assembly(llir, row), (name, types)
 
 
 def test_unknown_target_is_exit_2(capsys):

@@ -45,7 +45,7 @@ def _kernel(report: Report, n: int) -> str:
     v = report.verdict or "nothing to judge"
     facts = ", ".join(f"{html.escape(str(k))} {html.escape(str(x))}" for k, x in code.facts.items())
     why = "".join(f"<li><b>{html.escape(r.label)} {html.escape(r.where)}</b>: {html.escape(c.text)}{f' [{html.escape(c.line)}]' if c.line else ''}. "
-                  f"<i>{html.escape(c.remedy)}</i></li>" for r in report.hot for c in verdict.causes(r, report.gpu))
+                  f"{f'Plan: {html.escape(c.plan)}. ' if c.plan else ''}<i>{html.escape(c.remedy)}</i></li>" for r in report.hot for c in verdict.causes(r, report.gpu))
     return (f'<section class="kernel" id="k{n}"><h2>{html.escape(code.name)} <small>{html.escape(code.target)}, {html.escape(code.backend)}</small> '
             f'<span class="v {v}">{v}</span></h2><p class="facts">{facts}{", " if facts else ""}unknown instructions {report.unknown:.1%}</p>'
             f'{_table(report)}{f"<ul class=why>{why}</ul>" if why else ""}<div class="panes">{"".join(panes)}</div></section>')

@@ -50,6 +50,8 @@ def _panel(r: Region, report: Report) -> Panel:
     parts = [_lines(r, report)]
     for cause in verdict.causes(r, report.gpu):
         parts.append(Text.assemble(("why: ", "bold yellow"), cause.text, f" [{cause.line}]" if cause.line else ""))
+        if cause.plan:
+            parts.append(Text.assemble(("plan: ", "bold"), cause.plan))
         parts.append(Text.assemble(("do:  ", "bold"), cause.remedy))
     return Panel(Group(*parts), title=_title(r, report), title_align="left", box=HEAVY, border_style=VERDICTS[verdict.of(r, report.gpu)])
 

@@ -17,12 +17,13 @@ _WHOLE, _NONE = 0.95, 0.05
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a loop is slower than it could be: what was seen, what to do, and the source line."""
+    """Why a loop is slower than it could be: what was seen, what to do, the source line, and what the compiler's plan says of that line."""
 
     name: str
     text: str
     remedy: str
     line: str = ""
+    plan: str = ""
 
 
 def of(r: Region, gpu: bool) -> str | None:
@@ -49,6 +50,16 @@ def overall(verdicts: list[str | None]) -> str | None:
 
 # --- causes ----------------------------------------------------------------------------------------------------------
 
+
+def decided(plan: str, line: str) -> str:
+    """The first line of a plan (`--stage plan`) that is about a source line, file:number: what the compiler decided there. "" where it says nothing."""
+    number = line.rpartition(":")[2]
+    if not number.isdigit():
+        return ""
+    about = re.compile(rf"\bline {number}:|@{number}\b")
+    return next((text.strip() for text in plan.split("\n") if about.search(text)), "")
+
+
 _DIVIDE = re.compile(r"i?div[bwlq]?$|u?s?div$|div[u]?w?$|rem[u]?w?$|udiv$|sdiv$")
 _LIBM = re.compile(r"(?:_ZGV\w+_)?(exp2?|exp10|expm1|log(2|10|1p)?|sin|cos|tan|a?sinh?|a?cosh?|a?tanh?|atan2|pow|erfc?|fmod|cbrt|hypot|tgamma|lgamma|rsqrt)[fl]?$")
 _NATIVE = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt", "sqrt")
@@ -65,7 +76,8 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         return "{}:{}".format(lines.most_common(1)[0][0][0].rpartition("/")[2], lines.most_common(1)[0][0][1]) if lines else ""
 
     def add(name, text, remedy, pick=lambda i: i.what.is_float_work):
-        out.append(Cause(name, text, remedy, at(pick)))
+        line = at(pick)
+        out.append(Cause(name, text, remedy, line, decided(code.stages.get("plan", ""), line)))
 
     if not gpu and not code.vector_bits and verdict != VECTOR:
         add("no vector unit", f"target {code.target} has no vector instructions", "choose a target with vectors (rv64gcv, spacemit-x60)")

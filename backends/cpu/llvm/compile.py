@@ -16,7 +16,7 @@ import llvmlite.binding as llvm
 from ...base import CompileError
 from . import guard, masked
 from .generator import LEVELS, close, initialised, lock, target_machine
-from .host import versions  # noqa: F401  (machine.versions: what decides what LLVM makes)
+from .host import versions  # noqa: F401  (compile.versions: what decides what LLVM makes)
 from .targets import Target
 
 def _by_levels(what: str, target: Target, attempt):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .builder import Scalars
 from .module import Block, Function, Module
-from .values import Val, const
+from .values import Val
 
 
 class Flow(Scalars):

@@ -13,7 +13,7 @@ import signal
 import struct
 import threading
 
-from ..run import kept, launch as runtime
+from ..run import kept, launch
 from . import ir, targets
 from .ir import Val
 from .targets import Target
@@ -79,7 +79,7 @@ def _caught(m: ir.Module):
 def _guard():
     """(tp_guarded as a function, address of tp_caught, libc)."""
     target = targets.native()
-    at = runtime.load_object(kept.emitted("guard", guard_ir, target), ["tp_guarded", "tp_caught"])
+    at = launch.load_object(kept.emitted("guard", guard_ir, target), ["tp_guarded", "tp_caught"])
     libc = ctypes.CDLL(None)
     pointer = ctypes.c_void_p
     return ctypes.CFUNCTYPE(ctypes.c_int64, pointer, pointer, pointer)(at["tp_guarded"]), at["tp_caught"], libc

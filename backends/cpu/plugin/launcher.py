@@ -13,7 +13,7 @@ from . import inductor
 
 def make_launcher(driver, src, metadata):
     """What Triton calls to launch one compiled kernel; built once per kernel. driver: ours."""
-    from ..run import launch as runtime
+    from ..run import launch
 
     inductor.mend()
 
@@ -46,4 +46,4 @@ def make_launcher(driver, src, metadata):
         k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
 
     values = {str(names[c] if isinstance(c, int) else c): v for c, v in ((c[0] if isinstance(c, tuple) else c, v) for c, v in constants.items())}
-    return runtime.make_launch(metadata.name, signature, metadata, overlapping, values)
+    return launch.make_launch(metadata.name, signature, metadata, overlapping, values)

@@ -10,9 +10,8 @@ from ...llvm.elements import REGISTER
 from ...llvm.ir import Val, const, i64
 from ...ttir.ops import row
 from ...ttir.types import walk
-from ...plan.records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Induction, Jump, Return, While
+from ...plan.records import Assign, Body, Branch, Call, Copy, For, If, Induction, Jump, Return, While
 from . import scalars
-from .scalars import register_type
 
 
 class Frame:
