@@ -34,6 +34,7 @@ class Nest:
         self.depth_of: dict[int, int] = {}
         self.u = 0  # the chunk, of those that go side by side
         self.facts: dict[tuple[Value, tuple], bool] = {}  # what masks are known to be in the range that is walked now
+        self.given: dict[tuple[Value, tuple], Val] = {}  # results of this row's reductions
         self.limits: dict[tuple[Value, tuple], Val] = {}  # comparison -> up to which index along the vector dimension it is true
         self._chunks = 1
         self._whole = True  # nothing in the range that is walked now is masked
@@ -95,6 +96,8 @@ class Nest:
         fact = self.facts.get((v, dims))
         if fact is not None:
             return const("i1", fact)
+        if (v, dims) in self.given:
+            return self.given[v, dims]
         lvl = self.level(dims)
         key = (v, dims, self.u if self.vdim in dims else 0)
         limit = self.limits.get((v, dims))

@@ -99,7 +99,7 @@ def _reduce_row(k, nest, stage: Stage, slot: Val):
     else:
         b.store(_row(k, nest, stage, exact, None), slot, 8)
     value = b.load(elem, slot, 8)
-    nest.memos[1][(result, (0,), 0)] = value
+    nest.given[result, (0,)] = value
     if stage.out is not None:
         access.store_buffer(nest, stage.out, (0,), value)
 
