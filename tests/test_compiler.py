@@ -230,7 +230,12 @@ def test_every_elementwise_rule_has_a_case():
     assert set(rules.ELEMENTWISE) == set(RULES) | ELSEWHERE
 
 
-@pytest.mark.parametrize("rule", RULES)
+OLDER = triton.__version__ < "3.7"
+_ADDED = ("tt.approx_divf",)  # operations that Triton 3.6 does not read
+
+
+@pytest.mark.parametrize("rule", [pytest.param(r, marks=pytest.mark.skipif(OLDER and r in _ADDED, reason="Triton 3.6 does not have the operation"))
+                                  for r in RULES])
 def test_rule(rule, tmp_path, seed):
     for body, ins, out, reference, prepare in RULES[rule]:
         args, got = run_elementwise(body, ins, out, tmp_path, seed, prepare=prepare)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import numpy as np
 import triton
 import triton.language as tl
 from conftest import HANGS
@@ -270,6 +271,7 @@ def test_scratch_that_cannot_be_had(programs, monkeypatch):
     assert torch.allclose(out, torch.ones(40))
 
 
+@pytest.mark.skipif(triton.__version__ < "3.7" and np.lib.NumpyVersion(np.__version__) >= "2.4.0", reason="Triton 3.6's interpreter does not work with numpy 2.4")
 def test_interpreter_runs_the_ops(tmp_path):
     """TRITON_INTERPRET=1: kernels run as Python, and what cannot work says so."""
     path = tmp_path / "interpret.py"

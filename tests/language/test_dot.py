@@ -169,6 +169,7 @@ def batched_scaled_kernel(a_ptr, sa_ptr, b_ptr, sb_ptr, out_ptr, B: tl.constexpr
     tl.store(out_ptr + i * M * N + m[None, :, None] * N + n[None, None, :], c)
 
 
+@pytest.mark.skipif(triton.__version__ < "3.7", reason="Triton 3.6 takes scales of matrices only")
 def test_batched_dot_scaled(seed):
     g = torch.Generator().manual_seed(seed)
     count, m, n, k = 4, 16, 16, 64
