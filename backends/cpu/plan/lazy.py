@@ -25,18 +25,20 @@ class Lazy:
     """Which operations of one kernel are lazy."""
 
     def __init__(self):
-        self._pairs: dict[Op, bool] = {}
+        self._known: dict[Op, bool] = {}
         self._depths: dict[Value, int] = {}
 
     def __call__(self, op: Op) -> bool:
+        found = self._known.get(op)
+        if found is None:
+            found = self._known[op] = self._is_lazy(op)
+        return found
+
+    def _is_lazy(self, op: Op) -> bool:
         if not op.results or not op.results[0].type.is_tensor:
             return False
-        if op.name == "tt.reduce":
-            if op not in self._pairs:
-                # Pairs of pairs of pairs would be written out in full: 2^n times what is under them.
-                self._pairs[op] = self._is_pair(op) and self._pair_depth(op.operands[0]) < 2
-            return self._pairs[op]
-        return row(op).lazy
+        # Pairs of pairs of pairs would be written out in full: 2^n times what is under them.
+        return row(op).lazy if op.name != "tt.reduce" else self._is_pair(op) and self._pair_depth(op.operands[0]) < 2
 
     def vectorises(self, block) -> bool:
         """Can a region be carried out on all lanes at once: nothing but operations of equal lanes?"""
