@@ -304,6 +304,28 @@ def test_rows_that_wrap_are_the_first_again(m, seed):
     assert check.error(out, a.double()[torch.arange(256) % m] @ b.double()) < 2e-6
 
 
+@triton.jit
+def wrapping_pieces_kernel(a_ptr, b_ptr, out_ptr, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PIECES: tl.constexpr):
+    rows, cols = tl.arange(0, M), tl.arange(0, N)
+    acc = tl.zeros((M, N), dtype=tl.float32)
+    for u in tl.static_range(PIECES):
+        ks = (u * K + tl.arange(0, K)) % k
+        acc = tl.dot(tl.load(a_ptr + rows[:, None] * k + ks[None, :]), tl.load(b_ptr + ks[:, None] * N + cols[None, :]), acc, input_precision="ieee")
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], acc)
+
+
+@pytest.mark.parametrize("k", [16, 20, 33, 40, 48, 63, 64])
+def test_later_pieces_wrap_where_the_first_does_not(k, seed):
+    """Pieces along K that are multiplied at once: each is one run of rows or columns only where it does not wrap itself."""
+    g = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(16, k, generator=g), torch.randn(k, 32, generator=g)
+    out = torch.empty(16, 32)
+    wrapping_pieces_kernel[(1,)](a, b, out, k, 16, 32, 16, 4)
+    at = torch.arange(64) % k
+    assert check.error(out, a.double()[:, at] @ b.double()[at]) < 2e-6
+
+
+
 def test_accumulators_that_others_read_are_there_in_each_trip(seed):
     g = torch.Generator().manual_seed(seed)
     a, b = (torch.randn(100, 100, generator=g) for _ in range(2))

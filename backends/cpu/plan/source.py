@@ -200,7 +200,11 @@ class Look:
         limits = list(first.limits)
         if limits[along]:
             limits[along] = replace(limits[along], size=size * len(values))
-        return replace(first, limits=tuple(limits), along=along)
+        given: list[Inside] = []  # a later piece may wrap where the first one does not
+        for i in (i for x in pieces for i in x.given):
+            if i not in given:
+                given.append(i)
+        return replace(first, limits=tuple(limits), along=along, given=tuple(given))
 
     def ends(self, values: list[Value], src: Source | None) -> tuple[End | None, End | None]:
         """Where an operand in pieces ends; `src`: what they are together."""
