@@ -385,3 +385,32 @@ def test_debug_checks_integer_overflow(how, dtype):
     for options in ({}, {"debug": True, "sanitize_overflow": False}):
         sum_kernel[(1,)](x, y, out, HOW=how, **options)
         assert torch.equal(out, wrapped)
+
+
+@triton.jit
+def gathered_offsets_kernel(x_ptr, start_ptr, index_ptr, out_ptr, n, m, B: tl.constexpr):
+    r = tl.arange(0, B)
+    index = tl.load(index_ptr + r)
+    outer = tl.load(start_ptr + r)
+    for _ in range(n):
+        inner = outer
+        for _ in range(m):
+            other = tl.gather(inner, index, 0)  # what the loop carries is in memory, too
+            x = tl.load(x_ptr + inner)
+            tl.store(start_ptr + r, r)  # what it starts from was read before
+            tl.store(out_ptr + inner, x + other)
+            inner += B
+        outer += 5 * B
+
+
+@pytest.mark.parametrize("n, m", [(0, 1), (3, 2)])
+def test_carried_offsets_are_in_memory_and_addresses(n, m, seed):
+    b = 16
+    x, start = ints(seed, 400), torch.randperm(b, dtype=torch.int32, generator=torch.Generator().manual_seed(seed))
+    index, out, want = ints(seed + 1, b, low=0, high=b), torch.zeros(400, dtype=torch.int32), torch.zeros(400, dtype=torch.int32)
+    for i in range(n):
+        for j in range(m):
+            offs = (start + 5 * b * i + b * j).long()
+            want[offs] = x[offs] + offs[index.long()].int()
+    gathered_offsets_kernel[(1,)](x, start, index, out, n, m, B=b)
+    assert torch.equal(out, want)

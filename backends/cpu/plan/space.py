@@ -25,12 +25,12 @@ class Known:
     lazy: Lazy
 
     def children(self, v: Value, dims):
-        """The (value, dims) that evaluating `v` at `dims` reads."""
-        if v in self.buffers:
-            return []
-        if v in self.inductions:
+        """The (value, dims) that evaluating `v` at `dims` reads, or an address that is made of it."""
+        if v in self.inductions:  # in memory or not: addresses are made of what it starts from
             ind = self.inductions[v]
             return [(ind.init, dims), (ind.step, dims)]
+        if v in self.buffers:
+            return []
         op = v.op
         if op is None or not self.lazy(op):
             return []
