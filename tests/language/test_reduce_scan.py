@@ -333,3 +333,29 @@ def test_assertions_inside_a_combine():
     assert torch.equal(out[:64], x.cumsum(0).int()) and out[64] == x.sum()
     with pytest.raises(Error, match="overflow"):
         checked_kernel[(1,)](torch.full((64,), 2**30, dtype=torch.int32), out, 64)
+
+
+@triton.jit
+def larger_or_first(v1, i1, v2, i2):
+    if v1 > v2:
+        return v1, i1
+    if v1 == v2:
+        if i1 < i2:
+            return v1, i1
+    return v2, i2
+
+
+@triton.jit
+def early_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    value, index = tl.reduce((tl.load(x_ptr + i), i), 0, larger_or_first)
+    tl.store(out_ptr, value)
+    tl.store(out_ptr + 1, index)
+
+
+def test_a_region_with_early_returns_reads_elements_once(seed):
+    """What a region's blocks decide is about its own values: the tensor is not put into memory again for each of its elements."""
+    x, out = torch.randint(0, 9, (64,), dtype=torch.int32, generator=torch.Generator().manual_seed(seed)), torch.zeros(2, dtype=torch.int32)
+    kernel = early_kernel[(1,)](x, out, 64)
+    assert out.tolist() == [x.max(), (x == x.max()).nonzero()[0]]
+    assert "ptr %scratch, i64" not in kernel.asm["llir"]

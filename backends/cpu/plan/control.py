@@ -187,7 +187,7 @@ def _settle(s: Schedule, op: Op):
     """Before control goes on to other blocks: loads of this one that they use happen now."""
     for load in s.pending_loads:
         v = load.result
-        if v not in s.buffers and any(o.block is not op.block for o in s.facts.consumers(v) - s.executed):
+        if load.block is op.block and v not in s.buffers and any(o.block is not op.block for o in s.facts.consumers(v) - s.executed):
             s.materialise(v, why="other blocks read it")
 
 
