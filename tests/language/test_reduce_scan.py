@@ -359,3 +359,26 @@ def test_a_region_with_early_returns_reads_elements_once(seed):
     kernel = early_kernel[(1,)](x, out, 64)
     assert out.tolist() == [x.max(), (x == x.max()).nonzero()[0]]
     assert "ptr %scratch, i64" not in kernel.asm["llir"]
+
+
+@triton.jit
+def exponentials_behind_a_scan_kernel(x_ptr, out_ptr, n, SCAN: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    sums = x
+    if SCAN:
+        sums = tl.cumsum(x, 0)
+    for _ in range(n):
+        x = tl.exp(x)
+    tl.store(out_ptr + i, x + sums)
+
+
+def test_loops_behind_a_scan_read_the_pool_as_ever():
+    """On a target of few registers a polynomial's coefficients are read from memory in a loop that stores, whatever ran before it."""
+
+    def reads(scan: bool) -> int:
+        signature = {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "SCAN": "constexpr", "N": "constexpr"}
+        source = ASTSource(exponentials_behind_a_scan_kernel, signature, {"SCAN": scan, "N": 64})
+        return triton.compile(source, target=GPUTarget("cpu", "x86-64-v3", 0)).asm["llir"].count(".pool, i64")
+
+    assert reads(True) == reads(False) > 0

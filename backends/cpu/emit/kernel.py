@@ -84,6 +84,7 @@ class Kernel:
         return self.pointers[buf.place]
 
     def nest(self, plan: NestPlan) -> Nest:
+        self.stores_here = True  # until its root says otherwise
         return Nest(self, plan)
 
     def write_keeps(self, nest: Nest, keeps: tuple[Keep, ...], reduces: bool = False):
