@@ -19,7 +19,7 @@ from triport.backends.cpu import cache, compiler
 from triport.backends.cpu.lowered import lowered
 from triport.backends.cpu.plugin import spare
 from triport.backends.cpu.run import metadata as facts
-from triport.backends.dispatch import drivers
+from triport.backends import active
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -142,7 +142,7 @@ def test_damaged_files_are_compiled_again(tmp_cache, seed, kind):
             shutil.rmtree(path)
             shutil.rmtree(spare_folder(tmp_cache), ignore_errors=True)
             run()
-        assert all(p.is_file() for p in entry(tmp_cache).values()) and len(entry(tmp_cache)) == 7
+        assert all(p.is_file() for p in entry(tmp_cache).values()) and len(entry(tmp_cache)) == 8
 
 
 def spare_folder(cache_dir) -> Path:
@@ -202,7 +202,7 @@ def test_impossible_folders(tmp_path, monkeypatch, nothing_spare, where):
     _, text = one_warning(lambda: [run() for _ in range(3)])
     assert str(path) in text and "TRITON_CACHE_DIR" in text
     folder, = spare._folders.values()
-    assert len(entry(folder)) == 7
+    assert len(entry(folder)) == 8
     before = written(folder)
     run()
     assert written(folder) == before, "the process compiled again what it has"
@@ -229,7 +229,7 @@ def test_a_disk_that_is_full_before_an_entry_is_written(tmp_cache, monkeypatch, 
     left[0] = 1000  # there is room again
     monkeypatch.setattr(spare, "_folders", {})
     run()
-    assert len(entry(tmp_cache)) == 7
+    assert len(entry(tmp_cache)) == 8
 
 
 def test_nothing_half_written_stays(tmp_path, monkeypatch):
@@ -358,15 +358,15 @@ def test_binaries_of_one_kernel_do_not_come_to_another(tmp_cache, monkeypatch):
 def test_what_is_lowered_alone_leaves_one_file(tmp_cache, monkeypatch):
     """A kernel for a library has neither assembly nor object, in Triton's cache nor anywhere; it is made once, and again for other options, or where
     what was kept is damaged."""
-    made, real = [], compiler.make_llir
-    monkeypatch.setattr(compiler, "make_llir", lambda *a: made.append(1) or real(*a))
+    made, real = [], compiler.lower
+    monkeypatch.setattr(compiler, "lower", lambda *a: made.append(1) or real(*a))
     source = ASTSource(fn=sums_kernel, signature={"x_ptr": "*fp32", "out_ptr": "*fp32", "N": "constexpr"}, constexprs={"N": 64})
     target = GPUTarget("cpu", "rv64gcv", 0)
 
     def files():
         return [p.name for p in tmp_cache.rglob("*") if p.is_file() and p.suffix != ".memo" and not p.name.startswith("guard-")]
 
-    with drivers.compiling_for(target):
+    with active.compiling_for(target):
         first, again = (lowered(source, target, {"assume_disjoint": True}) for _ in range(2))
         assert first == again and len(made) == 1 and len(files()) == 1
         whole = triton.compile(source, target=target, options={"assume_disjoint": True})

@@ -63,7 +63,7 @@ def test_a_cold_call_compiles_and_one_from_disk_does_not(monkeypatch):
     from triport.ops import registry
 
     made, counts, once = [], [], clock.once
-    monkeypatch.setattr(compiler, "make_llir", lambda *a, real=compiler.make_llir: made.append(1) or real(*a))
+    monkeypatch.setattr(compiler, "lower", lambda *a, real=compiler.lower: made.append(1) or real(*a))
     monkeypatch.setattr(clock, "once", lambda fn: (once(fn), counts.append(len(made)))[0])
     times = runner.first_calls(get("triton-cpu"), registry.get("square"), lambda: ops.square(torch.randn(40, 30)))
     assert list(times)[0] == "cold" and counts[:2] == [1, 1] and all(s > 0 for s in times.values())

@@ -58,8 +58,8 @@ def test_two_processes_compile_at_once(script, tmp_path):
 DAMAGE = KERNEL + """
 from pathlib import Path
 from triport.backends.cpu import compiler
-made, real = [], compiler.make_llir
-compiler.make_llir = lambda *a: made.append(1) or real(*a)
+made, real = [], compiler.lower
+compiler.lower = lambda *a: made.append(1) or real(*a)
 
 def again():
     made.clear()
@@ -73,7 +73,7 @@ files = sorted(p for p in Path(sys.argv[1]).rglob("*") if p.is_file() and "add_o
 assert any(p.suffix == ".obj" for p in files) and any(p.name.startswith("__grp__") for p in files) and not again()
 for kind in ("empty", "half", "alter", "remove"):
     for path in files:
-        text = path.suffix in (".source", ".ttir", ".llir", ".asm")  # to look at: what runs is the object
+        text = path.suffix in (".source", ".ttir", ".plan", ".llir", ".asm")  # to look at: what runs is the object
         if text and kind in ("half", "alter"):
             continue
         data = path.read_bytes()

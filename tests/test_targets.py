@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from triport.backends.cpu.emit import kernel as codegen
+from triport.backends.cpu.emit import module as codegen
 from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.ttir import reader
 from triport.tools import probes

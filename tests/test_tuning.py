@@ -147,7 +147,7 @@ def make_kernel(options):
 def test_autotune_compiles_what_differs_on_a_cpu_once(monkeypatch, tmp_path):
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))  # an empty one, whatever was set before
     made = []
-    monkeypatch.setattr(compiler, "make_llir", lambda *a, real=compiler.make_llir: made.append(1) or real(*a))
+    monkeypatch.setattr(compiler, "lower", lambda *a, real=compiler.lower: made.append(1) or real(*a))
     kernel = make_kernel([dict(num_warps=w, num_stages=s) for w in (1, 4, 8) for s in (2, 3)])
     x = torch.randn(100_000)
     out = torch.empty_like(x)

@@ -15,7 +15,7 @@ from test_link import DATA, IR
 from triport.backends.cpu import cache
 from triport.backends.cpu.llvm import compile, targets
 from triport.backends.cpu.run.pool import pool_ir
-from triport.backends.dispatch import drivers
+from triport.backends import active
 from triport.backends.spine import bundle, runner
 from triport.ops import Case, registry
 from triton.backends.compiler import GPUTarget
@@ -163,7 +163,7 @@ def test_kernels_are_linked_and_run_by_the_pool(machine, row, emulator, tmp_path
     """As on a host of that machine, but that objects are compiled here: on several threads, in a forked child, in a crowded address space. Debuggers are
     told, what nobody holds goes, and a function that is not there is an error."""
     target = targets.get(row)
-    with drivers.compiling_for(GPUTarget("cpu", row, 0)):
+    with active.compiling_for(GPUTarget("cpu", row, 0)):
         made = triton.compile(ASTSource(fn=scaling_kernel, signature={"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "BLOCK": "constexpr"},
                                         constexprs={"BLOCK": 128}), target=GPUTarget("cpu", row, 0))
     texts = {"pool": pool_ir(target), "data": (IR + DATA).format(triple=target.triple), "lacking": LACKING.format(triple=target.triple)}

@@ -226,10 +226,10 @@ def test_own_figures(capsys):
 
 def test_single_calls_start_with_the_compiling_one():
     from triport.backends.cpu import compiler
-    made, real = [], compiler.make_llir
+    made, real = [], compiler.lower
     results = Results()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "make_llir", lambda *a: made.append(1) or real(*a))
+        patch.setattr(compiler, "lower", lambda *a: made.append(1) or real(*a))
         runner.run(plan.Plan([registry.get("square")], ["torch", "triton-cpu"], ["fp32"], cases=["70x30"], rounds=1, seconds=0.0, cold=False, singles=5), results)
     for row in results.rows:
         assert len(row["calls_s"]["wall"]) == len(row["calls_s"]["cpu"]) == 5 and min(row["calls_s"]["wall"]) > 0
