@@ -19,6 +19,11 @@ import types
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# hypothesis times what it draws and what it runs; here tests count.
+settings.register_profile("counts", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("counts")
 
 ROOT = Path(__file__).resolve().parent.parent
 if importlib.util.find_spec("triport") is None:  # not installed: the folders are the package
