@@ -325,7 +325,6 @@ def test_later_pieces_wrap_where_the_first_does_not(k, seed):
     assert check.error(out, a.double()[:, at] @ b.double()[at]) < 2e-6
 
 
-
 def test_accumulators_that_others_read_are_there_in_each_trip(seed):
     g = torch.Generator().manual_seed(seed)
     a, b = (torch.randn(100, 100, generator=g) for _ in range(2))

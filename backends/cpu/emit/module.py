@@ -45,7 +45,7 @@ class Lowered:
 
 
 class _Lowering:
-    """One kernel on its way; `stage` is asked where it stood when something breaks."""
+    """One kernel on its way. at: the operation that is planned, for what goes wrong with it."""
 
     def __init__(self, module: Module, target: Target, fp_fusion: bool, assume: bool):
         types.expand_calls(module)

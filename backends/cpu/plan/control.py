@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..ttir.ops import row
-from ..ttir.types import Op, Value
+from ..ttir.types import Op, Value, walk
 from . import keeping
-from .facts import walk
 from .memory_order import before_region
 from .records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Induction, Jump, Return, Slot, Trips, While
 from .schedule import Schedule
 from .space import Space
-
 
 
 @dataclass
@@ -331,4 +329,5 @@ def nothing(s: Schedule, op: Op):
 
 
 CONTROL = {"tt.return": ret, "tt.call": call, "cf.br": branch, "cf.cond_br": cond_branch, "scf.for": for_loop, "scf.if": if_op,
-           "scf.while": while_loop, "scf.yield": nothing, "scf.condition": nothing, **dict.fromkeys(("tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"), region_return)}
+           "scf.while": while_loop, "scf.yield": nothing, "scf.condition": nothing,
+           **dict.fromkeys(("tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return"), region_return)}

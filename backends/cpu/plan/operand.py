@@ -7,6 +7,7 @@ as the micro-kernel, in its order. An operand that lies the other way round in m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from ..llvm import ir
@@ -15,7 +16,7 @@ from ..llvm.targets import Product as Instruction
 from ..ttir.types import Value
 from .control import captured, forget_foreign
 from .facts import poly_const
-from .records import Buffer
+from .records import Buffer, row_major
 from .schedule import Schedule
 from .source import End, Source, all_known
 
@@ -70,11 +71,7 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
     if in_place and src.is_given:
         return Operand("in place", limit=limit, padded=src.limits[1] is None)
     pitch = k + 64 // (ir.bits_of(REGISTER[kind.packed]) // 8) if k >= 64 else k
-    strides, step = [], m * pitch
-    for d in reversed(batch):
-        strides.append(step)
-        step *= d
-    out = s.alloc((*batch, m, k), kind.packed, tuple(reversed(strides)) + (pitch, 1), size=step)
+    out = s.alloc((*batch, m, k), kind.packed, (*_batches(batch, m * pitch), pitch, 1), size=math.prod(batch) * m * pitch)
 
     def pack():
         for u, x in enumerate(values):
@@ -88,6 +85,11 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
     if kind.group == 1 and _turnable(s, src, (m, k), kind.packed, lanes, 1):
         return _either(s, out, src.is_given, pack, "turned")
     return _either(s, out, False, pack, "packed", why=_why_packed(src, v, kind))
+
+
+def _batches(batch, size: int) -> tuple[int, ...]:
+    """The strides of a batch's dimensions whose matrices take `size` elements each."""
+    return tuple(n * size for n in row_major(batch))
 
 
 def _why_packed(src: Source | None, v: Value, kind: Kind) -> str:
@@ -128,12 +130,8 @@ def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, wid
     *batch, piece, n = values[0].type.shape
     k = piece * len(values)
     lanes = s.target.lanes(ir.bits_of(REGISTER[kind.acc]))
-    strides, step = [], k * n
-    for d in reversed(batch):
-        strides.append(step)
-        step *= d
     axis, group = len(batch) + 1, kind.group
-    out = s.alloc((*batch, k, n), kind.packed, tuple(reversed(strides)) + (width, group), panel=(axis, width, k * width))
+    out = s.alloc((*batch, k, n), kind.packed, (*_batches(batch, k * n), width, group), panel=(axis, width, k * width))
 
     def pack():
         for u, x in enumerate(values):

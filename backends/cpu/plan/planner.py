@@ -23,7 +23,8 @@ _COMBINE = ("tt.reduce", "tt.scan", "tt.map_elementwise")
 
 
 def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Callable, assume: bool = True) -> Plan:
-    """What is decided about a kernel for a target. lazy: its lazy operations; noting: told of each operation before it is planned; refuse: (operation, sentence) -> the error to raise."""
+    """What is decided about a kernel for a target. lazy: its lazy operations; noting: told of each operation before it is
+    planned; refuse: (operation, sentence) -> the error to raise."""
 
     def operation(s: Schedule, op: Op):
         noting(op)

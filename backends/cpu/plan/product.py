@@ -24,7 +24,7 @@ COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32",
 
 @dataclass(frozen=True)
 class Product:
-    """op's result = the sum of lhs[u] @ rhs[u], and what `destination` holds, `before` it was filled.
+    """op's result = the sum of its `pieces` a[u] @ b[u], and of what `filling` (steps) puts into `destination`; in_place: that is a loop's own.
 
     rows, vectors: of the micro-kernel; count: of matrices; m, n, k: of each; ends: where operands end (of A's rows, of its columns; of B's);
     sources: the loads that the operands are; requires: masks that must not wrap; final: where the result is converted to, if anywhere."""

@@ -122,27 +122,29 @@ class NestPlan:
 
     order: its loops, outermost first; vdim: the vector dimension, in chunks of `lanes`; times: how often its innermost loop is unrolled;
     atoms: masks that become loop bounds; reads: what it finds in memory; inductions: what it finds as initial + trips x step; keeps: what it
-    writes for later roots; computes: the values that it evaluates; steps: how many indices a loop over a dimension takes at once, where that is not one;
+    writes for later roots; steps: how many indices a loop over a dimension takes at once, where that is not one;
     backwards: the dimension that is walked from its end."""
 
     shape: tuple[int, ...]
-    tensor: tuple[int, ...] = ()
+    tensor: tuple[int, ...]
     order: tuple[int, ...] = ()
     vdim: int = 0
     lanes: int = 1
     times: int = 1
-    merged: bool = False
     atoms: tuple[Atom, ...] = ()
     reads: Mapping[Value, Buffer] = field(default_factory=dict)
     inductions: Mapping[Value, Induction] = field(default_factory=dict)
     keeps: tuple[Keep, ...] = ()
-    computes: tuple[Value, ...] = ()
     steps: Mapping[int, int] = field(default_factory=dict)
     backwards: int | None = None
 
     @property
     def identity(self) -> tuple[int, ...]:
         return tuple(range(len(self.shape)))
+
+    @property
+    def merged(self) -> bool:
+        return self.shape != self.tensor
 
 
 class Walk(NamedTuple):

@@ -150,20 +150,14 @@ def plan(s: Schedule, group: Group):
     nest = s.nest(Walk(shape, [(o, _IDENTITY) for op in roots for o in op.operands], vdim=1))
     outs = [s.alloc(op.result.type.shape, op.result.type.elem) if op.results and s.facts.consumers(op.result) - inside else None for op in roots]
     kept, keeps = _kept(s, group, nest, shape)
-    before = dict(s.buffers)
     stages = []
     for n, op in enumerate(roots):
         stages.append(_stage(s, nest, op, outs[n], keeps[n], kept, s.executed | set(roots[:n + 1])))
         for v in keeps[n]:
             s.buffers[v] = kept[v]
-    for v in kept:
-        if v not in before:
-            del s.buffers[v]
     s.add(Rows(tuple(stages), nest))
     s.executed |= inside
     s.fused |= inside
-    for v in kept:
-        s.buffers[v] = kept[v]
     for op, out in zip(roots, outs):
         if out is not None:
             s.buffers[op.result] = out

@@ -4,15 +4,16 @@ order loops run, which roots go row by row together, which arguments are taken t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.ops import row
-from ..ttir.types import Func, Op, Value
+from ..ttir.types import Func, Op, Value, walk
 from . import keeping, order, ranges
-from .facts import Facts, partners, walk
+from .facts import Facts, partners
 from .lazy import Lazy, renamed
 from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Piece, Place, Root, Walk, row_major
 from .scratch import Buffers, Layout
@@ -103,10 +104,7 @@ class Schedule:
 
     def alloc(self, shape, elem: str, strides=None, panel=None, size: int | None = None) -> Buffer:
         """A new buffer in this thread's scratch block, 64-byte aligned. size: its elements, where strides leave gaps."""
-        n = 1
-        for d in shape:
-            n *= d
-        offset = self.layout.take((size if size is not None else n) * bytes_of(elem))
+        offset = self.layout.take((math.prod(shape) if size is None else size) * bytes_of(elem))
         if self.layout.size > SCRATCH_LIMIT:
             raise self.refuse(self.op, f"the kernel's blocks need over {SCRATCH_LIMIT >> 20} MiB of scratch per thread; use smaller blocks")
         return Buffer(self._place(Piece(offset)), elem, tuple(shape), tuple(strides or row_major(shape)), panel, offset)
@@ -146,12 +144,11 @@ class Schedule:
         ident = tuple(range(len(shape)))
         keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and keeping.worth_keeping(self, v, op)] if op else []
         return NestPlan(
-            shape, full, tuple(loops), vdim, lanes, order.times_unrolled(self.known, visited, self.target), shape != full,
+            shape, full, tuple(loops), vdim, lanes, order.times_unrolled(self.known, visited, self.target),
             tuple(space.atoms(visited, self.proved)),
             {v: self.buffers[v] for v, _ in visited if v in self.buffers},
             {v: self.inductions[v] for v, _ in visited if v in self.inductions},
-            tuple(Keep(v, None, None) for v in keeps),
-            tuple(v for v, _ in visited if v not in self.buffers))
+            tuple(Keep(v, None, None) for v in keeps))
 
     def keep(self, nest: NestPlan, op: Op, kept: dict[Value, Buffer] | None = None) -> NestPlan:
         """`nest` with places for what it keeps; `kept`: those that the root has already."""

@@ -7,6 +7,8 @@ argument x_ptr.
 
 from __future__ import annotations
 
+import math
+
 from ..llvm.elements import bytes_of
 from ..ttir.types import Func, Op, Value
 from . import product, records
@@ -106,18 +108,21 @@ def _nothing(page, step):
     """Scalars, and jumps: as they stand in the kernel."""
 
 
+def _line(op: Op) -> str:
+    return f"line {op.loc.line}: " if op.loc.line else ""
+
+
 def _what(page, op: Op) -> str:
     """A root, for people."""
-    line = f"line {op.loc.line}: " if op.loc.line else ""
     short = op.name.rpartition(".")[2]
     if op.name in ("tt.store", "tt.atomic_store"):
         origin = root_pointer(op.operands[0])
         to = origin.name if origin is not None and origin.op is None else "memory"
-        return f"{line}{short} {page.name(op.operands[1])} to {to}"
+        return f"{_line(op)}{short} {page.name(op.operands[1])} to {to}"
     if op.name in ("tt.reduce", "tt.scan"):
         by = op.regions[0].block.ops[0].name.rpartition(".")[2] if len(op.regions[0].block.ops) == 2 else "function"
-        return f"{line}{short} by {by} of {', '.join(map(page.name, op.operands))} along {op.attrs['axis']}"
-    return f"{line}{short} {', '.join(page.name(o) for o in op.operands if o.type.is_tensor)}".rstrip()
+        return f"{_line(op)}{short} by {by} of {', '.join(map(page.name, op.operands))} along {op.attrs['axis']}"
+    return f"{_line(op)}{short} {', '.join(page.name(o) for o in op.operands if o.type.is_tensor)}".rstrip()
 
 
 def _root(page, step: records.Root):
@@ -155,10 +160,7 @@ def _fill(page, step: records.Fill):
 
 
 def _copy(page, step: records.Copy):
-    size = bytes_of(step.to.elem)
-    for d in step.to.shape:
-        size *= d
-    page.say(f"copy {size} bytes from {step.source.base} to {step.to.base}")
+    page.say(f"copy {math.prod(step.to.shape) * bytes_of(step.to.elem)} bytes from {step.source.base} to {step.to.base}")
 
 
 def _rows(page, step: records.Rows):
@@ -179,12 +181,11 @@ def _rows(page, step: records.Rows):
 
 
 def _product(page, step: product.Product):
-    line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
     count = f"{step.count} of " if step.count > 1 else ""
     pieces = f", {step.pieces} pieces of K at once" if step.pieces > 1 else ""
     how = {1: step.kind.acc, 2: f"pairs of {step.kind.packed} into {step.kind.acc}"}[step.kind.group]
     how = f"AMX tiles of {step.kind.packed}" if step.kind.tiles else how
-    page.say(f"{line}product {count}{step.m}x{step.k} by {step.k}x{step.n}{pieces}: {step.rows} rows x {step.vectors} vectors in registers, {how}")
+    page.say(f"{_line(step.op)}product {count}{step.m}x{step.k} by {step.k}x{step.n}{pieces}: {step.rows} rows x {step.vectors} vectors in registers, {how}")
     page.depth += 1
     for name, operand in (("A", step.a), ("B", step.b)):
         if_not = ", where its indices do not wrap, else packed" if operand.only_if else ""
@@ -220,9 +221,8 @@ def _call(page, step: records.Call):
 
 
 def _for(page, step: records.For):
-    line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
     carried = step.op.regions[0].block.args[1:]
-    page.say(f"{line}for" + "".join(f", {text}" for text in _carried(page, carried, step.slots)))
+    page.say(f"{_line(step.op)}for" + "".join(f", {text}" for text in _carried(page, carried, step.slots)))
     page.within(step.body)
 
 
@@ -237,16 +237,15 @@ def _carried(page, values, slots):
 
 
 def _if(page, step: records.If):
-    line = f"line {step.op.loc.line}: " if step.op.loc.line else ""
     for word, steps in zip(("if", "else"), step.branches):
         if word == "if" or steps:
-            page.say(f"{line if word == 'if' else ''}{word}")
+            page.say(f"{_line(step.op) if word == 'if' else ''}{word}")
             page.within(steps)
 
 
 def _while(page, step: records.While):
     page.steps(step.entry)
-    page.say(f"line {step.op.loc.line}: while" if step.op.loc.line else "while")
+    page.say(f"{_line(step.op)}while")
     page.within(step.test + step.body)
 
 

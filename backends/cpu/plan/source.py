@@ -163,7 +163,7 @@ class Look:
         s = self.s
         if atom.checks and (op, s.block) not in s.required:
             s.required.add((op, s.block))
-            self.requires.append((op, NestPlan(space.shape), atom))
+            self.requires.append((op, NestPlan(space.shape, space.shape), atom))
 
     def source(self, v: Value) -> Source | None:
         """The load that matrix `v` is, element for element, if its address is affine."""

@@ -23,18 +23,21 @@ from ..root.fill import converted
 # --- numbers of the plan, where the kernel runs -------------------------------------------------------------------------
 
 
+def _here(k):
+    """A nest of one index, begun: what belongs outside loops is emitted here."""
+    nest = k.nest(NestPlan((), ()))
+    nest.begin()
+    return nest
+
+
 def number(k, p: Poly) -> Val:
     """A polynomial's value (i64), here."""
-    nest = k.nest(NestPlan(()))
-    nest.begin()
-    return access.poly_value(nest, p)
+    return access.poly_value(_here(k), p)
 
 
 def end_of(k, end: End) -> Val:
     """The index (i64) from which on an operand is zero."""
-    nest = k.nest(NestPlan(()))
-    nest.begin()
-    least = None
+    nest, least = _here(k), None
     for base in end.bases:
         if isinstance(base, bool):
             limit = i64(end.size if base else 0)

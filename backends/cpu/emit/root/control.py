@@ -5,8 +5,10 @@ Scalars carried by a loop live in stack slots that LLVM turns into registers; te
 
 from __future__ import annotations
 
+import math
+
 from ...llvm import ir
-from ...llvm.elements import REGISTER
+from ...llvm.elements import REGISTER, bytes_of
 from ...llvm.ir import Val, const, i64
 from ...ttir.ops import row
 from ...ttir.types import walk
@@ -96,10 +98,7 @@ def assign(k, step: Assign):
 
 
 def copy(k, step: Copy):
-    n = 1
-    for d in step.to.shape:
-        n *= d
-    size = n * ((ir.bits_of(REGISTER[step.to.elem]) + 7) // 8)
+    size = math.prod(step.to.shape) * bytes_of(step.to.elem)
     k.b.call("llvm.memcpy.p0.p0.i64", "void", [k.pointer(step.to), k.pointer(step.source), i64(size), const("i1", False)])
 
 

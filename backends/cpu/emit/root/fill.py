@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.elements import REGISTER
-from ...llvm.ir import Val, const
+from ...llvm.ir import Val
 from ...plan.records import Fill, Rows, Stage
 from .. import access
 from ..element import convert
 from . import reduce, region
-from .memory import store_lanes
+from .memory import store_chunk
 
 
 def converted(b, v: Val, source: str, to: str) -> Val:
@@ -59,27 +59,13 @@ def rows(k, step: Rows):
             k.b.dbg = k.debug_loc(stage.op)
             nest.finds(stage.reads)
             if slot is None:
-                _store_row(k, nest, stage)
+                nest.times = stage.times
+                nest.inner(lambda u: store_chunk(nest, stage.op, stage.keeps))
             else:
                 _reduce_row(k, nest, stage, slot)
             k.stores_here = True
 
     nest.run_rows(row)
-
-
-def _store_row(k, nest, stage: Stage):
-    ptr, val = stage.op.operands[:2]
-    mask = stage.op.operands[2] if len(stage.op.operands) > 2 else None
-
-    def body(u):
-        k.write_keeps(nest, stage.keeps)
-        m = nest.at(mask, (0, 1)) if mask else const("i1", True)
-        if m.const is not None and not m.const:
-            return
-        store_lanes(nest, ptr, (0, 1), nest.at(val, (0, 1)), m)
-
-    nest.times = stage.times
-    nest.inner(body)
 
 
 def _reduce_row(k, nest, stage: Stage, slot: Val):

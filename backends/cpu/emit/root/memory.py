@@ -96,17 +96,18 @@ def store(k, step):
         k.guarded(k.scalar(mask) if mask else const("i1", True),
                   lambda: _store_scalar(k, k.scalar(val), k.scalar(ptr), val.type.elem))
         return
-    dims = tuple(range(len(ptr.type.shape)))
     nest = k.nest(step.nest)
+    nest.run(lambda u: store_chunk(nest, step.op, step.nest.keeps))
 
-    def body(u):
-        k.write_keeps(nest, step.nest.keeps)
-        m = nest.at(mask, dims) if mask else const("i1", True)
-        if m.const is not None and not m.const:
-            return
+
+def store_chunk(nest, op, keeps):
+    """What a store does at the nest's current indices, after what is kept there for later roots."""
+    ptr, val, *mask = op.operands
+    dims = tuple(range(len(ptr.type.shape)))
+    nest.k.write_keeps(nest, keeps)
+    m = nest.at(mask[0], dims) if mask else const("i1", True)
+    if m.const is None or m.const:
         store_lanes(nest, ptr, dims, nest.at(val, dims), m)
-
-    nest.run(body)
 
 
 def store_lanes(nest, ptr, dims, v: Val, mask: Val):
