@@ -7,11 +7,11 @@ import textwrap
 import pytest
 from conftest import ROOT
 
-TOPS = ("backends", "ops", "bench", "tools")
+TOPS = ("backends", "ops", "bench", "tools", "checking")
 #: from the bottom up: a module imports those of its own layer and of the layers in front of it. Of the prefixes that a module's name begins with the
 #: longest counts
 LAYERS = (
-    ("what a backend is, and leaves", ("backends.base", "backends.memo", "backends.host", "backends.context", "backends.active", "backends.table",
+    ("what a backend is, and leaves", ("backends.base", "backends.checking", "backends.memo", "backends.host", "backends.context", "backends.active", "backends.table",
                                        "backends.cpu.pages")),
     ("LLVM", ("backends.cpu.llvm",)),
     ("TTIR", ("backends.cpu.ttir",)),
@@ -25,6 +25,7 @@ LAYERS = (
     ("backends", ("backends.cpu.backend", "backends.cuda", "backends.inductor", "backends.nvrtc", "backends.torch_eager", "backends.triton_gpu")),
     ("ops", ("ops",)),
     ("boards", ("backends.spine",)),
+    ("for users", ("checking",)),
     ("bench", ("bench",)),
     ("tools", ("tools",)),
 )

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "design.md"
 BEGIN, END = "<!-- map -->\n", "<!-- end of the map -->\n"
 #: folders in the order of a kernel's way
-FOLDERS = ("", "ttir", "plan", "emit", "emit/element", "emit/root", "emit/product", "llvm", "run", "plugin")
+FOLDERS = ("", "ttir", "plan", "emit", "emit/element", "emit/root", "emit/product", "emit/checks", "llvm", "run", "plugin")
 
 
 def sentence(path: Path) -> str:

@@ -21,7 +21,7 @@ def config():
 
 def test_listed_packages_are_the_folders():
     listed = set(config()["options"]["packages"].split())
-    found = {"triport." + ".".join(p.parent.relative_to(ROOT).parts) for top in ("backends", "ops", "bench", "tools")
+    found = {"triport." + ".".join(p.parent.relative_to(ROOT).parts) for top in ("backends", "ops", "bench", "tools", "checking")
              for p in (ROOT / top).rglob("__init__.py")}
     assert listed == found
 

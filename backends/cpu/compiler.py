@@ -17,6 +17,7 @@ from pathlib import Path
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
+from .. import checking
 from ..base import CompileError, sources_digest, version
 from .plugin import extra
 from .plugin.claims import other_claimants
@@ -55,6 +56,11 @@ class CPUOptions:
     launch_cooperative_grid: bool = False
     launch_pdl: bool = False
     ir_override: str | None = None
+    #: what is checked while the kernel runs (`checking.parse`); given: by this launch, and not by what all launches are checked for; asserts: the
+    #: kernel's own assertions count, where `debug` is on for Triton to write those of overflow
+    check: str = ""
+    check_given: bool = False
+    asserts: bool = False
 
     def hash(self) -> str:
         text = "_".join(f"{k}-{getattr(self, k)}" for k in sorted(f.name for f in dataclasses.fields(self)))
@@ -63,7 +69,7 @@ class CPUOptions:
 
 #: the options that a launch may set; everything else is a GPU's and is dropped
 _HEEDED = ("debug", "sanitize_overflow", "enable_fp_fusion", "assume_disjoint", "arch", "instrumentation_mode",
-           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes")
+           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes", "check", "check_given")
 
 
 #: options of GPU backends that Triton 3.6 to 3.9 had: what is accepted where their classes cannot be read
@@ -117,6 +123,11 @@ class CPUBackend(BaseBackend):
         args["arch"] = self.row_name
         if "enable_fp_fusion" not in args:
             args["enable_fp_fusion"] = True
+        args["check_given"] = bool(opts.get("check_given", opts.get("check") is not None))
+        args["check"] = checking.parse(opts["check"], "check") if opts.get("check") is not None else checking.on
+        args["asserts"] = bool(opts.get("asserts", args.get("debug")))  # Triton asks twice, the second time with what it was told
+        if "overflow" in args["check"]:
+            args["debug"] = args["sanitize_overflow"] = True
         args.setdefault("sanitize_overflow", args.get("debug", False))  # as a GPU's: what is asserted where one debugs
         options = CPUOptions(**args)
         # Triton refuses what is not in here. A GPU's option is, with one value whatever was given: it changes nothing.
@@ -265,7 +276,8 @@ def lower(src, metadata, options):
 
     module = reader.parse(str(src))
     target = targets.get(options.arch)
-    lowered = lower_module(module, target, fp_fusion=options.enable_fp_fusion, assume=options.assume_disjoint)
+    lowered = lower_module(module, target, fp_fusion=options.enable_fp_fusion, assume=options.assume_disjoint, check=options.check,
+                           asserts=options.asserts)
     metadata["name"] = module.kernel.name
     metadata["shared"] = max(lowered.scratch_bytes, 64)  # kernels divide by it to count what fits
     metadata["scratch_bytes"] = lowered.scratch_bytes
@@ -274,6 +286,7 @@ def lower(src, metadata, options):
     metadata["asserts"] = lowered.asserts
     metadata["arguments"] = lowered.arguments
     metadata["work"] = lowered.work
+    metadata["checks"] = lowered.checks
     metadata["target_row"] = repr(target)
     metadata["facts"] = facts.digest(metadata)
     return lowered

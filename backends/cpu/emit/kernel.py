@@ -27,6 +27,7 @@ class Kernel:
 
     def __init__(self, func: Func, plan: Plan, target: Target, name: str, lazy: Lazy, error, fp_fusion: bool):
         self.func, self.plan, self.target, self.name, self.lazy, self.error = func, plan, target, name, lazy, error
+        self.checks = plan.checks
         self.module = ir.Module(name, target.triple)
         self.env: dict[Value, Val] = {}
         self.pointers: list[Val] = []
@@ -183,9 +184,13 @@ class Kernel:
         self.zeros = Val("ptr", f"@{self.name}.zeros")
         self.pointers = places.addresses(self)
         self.grid = {a: Val("i32", f"%g{a}") for a in "xyz"}
-        latch = ir.Block("next_program")
+        self.latch = latch = ir.Block("next_program")
+        if self.checks is not None:
+            rules.checks.begin_kernel(self)
         with b.loop(Val("i64", "%begin"), Val("i64", "%end"), flags="nuw nsw", name="program", latch=latch) as p:
             self._read_arguments(p)
+            if self.checks is not None:
+                rules.checks.begin_program(self)
             rules.control.function_body(self, self.plan.steps[0], latch)
             b.dbg = self.debug_loc(None)
         b.place(b.block)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ...base import CompileError
 from ..llvm.targets import Target
 from ..plan import planner
+from ..plan.checks import Checks
 from ..plan.lazy import Lazy
 from ..plan.records import Plan
 from ..ttir import types, unrolled
@@ -34,6 +35,8 @@ class Lowered:
     work: int = 0
     #: what was decided, and the kernel that it is about
     plan: Plan | None = None
+    #: of a checked kernel: what is checked, as data (`checked`)
+    checks: dict = field(default_factory=dict)
     func: Func | None = None
     target: str = ""
 
@@ -47,9 +50,10 @@ class Lowered:
 class _Lowering:
     """One kernel on its way. at: the operation that is planned, for what goes wrong with it."""
 
-    def __init__(self, module: Module, target: Target, fp_fusion: bool, assume: bool):
+    def __init__(self, module: Module, target: Target, fp_fusion: bool, assume: bool, check: str, asserts: bool):
         types.expand_calls(module)
         self.func, self.target, self.fp_fusion, self.assume = module.kernel, target, fp_fusion, assume
+        self.check, self.asserts = check, asserts
         unrolled.mend(self.func)
         self.lazy = Lazy()
         self.at: Op | None = None
@@ -63,15 +67,18 @@ class _Lowering:
         for arg in self.func.args:
             if arg.type.is_tensor:
                 raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
-        plan = planner.plan(self.func, self.target, self.lazy, self._noting, self.error, self.assume)
+        checks = Checks(self.func, self.check, self.asserts) if self.check else None
+        plan = planner.plan(self.func, self.target, self.lazy, self._noting, self.error, self.assume, checks)
         kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion)
         self.kernel = kernel
         text = kernel.write()
         work = 0 if plan.work is None else max(1, plan.work // self.target.lanes(32))
+        checked = {} if checks is None else {"kinds": self.check, "sites": [s.record for s in checks.sites.values()], "granule": checks.granule,
+                                             "alone": checks.alone, "orders": checks.orders}
         most = [(*key, n) for key, n in sorted(plan.most.items()) if n < self._largest(*key)]
         pairs = [(i, j, same) for (i, j), same in sorted(plan.disjoint.items())]
-        return Lowered(text, plan.scratch, pairs, kernel.asserts, [a.type.elem for a in self.func.args], most, work, plan, self.func,
-                       self.target.name)
+        return Lowered(text, plan.scratch, pairs, kernel.asserts, [a.type.elem for a in self.func.args], most, work, plan,
+                       checked, self.func, self.target.name)
 
     def _noting(self, op: Op):
         self.at = op
@@ -82,17 +89,19 @@ class _Lowering:
         return (1 << (bits - 1)) - 1
 
 
-def lower_module(module: Module, target: Target, *, fp_fusion: bool = True, assume: bool = True) -> Lowered:
-    """Compile a TTIR module's kernel to LLVM IR for `target`. Raises `CompileError`, and nothing else."""
+def lower_module(module: Module, target: Target, *, fp_fusion: bool = True, assume: bool = True, check: str = "",
+                 asserts: bool = False) -> Lowered:
+    """Compile a TTIR module's kernel to LLVM IR for `target`. check: what it checks (`checking.parse`); asserts: with the kernel's own assertions, where
+    Triton writes others, too. Raises `CompileError`, and nothing else."""
     try:
-        return _lower(module, target, fp_fusion, assume)
+        return _lower(module, target, fp_fusion, assume, check, asserts)
     except RecursionError:
         # Expressions are walked by recursion, and an unrolled loop makes one as deep as it is long.
-        return _with_deep_stack(lambda: _lower(module, target, fp_fusion, assume))
+        return _with_deep_stack(lambda: _lower(module, target, fp_fusion, assume, check, asserts))
 
 
-def _lower(module: Module, target: Target, fp_fusion: bool, assume: bool) -> Lowered:
-    lowering = _Lowering(module, target, fp_fusion, assume)
+def _lower(module: Module, *given) -> Lowered:
+    lowering = _Lowering(module, *given)
     try:
         return lowering.run()
     except (CompileError, RecursionError):

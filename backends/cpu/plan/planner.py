@@ -8,11 +8,12 @@ from ..llvm.targets import Target
 from ..ttir.ops import Kind, row
 from ..ttir.types import Func, Op
 from . import control, facts, rows
+from .checks import Checks
 from .control import CONTROL, scalar_region
 from .lazy import Lazy
 from .product import DEFERRED, PRODUCTS
 from .records import Plan, Scalar
-from .roots import ROOTS
+from .roots import ROOTS, check
 from .schedule import Schedule
 
 RULES = {**ROOTS, **PRODUCTS, **CONTROL}
@@ -22,21 +23,29 @@ SCALARS = (Kind.ELEMENTWISE, Kind.SCALAR)
 _COMBINE = ("tt.reduce", "tt.scan", "tt.map_elementwise")
 
 
-def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Callable, assume: bool = True) -> Plan:
+def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Callable, assume: bool = True,
+         checks: Checks | None = None) -> Plan:
     """What is decided about a kernel for a target. lazy: its lazy operations; noting: told of each operation before it is
-    planned; refuse: (operation, sentence) -> the error to raise."""
+    planned; refuse: (operation, sentence) -> the error to raise; checks: what the kernel checks, if it does."""
 
     def operation(s: Schedule, op: Op):
         noting(op)
         _operation(s, op)
 
     s = Schedule(func, target, lazy, assume, refuse, operation)
+    s.checks = checks
     body = control.function(s, func.body, [])
-    return Plan((body,), s.regions, tuple(s.places), s.layout.size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes)
+    return Plan((body,), s.regions, tuple(s.places), s.layout.size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes, checks)
 
 
 def _operation(s: Schedule, op: Op):
     s.op = op
+    if s.checks is not None:
+        if op in s.checks.dropped:
+            return
+        if check(s, op):
+            s.executed.add(op)
+            return
     if op in s.partners:
         s.exchange(op)
     elif s.lazy(op):
@@ -49,7 +58,7 @@ def _operation(s: Schedule, op: Op):
 
 
 def _root(s: Schedule, op: Op):
-    group = rows.find(s, op) if op.name == "tt.reduce" else None
+    group = rows.find(s, op) if op.name == "tt.reduce" and s.checks is None else None  # a group would load before what is between its roots is checked
     if group is not None:
         if group.why:
             s.notes[op] = group.why

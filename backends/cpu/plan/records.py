@@ -229,6 +229,18 @@ class Prints(Root):
 
 
 @dataclass(frozen=True)
+class Check:
+    """A checked kernel looks at what `site` (checks.Site) is about to do; nest: over its lanes, None where it is one."""
+
+    site: object
+    nest: NestPlan | None
+
+    @property
+    def op(self) -> Op:
+        return self.site.op
+
+
+@dataclass(frozen=True)
 class Stage:
     """One root of a group, for one row. reads: what it finds in memory; times: how often its loop is unrolled."""
 
@@ -349,7 +361,8 @@ class Plan:
 
     steps: what is done, in order; regions: combine functions that run on scalars; places: of all buffers, by number; scratch: bytes of a
     thread's block; disjoint: arguments taken not to overlap ((loaded, stored) -> whether equal addresses do no harm); most: what a launch keeps
-    to; work: operations on elements of a program, roughly (None: a loop's length is not known); notes: for people, by operation."""
+    to; work: operations on elements of a program, roughly (None: a loop's length is not known); notes: for people, by operation; checks: what a
+    checked kernel checks (checks.Checks), None where it checks nothing."""
 
     steps: tuple
     regions: Mapping[object, object]
@@ -359,3 +372,4 @@ class Plan:
     most: Mapping[tuple[str, int], int]
     work: int | None
     notes: Mapping[Op, str]
+    checks: object = None

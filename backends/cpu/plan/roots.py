@@ -10,7 +10,8 @@ from dataclasses import replace
 from ..ttir.types import Op
 from . import order
 from .memory_order import before_atomic, before_write
-from .records import Buffer, Lookup, Prints, Reduction, Root, Walk, row_major
+from .checks import INDEX, OVERFLOW, exact_result
+from .records import Buffer, Check, Lookup, Prints, Reduction, Root, Walk, row_major
 from .schedule import Schedule
 from .space import Space
 
@@ -29,6 +30,23 @@ def store(s: Schedule, op: Op):
 def _sinks(values) -> list:
     """`values`, each at its own indices."""
     return [(v, tuple(range(len(v.type.shape)))) for v in values]
+
+
+def check(s: Schedule, op: Op):
+    """The check in front of an operation, if it has one. Is the check all that there is to do?"""
+    site = s.checks.sites.get(op)
+    if site is None:
+        return False
+    v = op.operands[1 if site.access == INDEX else 0]
+    sinks = [v] if site.mask is None else [v, site.mask]
+    if site.access == OVERFLOW and (exact := exact_result(v)) is not None:
+        sinks.append(exact)
+    if not v.type.is_tensor:
+        s.add(Check(site, None))
+        return site.access == OVERFLOW
+    nest = s.nest(Walk(v.type.shape, _sinks(sinks), merge=True))
+    s.add(Check(site, replace(nest, atoms=(), times=1)))
+    return site.access == OVERFLOW
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------

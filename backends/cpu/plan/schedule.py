@@ -53,6 +53,7 @@ class Schedule:
         self.regions: dict = {}
         self.loops = 0
         self.notes: dict[Op, str] = {}  # what was not done, and why
+        self.checks = None  # checks.Checks of a checked kernel
         self.required: set = set()  # comparisons, and blocks in which it has been seen to that they do not wrap
         self._position = {o: n for n, o in enumerate(walk(func.body))}
 

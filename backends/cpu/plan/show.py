@@ -11,7 +11,7 @@ import math
 
 from ..llvm.elements import bytes_of
 from ..ttir.types import Func, Op, Value
-from . import product, records
+from . import checks, product, records
 from .facts import root_pointer
 from .records import Buffer, Induction, NestPlan, Plan
 
@@ -37,6 +37,8 @@ class _Page:
         self.depth += 1
         if self.plan.scratch:
             self.say(f"scratch: {self.plan.scratch} bytes a thread")
+        if self.plan.checks is not None:
+            self.say(f"checked: {', '.join(sorted(self.plan.checks.kinds))}" + ("; programs run one after the other" if self.plan.checks.alone else ""))
         for (i, j), fine in sorted(self.plan.disjoint.items()):
             also = "; one and the same is fine" if fine else ""
             self.say(f"checked at launch: {self.argument(i)} (read) and {self.argument(j)} (written) do not overlap{also}")
@@ -150,6 +152,13 @@ def _reduction(page, step: records.Reduction):
     _more(page, step)
 
 
+def _check(page, step: records.Check):
+    site = step.site
+    to = " or ".join(page.argument(n) for n in site.arguments) if site.arguments else "wherever it points" if site.bytes else ""
+    what = f"that what it {checks.WORDS[site.access]} is of {to}" if site.bytes else "its indices" if site.access == checks.INDEX else "its range"
+    page.say(f"{_line(step.op)}check {step.op.name.rpartition('.')[2]}: {what}: {page.nest(step.nest) if step.nest is not None else 'one element'}")
+
+
 def _prints(page, step: records.Prints):
     page.say(_what(page, step.op))
 
@@ -251,6 +260,6 @@ def _while(page, step: records.While):
 
 _HOW = {"buffer": "is in memory", "in place": "is read where it lies", "turned": "lies the other way round: turned in registers",
         "copied": "is copied into panels by rows", "packed": "is packed"}
-_STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, records.Fill: _fill, records.Copy: _copy,
+_STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, records.Check: _check, records.Fill: _fill, records.Copy: _copy,
           records.Rows: _rows, product.Product: _product, product.Decode: _decode, records.Body: _body, records.Call: _call, records.For: _for,
           records.If: _if, records.While: _while}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ... import active
+from ... import active, checking
 from ...context import call
 from . import inductor
 
@@ -27,23 +27,38 @@ def make_launcher(driver, src, metadata):
         return tuple(known((*path, n), t) for n, t in enumerate(ty)) if isinstance(ty, (tuple, list)) else ty
 
     signature = [(str(n), known((k,), t)) for k, (n, t) in enumerate(src.signature.items())]
-    safe = []
+    safe, others = [], {}
+
+    def version(**changed):
+        """This kernel, compiled with other options."""
+        import triton
+
+        kept = ("enable_fp_fusion", "sanitize_overflow", "assume_disjoint", "check", "check_given", "asserts")
+        options = {name: getattr(metadata, name) for name in kept} | {"debug": metadata.asserts or metadata.debug and not metadata.check}
+        k = triton.compile(src, target=metadata.target, options={**options, **changed})
+        # beside a GPU the active driver may be the other one by now
+        with contextlib.nullcontext() if active.is_current("cpu") else active.driven_by(driver):
+            k._init_handles()
+        return k
 
     def overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
         """The launch for arguments that overlap, or sizes that are too large: a version compiled without taking anything for granted."""
         call.note_odd()  # what is remembered of this call would launch the other version
         if not safe:
-            import triton
-
-            k = triton.compile(src, target=metadata.target, options={
-                "enable_fp_fusion": metadata.enable_fp_fusion, "debug": metadata.debug,
-                "sanitize_overflow": metadata.sanitize_overflow, "assume_disjoint": False})
-            # beside a GPU the active driver may be the other one by now
-            with contextlib.nullcontext() if active.is_current("cpu") else active.driven_by(driver):
-                k._init_handles()
-            safe.append(k)
+            safe.append(version(assume_disjoint=False))
         k = safe[0]
         k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
 
+    def checked(gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
+        """The launch where something else is checked now than when this kernel was compiled."""
+        call.note_odd()
+        if checking.on not in others:
+            others[checking.on] = version(check=checking.on, check_given=False)
+        k = others[checking.on]
+        k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
+
     values = {str(names[c] if isinstance(c, int) else c): v for c, v in ((c[0] if isinstance(c, tuple) else c, v) for c, v in constants.items())}
-    return launch.make_launch(metadata.name, signature, metadata, overlapping, values)
+    if metadata.check:
+        from ..run import checked as checks
+        return checks.make(metadata.name, signature, metadata, overlapping, values, checked)
+    return launch.make_launch(metadata.name, signature, metadata, overlapping, values, checked)

@@ -13,12 +13,13 @@ import struct
 import threading
 from typing import Callable
 
+from ... import checking
 from ...base import ArgumentError, CompileError, Error
 from . import elf, grid, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
 from .loaded import Function
-from .metadata import checked
+from .metadata import checked as facts
 from .pool import NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
@@ -177,7 +178,7 @@ def _flat(expr: str, label: str, ty):
         yield expr, label, ty
 
 
-def _flatten(name: str, signature, arguments: list[str]):
+def flatten(name: str, signature, arguments: list[str]):
     """The arguments of a launch as the compiled function takes them (`arguments`: element types): `_flat` of each."""
     flat = [x for n, (label, ty) in enumerate(signature) for x in _flat(f"a[{n}]", label, ty)]
     if len(flat) != len(arguments):  # a Triton whose descriptors have one flag
@@ -198,6 +199,8 @@ tracer: Callable | None = None
 _LAUNCH = """\
 call = pool.call
 def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
+    if checking.on:
+        return checked(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
     try:
         programs = gx * gy * gz
         if type(programs) is not int or programs >> 31:  # not ints, or too many to be sure that each fits
@@ -222,8 +225,8 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
 """
 
 
-def _packed(name: str, flat) -> tuple[str, list[str]]:
-    """(struct's format, a Python expression for each) of the arguments that `_flatten` found."""
+def packed(name: str, flat) -> tuple[str, list[str]]:
+    """(struct's format, a Python expression for each) of the arguments that `flatten` found."""
     fmt, values = "", []
     for expr, label, ty in flat:
         if ty.startswith("*"):
@@ -241,17 +244,19 @@ def _packed(name: str, flat) -> tuple[str, list[str]]:
     return fmt, values
 
 
-def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping, constants: dict | None = None) -> object:
+def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping, constants: dict | None = None,
+                checked: Callable | None = None) -> object:
     """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
 
     signature: (argument name, Triton type) of every argument, constexprs included; a tuple's type is a tuple. constants: the constexprs' values
-    by name, for traces. `overlapping(...)` takes the same launch where pointers that were taken to be disjoint are not, or sizes are beyond what was taken."""
+    by name, for traces. `overlapping(...)` takes the same launch where pointers that were taken to be disjoint are not, or sizes are beyond what was taken;
+    `checked(...)`, of `checking.on`."""
     import torch
     from torch.autograd import profiler
 
-    known = checked(metadata)
-    flat = _flatten(name, signature, known["arguments"])
-    fmt, values = _packed(name, flat)
+    known = facts(metadata)
+    flat = flatten(name, signature, known["arguments"])
+    fmt, values = packed(name, flat)
     beyond = [f"overlap({flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
     beyond += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
@@ -259,7 +264,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
-           "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
+           "checking": checking, "checked": checked, "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
     exec(compile(_LAUNCH.format(values=", ".join(values), beyond=" or ".join(beyond) or "0"), f"<launch {name}>", "exec"), env)
     launch = env["launch"]
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only

@@ -27,6 +27,7 @@ _FIELDS = {
     "scratch_bytes": _count(_NO_SIZE),
     "work": _count(1 << 62),  # vector operations of a program; 0: not known
     "arguments": lambda v: _every(v, lambda t: isinstance(t, str)),
+    "checks": lambda v: isinstance(v, dict),  # what a checked kernel checks, in the digest like all of this
     "asserts": lambda v: _every(v, lambda a: _every(a, lambda t: isinstance(t, str)) and len(a) == 2),
     # (position, position, are equal addresses fine?) of pointers that are to be apart
     "disjoint": lambda v: _every(v, lambda d: _every(d, lambda t: type(t) in (int, bool)) and len(d) == 3 and min(d) >= 0),

@@ -1,0 +1,112 @@
+"""Checked runs: what is checked, and what a report says. The checks themselves are part of the kernels' code (`cpu/plan/checks.py`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from dataclasses import dataclass, field
+
+from .base import Error, suggest
+
+#: what can be checked -> what is reported
+KINDS = {"bounds": "an access outside the storage that its argument lives in", "race": "two programs that meet in one element without order",
+         "uninit": "reading elements of torch.empty that nobody has written", "overflow": "integer arithmetic beyond its type",
+         "nan": "the first operation that makes a NaN or infinity of finite numbers"}
+VARIABLE, KEEP_GOING = "TRITON_CPU_CHECK", "TRITON_CPU_CHECK_KEEP_GOING"
+#: places of a kernel that one launch reports for each kind
+MOST = 16
+
+
+def parse(text: str, where: str = VARIABLE) -> str:
+    """The kinds that a text names, in one order, joined by commas; "" for none. "1" is bounds and race, "all" is everything."""
+    words = [w.strip().lower() for w in str(text).split(",") if w.strip()]
+    if words in ([], ["0"], ["off"], ["false"], ["none"]):
+        return ""
+    wanted: set[str] = set()
+    for word in words:
+        if word in ("1", "true", "on"):
+            wanted |= {"bounds", "race"}
+        elif word == "all":
+            wanted |= set(KINDS)
+        elif word in KINDS:
+            wanted.add(word)
+        else:
+            raise Error(f"{where}={text}: {suggest('kind of check', word, [*KINDS, '1', 'all'])}")
+    return ",".join(k for k in KINDS if k in wanted)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One finding. program: of the grid, (x, y, z); lane: in the block, one index a dimension; argument: its name, "" where that is not known; text: all
+    of it for people, over several lines; count: how often it was found at this place of the kernel."""
+
+    kind: str
+    kernel: str
+    file: str
+    line: int
+    operation: str
+    program: tuple[int, int, int]
+    lane: tuple[int, ...] = ()
+    argument: str = ""
+    element: tuple[int, ...] | None = None
+    count: int = 1
+    text: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class CheckError(Error):
+    """A checked launch found faults: `reports`, first those of the earliest programs."""
+
+    def __init__(self, kernel: str, reports: tuple[Report, ...], found: int):
+        self.kernel, self.reports, self.found = kernel, reports, found
+        many = "" if found <= 1 else f", {found} times in all" if len(reports) < found else f", {found} times"
+        head = f"triton-cpu: kernel {kernel}: {', '.join(dict.fromkeys(r.kind for r in reports))}{many}"
+        super().__init__("\n".join([head, *(r.text for r in reports)]))
+
+    def __reduce__(self):
+        return CheckError, (self.kernel, self.reports, self.found)
+
+
+#: kinds that every launch is checked for now, as `parse` writes them
+on: str = parse(os.environ.get(VARIABLE, ""))
+#: called with each `CheckError` in place of raising it
+_going_on: list = []
+if os.environ.get(KEEP_GOING, "0") not in ("", "0"):
+    _going_on.append(lambda error: print(error, file=sys.stderr, flush=True))
+
+
+def enable(kinds: str = "bounds,race") -> str:
+    """From here on every launch on the CPU is checked for `kinds` (""  for none). Returns what was checked before."""
+    global on
+    before, on = on, parse(kinds, "kinds")
+    return before
+
+
+@contextlib.contextmanager
+def checks(kinds: str = "bounds,race"):
+    """Within it every launch on the CPU is checked."""
+    before = enable(kinds)
+    try:
+        yield
+    finally:
+        enable(before)
+
+
+@contextlib.contextmanager
+def keeping_going(note):
+    """Within it launches that fail a check go on, and `note(error)` is called instead."""
+    _going_on.append(note)
+    try:
+        yield
+    finally:
+        _going_on.remove(note)
+
+
+def fail(error: CheckError):
+    """Raise the error, or hand it to who keeps going."""
+    if not _going_on:
+        raise error
+    _going_on[-1](error)

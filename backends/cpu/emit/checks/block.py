@@ -1,0 +1,28 @@
+"""What a checked launch tells its kernel and hears from it: one block of memory, whose address follows the kernel's arguments."""
+
+from __future__ import annotations
+
+from ...llvm.ir import Struct
+
+#: what an argument's pointer may touch: `bytes` from `start` on. writers, readers: of each granule, who was the last (an episode and a site, see
+#: `race.py`); written: of each byte, 1 where somebody has; both null where it is not looked at
+EXTENT = Struct("check.extent", start="i64", bytes="i64", writers="ptr", readers="ptr", written="ptr")
+#: counts: of findings, by site and kind; records: of the first of each; extents: of the arguments, in their order, then of whatever else pointers from
+#: memory may point to (`known` in all). launch: the episode before this launch's first; first: of the program that runs; episode: now; owners: the program
+#: of each episode; mine: bits of the launch's episodes that are in order before now; sets: such bits for each place that puts programs in order; words:
+#: 64-bit words of each
+BLOCK = Struct("check.block", count="i64", capacity="i64", records="ptr", counts="ptr", extents="ptr", known="i64", launch="i32", first="i32",
+               episode="i32", padding="i32", owners="ptr", mine="ptr", sets="ptr", words="i64")
+#: one finding. lane: of the block, all its dimensions as one; value, other: what the kind says
+RECORD = Struct("check.record", kind="i64", site="i64", program="i64", address="i64", lane="i64", value="i64", other="i64", padding="i64")
+#: kinds of findings, in this order in `counts`
+FOUND = ("bounds", "race", "uninit", "overflow", "nan")
+#: findings of one kind at one site that are recorded, and findings of a launch
+EACH, CAPACITY = 4, 256
+#: what a kernel returns that ends its launch
+STOPPED = 2
+#: places that put programs in order are told apart by a hash of so many values
+PLACES = 4096
+SITE = Struct("check.site", number="i32", access="i32", bytes="i32", count="i32")
+#: each byte of memory that was given and that nobody has written, as an i8
+PATTERN = 0xA5 - 256

@@ -1,0 +1,158 @@
+"""Launches of checked kernels: what they are told of memory, and what becomes of what they found."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+from ... import checking
+from ...base import Unsupported
+from ..emit.checks.block import CAPACITY, FOUND, PLACES, RECORD, STOPPED
+from . import extents, findings, grid, launch as launches, unwritten
+from .metadata import checked as facts
+from .shadow import EPISODES, Zeros, marks
+
+_EXTENT = struct.Struct("<qqQQQ")
+_BLOCK = struct.Struct("<qqQQQqIIIIQQQQ")
+_RECORD = struct.Struct(f"<{len(RECORD.fields)}q")
+#: programs of a launch whose order is kept exactly, and what each may release
+_KEPT, _RELEASES = 1 << 17, 8
+
+
+class Kernel:
+    """One checked kernel: what it checks, and how a launch's arguments are packed."""
+
+    def __init__(self, name: str, signature, metadata, constants: dict):
+        import torch
+
+        self.known = facts(metadata)
+        checks = self.known["checks"]
+        self.name, self.constants = name, constants
+        self.kinds = checks["kinds"]
+        self.sites = {s[0]: findings.Site(*s) for s in checks["sites"]}
+        self.granule, self.alone, self.orders = checks["granule"], checks["alone"], checks["orders"]
+        self.race, self.uninit = "race" in self.kinds, "uninit" in self.kinds
+        self.unknown = any(s.unknown for s in self.sites.values())
+        flat = launches.flatten(name, signature, self.known["arguments"])
+        self.labels = [label for _, label, _ in flat]
+        fmt, values = launches.packed(name, flat)
+        env = {"tensors": (torch.Tensor, torch.nn.Parameter), "pointer": launches._pointer, "bf16_bits": launches.bf16_bits, "name": name}
+        self.values = eval(f"lambda a: ({''.join(v + ', ' for v in values)})", env)
+        self.given = eval(f"lambda a: ({''.join(e + ', ' for e, _, _ in flat)})", {})
+        self.pointers = [n for n, (_, _, ty) in enumerate(flat) if ty.startswith("*")]
+        self.pack = struct.Struct("<8Q" + fmt + "Q").pack
+
+    def extents(self, given) -> list[extents.Extent]:
+        """What each argument may touch, in their order; behind them whatever else there is, where a kernel takes pointers from memory."""
+        out = [extents.Extent(0, 0)] * len(given)
+        for n in self.pointers:
+            out[n] = extents.of(given[n])
+        if self.unknown:
+            have = {e.start for e in out}
+            out += [e for e in extents.living() if e.start not in have]
+        return out
+
+
+class Run:
+    """One launch of a checked kernel: its block of memory."""
+
+    def __init__(self, kernel: Kernel, given, programs: int):
+        self.kernel, self.programs = kernel, programs
+        self.extents = kernel.extents(given)
+        self._kept: list = []
+        records, counts = self._zeros(CAPACITY * _RECORD.size), self._zeros(8 * len(FOUND) * (len(kernel.sites) + 1))
+        self.launch, owners, mine, sets, words = 0, 0, 0, 0, 0
+        if kernel.race:
+            episodes = programs + (_RELEASES * programs + 64 if kernel.orders else 0)
+            if episodes + 1 > EPISODES:
+                raise Unsupported(f"triton-cpu: kernel {kernel.name}: races are looked for in launches of up to {EPISODES} programs, and this one has "
+                                  f"{programs}; check a smaller grid, or other kinds: check=\"bounds\"")
+            words = (min(episodes, _KEPT) + 64) // 64 + 1 if kernel.orders else 0
+            self.launch = marks.begin(episodes + 2)
+            owners = self._zeros(4 * (episodes + 64 * 2 + 8))
+            if kernel.orders:
+                mine, sets = self._zeros(8 * words), self._zeros(8 * words * PLACES)
+        self._records, self._counts, self._owners = records, counts, owners
+        table = b"".join(self._row(e) for e in self.extents)
+        rows = ctypes.create_string_buffer(table, max(1, len(table)))
+        self._kept.append(rows)
+        self._block = ctypes.create_string_buffer(_BLOCK.pack(
+            0, CAPACITY, records, counts, ctypes.addressof(rows), len(self.extents), self.launch, self.launch, self.launch, 0, owners, mine, sets, words))
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._block)
+
+    def _zeros(self, size: int) -> int:
+        memory = Zeros(size)
+        self._kept.append(memory)
+        return memory.address
+
+    def _row(self, extent: extents.Extent) -> bytes:
+        writers = readers = written = 0
+        known = extent.bytes < 1 << 48  # more is somewhere that nobody knows
+        if self.kernel.race and extent.bytes and known:
+            who = marks.of(extent.start, extent.bytes, self.kernel.granule)
+            self._kept.append(who)
+            writers, readers = (m.address for m in who)
+        if self.kernel.uninit and extent.argument is not None:
+            written = unwritten.marks(extent.argument)
+        return _EXTENT.pack(extent.start, extent.bytes if known or not self.kernel.race else 0, writers, readers, written)
+
+    def found(self) -> tuple[list[tuple], dict[tuple[int, int], int]]:
+        """(the findings that were recorded, how often each kind was found at each site)."""
+        count = min(_BLOCK.unpack(self._block.raw[:_BLOCK.size])[0], CAPACITY)
+        raw = ctypes.string_at(self._records, count * _RECORD.size)
+        counts = (ctypes.c_int64 * (len(FOUND) * (len(self.kernel.sites) + 1))).from_address(self._counts)
+        return list(_RECORD.iter_unpack(raw)), {(n // len(FOUND), n % len(FOUND)): c for n, c in enumerate(counts) if c}
+
+    def program_of(self, mark: int) -> int | None:
+        """The program that left a mark; None where several did."""
+        episode = (mark >> 8) - self.launch
+        return ctypes.c_int32.from_address(self._owners + 4 * episode).value if episode > 0 else None
+
+
+def make(name: str, signature, metadata, overlapping, constants: dict, other):
+    """A function as `launch.make_launch`'s, of a checked kernel. other(...): takes the launch where another kind of check is asked for now."""
+    import torch
+
+    kernel = Kernel(name, signature, metadata, constants)
+    given = getattr(metadata, "check_given", False)
+    disjoint, most = kernel.known["disjoint"], kernel.known["most"]
+    pool = launches.pool()
+    if kernel.uninit:
+        unwritten.watch()
+
+    def beyond(values, sizes) -> bool:
+        return any(launches._overlap(values[i], values[j], same) for i, j, same in disjoint) or any(
+            (sizes if kind == "grid" else values)[place] > n for kind, place, n in most)
+
+    def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
+        if not given and checking.on != kernel.kinds:
+            return other(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
+        gx, gy, gz = sizes = grid.sizes(name, (gx, gy, gz))
+        values = kernel.given(a)
+        if beyond(values, sizes):
+            return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
+        programs = gx * gy * gz
+        team = 1 if kernel.alone else launches.team_of(programs, kernel.known["work"], torch.get_num_threads())
+        if enter is not None:
+            enter(lm)
+        try:
+            with marks.lock:
+                run = Run(kernel, values, programs)
+                head = (fn.address, gx, gy, gz, kernel.known["scratch_bytes"], team, *pool.openmp)
+                status = pool.call(kernel.pack(*head, *kernel.values(a), run.address))
+                found, counts = run.found()
+        finally:
+            if leave is not None:
+                leave(lm)
+        if counts:
+            checking.fail(findings.error(kernel, run, found, counts, values, sizes))
+        elif status and status != STOPPED:
+            launches.failed(name, status, kernel.known["scratch_bytes"], kernel.known["asserts"], gx, gy)
+
+    launch.checks = kernel.kinds
+    return launch
+
+
