@@ -83,3 +83,19 @@ def is_false(nest, mask: Value, dims) -> bool:
         return any(is_false(nest, o, dims) for o in mask.op.operands)
     mapped = renamed(mask.op, dims) if mask.op is not None else None
     return mapped is not None and is_false(nest, mask.op.operands[0], mapped)
+
+
+def is_true(nest, mask: Value, dims) -> bool:
+    """Is a mask known to be true everywhere in the range that is walked now?"""
+    fact = nest.facts.get((mask, dims))
+    if fact is not None:
+        return fact
+    op = mask.op
+    if op is None:
+        return False
+    if op.name == "arith.constant":
+        return op.attrs["value"] is True or op.attrs["value"] == 1
+    if op.name == "arith.andi":
+        return all(is_true(nest, o, dims) for o in op.operands)
+    mapped = renamed(op, dims)
+    return mapped is not None and is_true(nest, op.operands[0], mapped)

@@ -13,7 +13,7 @@ from .control import CONTROL, scalar_region
 from .lazy import Lazy
 from .product import DEFERRED, PRODUCTS
 from .records import Plan, Scalar
-from .roots import ROOTS, check
+from .roots import ROOTS, check, checked_early
 from .schedule import Schedule
 
 RULES = {**ROOTS, **PRODUCTS, **CONTROL}
@@ -58,12 +58,12 @@ def _operation(s: Schedule, op: Op):
 
 
 def _root(s: Schedule, op: Op):
-    group = rows.find(s, op) if op.name == "tt.reduce" and s.checks is None else None  # a group would load before what is between its roots is checked
+    group = rows.find(s, op) if op.name == "tt.reduce" else None
     if group is not None:
         if group.why:
             s.notes[op] = group.why
-        if len(group.roots) > 1:
-            rows.plan(s, group)
+        if len(group.roots) > 1 and (checked := checked_early(s, group.roots)) is not None:
+            rows.plan(s, group, checked)
             return
     rule = RULES.get(op.name)
     if op.name in _COMBINE and not s.lazy.vectorises(op.regions[0].block):

@@ -35,8 +35,9 @@ def _sinks(values) -> list:
 def check(s: Schedule, op: Op):
     """The check in front of an operation, if it has one. Is the check all that there is to do?"""
     site = s.checks.sites.get(op)
-    if site is None:
+    if site is None or op in s.checked:
         return False
+    s.checked.add(op)
     v = op.operands[1 if site.access == INDEX else 0]
     sinks = [v] if site.mask is None else [v, site.mask]
     if site.access == OVERFLOW and (exact := exact_result(v)) is not None:
@@ -45,8 +46,28 @@ def check(s: Schedule, op: Op):
         s.add(Check(site, None))
         return site.access == OVERFLOW
     nest = s.nest(Walk(v.type.shape, _sinks(sinks), merge=True))
-    s.add(Check(site, replace(nest, atoms=(), times=1)))
+    s.add(Check(site, replace(nest, times=1)))
     return site.access == OVERFLOW
+
+
+def checked_early(s: Schedule, roots: list[Op]) -> list[Op] | None:
+    """The operations whose checks come before roots that go row by row: theirs, and those of loads between them. None where what is checked depends on
+    the roots' results."""
+    if s.checks is None:
+        return []
+    ops = roots[0].block.ops
+    found = [op for op in ops[ops.index(roots[0]) + 1:ops.index(roots[-1]) + 1] if op in s.checks.sites]
+    stack = [v for op in found for v in (op.operands[0], s.checks.sites[op].mask) if v is not None]
+    seen = set()
+    while stack:
+        v = stack.pop()
+        if v in seen or v.op is None:
+            continue
+        seen.add(v)
+        if v.op in roots:
+            return None
+        stack += v.op.operands
+    return found
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from . import keeping, order
 from .facts import same_expression, same_offsets
 from .memory_order import argument, before_write
 from .records import Buffer, Keep, NestPlan, Rows, Stage, Walk
-from .roots import is_quick, known_combination
+from .roots import check, is_quick, known_combination
 from .schedule import Schedule
 from .space import Space
 
@@ -134,13 +134,15 @@ def _may_interleave(s: Schedule, group: list[Op], between: list[Op]) -> tuple[st
     return "", pairs
 
 
-def plan(s: Schedule, group: Group):
-    """The steps of a group."""
+def plan(s: Schedule, group: Group, checked: list[Op]):
+    """The steps of a group. checked: operations whose checks come before it."""
     for source, target, fine in group.pairs:
         s.rely_on((source, target), fine)
     for op in group.early:
         s.operation(op)
         s.fused.add(op)
+    for op in checked:
+        check(s, op)
     roots, inside = group.roots, set(group.roots)
     if roots[-1].name == "tt.store":
         s.executed |= inside

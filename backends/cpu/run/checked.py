@@ -7,12 +7,13 @@ import struct
 
 from ... import checking
 from ...base import Unsupported
+from ..plan.checks import ATOMIC, READ, WRITE
 from ..emit.checks.block import CAPACITY, FOUND, PLACES, RECORD, STOPPED
 from . import extents, findings, grid, launch as launches, unwritten
 from .metadata import checked as facts
 from .shadow import EPISODES, Zeros, marks
 
-_EXTENT = struct.Struct("<qqQQQ")
+_EXTENT = struct.Struct("<qqQQQqQQ")
 _BLOCK = struct.Struct("<qqQQQqIIIIQQQQ")
 _RECORD = struct.Struct(f"<{len(RECORD.fields)}q")
 #: programs of a launch whose order is kept exactly, and what each may release
@@ -31,6 +32,7 @@ class Kernel:
         self.kinds = checks["kinds"]
         self.sites = {s[0]: findings.Site(*s) for s in checks["sites"]}
         self.granule, self.alone, self.orders = checks["granule"], checks["alone"], checks["orders"]
+        self.room, self.notes = CAPACITY * _RECORD.size + 8 * len(FOUND) * (len(self.sites) + 1), []
         self.race, self.uninit = "race" in self.kinds, "uninit" in self.kinds
         self.unknown = any(s.unknown for s in self.sites.values())
         flat = launches.flatten(name, signature, self.known["arguments"])
@@ -39,6 +41,8 @@ class Kernel:
         env = {"tensors": (torch.Tensor, torch.nn.Parameter), "pointer": launches._pointer, "bf16_bits": launches.bf16_bits, "name": name}
         self.values = eval(f"lambda a: ({''.join(v + ', ' for v in values)})", env)
         self.given = eval(f"lambda a: ({''.join(e + ', ' for e, _, _ in flat)})", {})
+        #: positions of arguments that some access may write, and read; None: any
+        self.writes, self.reads = (_touched(self.sites.values(), accesses) for accesses in ((WRITE, ATOMIC), (READ, ATOMIC)))
         self.pointers = [n for n, (_, _, ty) in enumerate(flat) if ty.startswith("*")]
         self.pack = struct.Struct("<8Q" + fmt + "Q").pack
 
@@ -53,6 +57,11 @@ class Kernel:
         return out
 
 
+def _touched(sites, accesses) -> set[int] | None:
+    sites = [s for s in sites if s.access in accesses]
+    return None if any(s.unknown for s in sites) else {n for s in sites for n in s.arguments}
+
+
 class Run:
     """One launch of a checked kernel: its block of memory."""
 
@@ -60,7 +69,8 @@ class Run:
         self.kernel, self.programs = kernel, programs
         self.extents = kernel.extents(given)
         self._kept: list = []
-        records, counts = self._zeros(CAPACITY * _RECORD.size), self._zeros(8 * len(FOUND) * (len(kernel.sites) + 1))
+        self._notes = kernel.notes.pop() if kernel.notes else Zeros(kernel.room)
+        records, counts = self._notes.address, self._notes.address + CAPACITY * _RECORD.size
         self.launch, owners, mine, sets, words = 0, 0, 0, 0, 0
         if kernel.race:
             episodes = programs + (_RELEASES * programs + 64 if kernel.orders else 0)
@@ -73,7 +83,8 @@ class Run:
             if kernel.orders:
                 mine, sets = self._zeros(8 * words), self._zeros(8 * words * PLACES)
         self._records, self._counts, self._owners = records, counts, owners
-        table = b"".join(self._row(e) for e in self.extents)
+        written, read = (self._storages(places) for places in (kernel.writes, kernel.reads))
+        table = b"".join(self._row(e, e.start in written, e.start in read) for e in self.extents)
         rows = ctypes.create_string_buffer(table, max(1, len(table)))
         self._kept.append(rows)
         self._block = ctypes.create_string_buffer(_BLOCK.pack(
@@ -88,20 +99,26 @@ class Run:
         self._kept.append(memory)
         return memory.address
 
-    def _row(self, extent: extents.Extent) -> bytes:
-        writers = readers = written = 0
+    def _storages(self, places: set[int] | None) -> set[int]:
+        """Where the storages begin that arguments at `places` live in."""
+        return {e.start for n, e in enumerate(self.extents) if places is None or n in places}
+
+    def _row(self, extent: extents.Extent, is_written: bool, is_read: bool) -> bytes:
+        writers = readers = written = skew = writers_apart = readers_apart = 0
         known = extent.bytes < 1 << 48  # more is somewhere that nobody knows
-        if self.kernel.race and extent.bytes and known:
-            who = marks.of(extent.start, extent.bytes, self.kernel.granule)
-            self._kept.append(who)
-            writers, readers = (m.address for m in who)
+        if self.kernel.race and extent.bytes and known and is_written:  # what nobody writes nobody races for
+            writers, readers, skew, writers_apart, readers_apart = marks.of(extent.start, extent.bytes, self.kernel.granule)
+            readers = readers if is_read else 0
         if self.kernel.uninit and extent.argument is not None:
             written = unwritten.marks(extent.argument)
-        return _EXTENT.pack(extent.start, extent.bytes if known or not self.kernel.race else 0, writers, readers, written)
+        return _EXTENT.pack(extent.start, extent.bytes, writers, readers, written, skew, writers_apart, readers_apart)
 
     def found(self) -> tuple[list[tuple], dict[tuple[int, int], int]]:
         """(the findings that were recorded, how often each kind was found at each site)."""
-        count = min(_BLOCK.unpack(self._block.raw[:_BLOCK.size])[0], CAPACITY)
+        count = min(ctypes.c_int64.from_buffer(self._block).value, CAPACITY)
+        if not count:
+            self.kernel.notes.append(self._notes)  # as clean as it was
+            return [], {}
         raw = ctypes.string_at(self._records, count * _RECORD.size)
         counts = (ctypes.c_int64 * (len(FOUND) * (len(self.kernel.sites) + 1))).from_address(self._counts)
         return list(_RECORD.iter_unpack(raw)), {(n // len(FOUND), n % len(FOUND)): c for n, c in enumerate(counts) if c}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import threading
+
+from ..emit.checks.block import LINE
 
 #: episodes of a process before all marks are cleared: they take the upper 24 bits
 EPISODES = (1 << 24) - 1
 #: bytes of marks that are kept
 _MOST = 1 << 31
+_HUGE = 1 << 21
+#: marks are made for memory between multiples of so many bytes: tensors come and go, and the next one lies where one was before
+_AROUND = 1 << 20
 
 
 class Zeros:
@@ -17,15 +23,20 @@ class Zeros:
 
     def __init__(self, size: int):
         self.size = max(size, 1)
-        self._memory = mmap.mmap(-1, self.size)
+        large = self.size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE")
+        self._memory = mmap.mmap(-1, self.size + (_HUGE if large else 0))
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        if large:  # 4 KiB pages cost five times what the checks do: a fault each, and a place in the TLB
+            with contextlib.suppress(OSError):
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
+            self.address += -self.address % _HUGE
 
 
 class Marks:
     """(writers, readers) of each storage that a launch touched, as `emit/checks/race.py` says, and the number of the next episode."""
 
     def __init__(self):
-        self._of: dict[tuple[int, int, int], tuple[Zeros, Zeros]] = {}
+        self._of: dict[tuple[int, int, int], tuple[Zeros, Zeros]] = {}  # by (first byte, end, granule)
         self._size = 0
         self.episode = 1  # memory that nobody marked is 0: before all launches
         self.lock = threading.RLock()  # held while a launch runs: programs of two launches are in no order of ours
@@ -39,16 +50,22 @@ class Marks:
         self.episode += episodes
         return before
 
-    def of(self, start: int, size: int, granule: int) -> tuple[Zeros, Zeros]:
-        key = (start, size, granule)
+    def of(self, start: int, size: int, granule: int) -> tuple[int, int, int, int, int]:
+        """Of a storage: the addresses of its lines' writers and readers, bytes from its first line's start to its own, and the addresses of its
+        granules' writers and readers."""
+        low, high = start // _AROUND * _AROUND, -(-(start + size) // _AROUND) * _AROUND
+        key, line = (low, high, granule), LINE * granule
+        lines = (high - low) // line + 2
         if key not in self._of:
-            count = size // granule + 2
-            if self._size + 8 * count > _MOST:
+            room = 4 * (LINE + 1) * lines
+            if self._size + 2 * room > _MOST:
                 self._of.clear()
                 self._size = 0
-            self._of[key] = (Zeros(4 * count + 64), Zeros(4 * count + 64))
-            self._size += 8 * count
-        return self._of[key]
+            self._of[key] = (Zeros(room), Zeros(room))
+            self._size += 2 * room
+        first, skew = divmod(start - low, line)
+        whole = [m.address + 4 * first for m in self._of[key]]
+        return *whole, skew, *(m.address + 4 * (lines + LINE * first) for m in self._of[key])
 
 
 marks = Marks()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ...llvm.ir import Struct
 
-#: what an argument's pointer may touch: `bytes` from `start` on. writers, readers: of each granule, who was the last (an episode and a site, see
-#: `race.py`); written: of each byte, 1 where somebody has; both null where it is not looked at
-EXTENT = Struct("check.extent", start="i64", bytes="i64", writers="ptr", readers="ptr", written="ptr")
+#: what an argument's pointer may touch: `bytes` from `start` on. writers, readers: of each line, who was the last (an episode and a site, see
+#: `race.py`), and the same of each granule, where they stand apart; written: of each byte, 1 where somebody has; each null where it is not looked at (nobody writes there in
+#: this launch, or nobody reads). skew: bytes from the start of the marks' first line to `start`
+EXTENT = Struct("check.extent", start="i64", bytes="i64", writers="ptr", readers="ptr", written="ptr",
+                skew="i64", writers_apart="ptr", readers_apart="ptr")
 #: counts: of findings, by site and kind; records: of the first of each; extents: of the arguments, in their order, then of whatever else pointers from
 #: memory may point to (`known` in all). launch: the episode before this launch's first; first: of the program that runs; episode: now; owners: the program
 #: of each episode; mine: bits of the launch's episodes that are in order before now; sets: such bits for each place that puts programs in order; words:
@@ -26,3 +28,6 @@ PLACES = 4096
 SITE = Struct("check.site", number="i32", access="i32", bytes="i32", count="i32")
 #: each byte of memory that was given and that nobody has written, as an i8
 PATTERN = 0xA5 - 256
+#: granules of a line (race.py); what its mark is, beyond launch << 8, where granules stand apart
+LINE_BITS = 4
+LINE, APART = 1 << LINE_BITS, 1

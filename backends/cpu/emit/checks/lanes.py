@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...llvm.ir import NULL, Builder, Module, Val, define, i32, i64
+from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64
 from ...plan.checks import READ, WRITE
 from . import race
 from .block import BLOCK, EACH, EXTENT, FOUND, PATTERN, RECORD, SITE
@@ -17,7 +17,8 @@ def add(m: Module, kinds: frozenset[str], granule: int, orders: bool):
         race.add(m, granule, orders)
     if "uninit" in kinds:
         _written(m)
-    _lanes(m, kinds)
+    _run(m, kinds)
+    _lanes(m)
     _indices(m)
 
 
@@ -48,10 +49,10 @@ def inside(b: Builder, extent: Val, address: Val, size: Val) -> Val:
 
 
 def _find(m: Module):
-    """The extent that an access of a site lies in, or null."""
-    b = define(m, "check.find", "ptr", "internal", block="ptr", site="ptr", address="i64")
-    block, site, address = b.fn.args
-    size, count = b.cast("zext", b.get(SITE, site, "bytes"), "i64"), b.cast("zext", b.get(SITE, site, "count"), "i64")
+    """The extent in which `bytes` from an address on lie that a site accesses, or null."""
+    b = define(m, "check.find", "ptr", "internal", block="ptr", site="ptr", address="i64", bytes="i64")
+    block, site, address, size = b.fn.args
+    count = b.cast("zext", b.get(SITE, site, "count"), "i64")
     extents, places = b.get(BLOCK, block, "extents"), b.gep(SITE.ty, site, i64(1))
     unknown = b.icmp("eq", count, 0)
     with b.loop(i64(0), b.select(unknown, b.get(BLOCK, block, "known"), count)) as n:
@@ -64,52 +65,83 @@ def _find(m: Module):
     b.ret(NULL)
 
 
-def _lanes(m: Module, kinds: frozenset[str]):
-    """How many of the active lanes are outside; those are not active behind it."""
+def _run(m: Module, kinds: frozenset[str]):
+    """n elements side by side, active all of them: how many are outside? first: the first one's lane; step: lanes from one to the next."""
+    b = define(m, "check.run", "i64", "internal", "noinline", block="ptr", site="ptr", program="i64", address="i64", n="i64", first="i64", step="i64")
+    block, site, program, address, n, first, step = b.fn.args
+    size = b.cast("zext", b.get(SITE, site, "bytes"), "i64")
+    bytes_ = b.mul(n, size)
+    extent = b.call("check.find", "ptr", [block, site, address, bytes_])
+    with b.when(b.icmp("ne", extent, NULL)):
+        for kind in ("race", "written"):
+            if (kind if kind == "race" else "uninit") in kinds:
+                b.call(f"check.{kind}", "void", [block, site, extent, program, address, bytes_, first, step])
+        b.ret(i64(0))
+    with b.when(b.icmp("sgt", n, 1)):
+        outside = b.variable(i64(0))
+        with b.loop(i64(0), n) as k:
+            found = b.call("check.run", "i64", [block, site, program, b.add(address, b.mul(k, size)), i64(1), b.add(first, b.mul(step, k)), step])
+            outside.set(b.add(outside.get(), found))
+        b.ret(outside.get())
+    if "bounds" in kinds:
+        record(b, "bounds", block, b.cast("zext", b.get(SITE, site, "number"), "i64"), program, address, first)
+    b.ret(i64(1))
+
+
+def _lanes(m: Module):
+    """How many of n lanes are active and outside."""
     b = define(m, "check.lanes", "i64", "internal", "noinline", block="ptr", site="ptr", program="i64", addresses="ptr", active="ptr", n="i64",
                first="i64", step="i64")
     block, site, program, addresses, active, n, first, step = b.fn.args
-    number = b.cast("zext", b.get(SITE, site, "number"), "i64")
-    outside = b.variable(i64(0))
-    with b.loop(i64(0), n) as k:
-        is_active = b.gep("i8", active, k)
-        with b.when(b.icmp("ne", b.load("i8", is_active), 0)):
-            address = b.load("i64", b.gep("i64", addresses, k))
-            lane = b.add(first, b.mul(step, k))
-            extent = b.call("check.find", "ptr", [block, site, address])
-            with b.either(b.icmp("eq", extent, NULL)) as (yes, no):
-                with yes:
-                    if "bounds" in kinds:
-                        record(b, "bounds", block, number, program, address, lane)
-                        b.store(Val("i8", "0"), is_active)
-                        outside.set(b.add(outside.get(), 1))
-                with no:
-                    if "race" in kinds:
-                        b.call("check.race", "void", [block, site, extent, program, address, lane])
-                    if "uninit" in kinds:
-                        b.call("check.written", "void", [block, site, extent, program, address, lane])
+    size = b.cast("zext", b.get(SITE, site, "bytes"), "i64")
+    outside, at = b.variable(i64(0)), b.variable(i64(0))
+
+    def address(k: Val) -> Val:
+        return b.load("i64", b.gep("i64", addresses, k))
+
+    def is_active(k: Val) -> Val:
+        return b.icmp("ne", b.load("i8", b.gep("i8", active, k)), 0)
+
+    with b.loop_while(lambda: b.icmp("slt", at.get(), n)) as turn:
+        begin = at.get()
+        at.set(b.add(begin, 1))
+        turn.again(b.not_(is_active(begin)))
+        start = address(begin)
+        with b.loop_while(lambda: b.icmp("slt", at.get(), n)) as more:
+            here = at.get()
+            more.leave(b.not_(is_active(here)))
+            more.leave(b.icmp("ne", address(here), b.add(start, b.mul(b.sub(here, begin), size))))
+            at.set(b.add(here, 1))
+        found = b.call("check.run", "i64", [block, site, program, start, b.sub(at.get(), begin), b.add(first, b.mul(step, begin)), step])
+        outside.set(b.add(outside.get(), found))
     b.ret(outside.get())
 
 
 def _written(m: Module):
     """Reading what nobody has written; writing makes it written."""
-    b = define(m, "check.written", "void", "internal", "noinline", block="ptr", site="ptr", extent="ptr", program="i64", address="i64", lane="i64")
-    block, site, extent, program, address, lane = b.fn.args
+    b = define(m, "check.written", "void", "internal", "noinline", block="ptr", site="ptr", extent="ptr", program="i64", address="i64", bytes="i64",
+               first="i64", step="i64")
+    block, site, extent, program, address, bytes_, first, step = b.fn.args
     written = b.get(EXTENT, extent, "written")
     with b.when(b.icmp("eq", written, NULL)):
         b.ret()
     here = b.gep("i8", written, b.sub(address, b.get(EXTENT, extent, "start")))
     access, size = b.get(SITE, site, "access"), b.cast("zext", b.get(SITE, site, "bytes"), "i64")
-    reads = b.icmp("ne", access, i32(WRITE))
-    missing = b.variable(reads)
-    with b.loop(i64(0), size) as k:
-        at = b.gep("i8", here, k)
-        pattern = b.icmp("eq", b.load("i8", b.address(b.add(address, k), "ptr")), PATTERN)
-        missing.set(b.and_(missing.get(), b.and_(b.icmp("eq", b.load("i8", at), 0), pattern)))
-        with b.when(b.icmp("ne", access, i32(READ))):
-            b.store(Val("i8", "1"), at)
-    with b.when(missing.get()):
-        record(b, "uninit", block, b.cast("zext", b.get(SITE, site, "number"), "i64"), program, address, lane)
+    with b.when(b.icmp("ne", access, i32(WRITE))):
+        all_ = b.variable(Val("i8", "1"))
+        with b.loop(i64(0), bytes_) as k:
+            all_.set(b.and_(all_.get(), b.load("i8", b.gep("i8", here, k))))
+        with b.when(b.icmp("eq", all_.get(), 0)), b.loop(i64(0), b.udiv(bytes_, size)) as n:
+            missing = b.variable(TRUE)
+            with b.loop(i64(0), size) as k:
+                at = b.add(b.mul(n, size), k)
+                pattern = b.icmp("eq", b.load("i8", b.address(b.add(address, at), "ptr")), PATTERN)
+                missing.set(b.and_(missing.get(), b.and_(b.icmp("eq", b.load("i8", b.gep("i8", here, at)), 0), pattern)))
+            with b.when(missing.get()):
+                record(b, "uninit", block, b.cast("zext", b.get(SITE, site, "number"), "i64"), program, b.add(address, b.mul(n, size)),
+                       b.add(first, b.mul(step, n)))
+    with b.when(b.icmp("ne", access, i32(READ))):
+        b.call("llvm.memset.p0.i64", "void", [here, Val("i8", "1"), bytes_, FALSE])
     b.ret()
 
 

@@ -7,13 +7,16 @@ relation of Lamport, kept by epochs as in FastTrack (Flanagan and Freund, PLDI 2
 and they are numbered through all launches of the process. For each granule of memory the last writer and the last reader are kept, as
 episode << 8 | atomic << 7 | site; what earlier launches left there has smaller numbers, so nothing is ever cleared.
 `launch << 8` as a reader says that several read it that are in no order.
+
+A *line* is so many granules one behind the other. It has a mark of its own, which holds for all of them as long as programs touch it as a whole; then
+theirs are not looked at. Once one touches a part of it, the line's mark says that granules stand apart, for the rest of the launch.
 """
 
 from __future__ import annotations
 
-from ...llvm.ir import TRUE, Builder, Module, Val, define, i32, i64
+from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64, mangle, vec
 from ...plan.checks import ATOMIC, READ, SITES
-from .block import BLOCK, EXTENT, PLACES, SITE
+from .block import APART, BLOCK, EXTENT, FOUND, LINE, LINE_BITS, PLACES, SITE
 
 ATOMICALLY = 1 << 7
 
@@ -103,39 +106,117 @@ def _order(m: Module):
     b.ret()
 
 
-def _race(m: Module, granule: int, orders: bool):
-    b = define(m, "check.race", "void", "internal", "noinline", block="ptr", site="ptr", extent="ptr", program="i64", address="i64", lane="i64")
-    block, site, extent, program, address, lane = b.fn.args
+def _is_foreign(b: Builder, block: Val, who: Val, orders: bool) -> Val:
+    """An i1: did another program of this launch leave `who`, in no order with what runs now?"""
+    if not orders:
+        return foreign(b, block, who)
+    out = b.variable(foreign(b, block, who))
+    with b.when(out.get()):
+        out.set(b.not_(b.call("check.ordered", "i1", [block, who])))
+    return out.get()
+
+
+def _granule(m: Module, orders: bool):
+    """One granule: does it race, and who was there last?"""
+    b = define(m, "check.granule", "void", "internal", "", block="ptr", site="ptr", program="i64", writer_at="ptr", reader_at="ptr", address="i64",
+               lane="i64")
+    block, site, program, writer_at, reader_at, address, lane = b.fn.args
     access, number = b.get(SITE, site, "access"), b.get(SITE, site, "number")
     reading, atomic = b.icmp("eq", access, i32(READ)), b.icmp("eq", access, i32(ATOMIC))
-    start = b.sub(address, b.get(EXTENT, extent, "start"))
-    first = b.udiv(start, granule)
-    last = b.udiv(b.sub(b.add(start, b.cast("zext", b.get(SITE, site, "bytes"), "i64")), 1), granule)
-    writers, readers = b.get(EXTENT, extent, "writers"), b.get(EXTENT, extent, "readers")
+    writer, reader = b.load("i32", writer_at), b.load("i32", reader_at)
+    both = b.and_(atomic, b.icmp("ne", b.and_(writer, i32(ATOMICALLY)), 0))
+    written, read = b.and_(_is_foreign(b, block, writer, orders), b.not_(both)), _is_foreign(b, block, reader, orders)
+    with b.when(b.or_(written, b.and_(read, b.not_(reading)))):
+        b.call("check.record", "void", [i64(FOUND.index("race")), block, b.cast("zext", number, "i64"), program, address, lane,
+                                        b.cast("zext", b.select(written, writer, reader), "i64"), b.cast("zext", written, "i64")])
     me = mark(b, block, number, atomic)
-
-    def stranger(who: Val) -> Val:
-        out = b.variable(foreign(b, block, who))
-        if orders:
-            with b.when(out.get()):
-                out.set(b.not_(b.call("check.ordered", "i1", [block, who])))
-        return out.get()
-
-    with b.loop(first, b.add(last, 1)) as n:
-        writer_at, reader_at = b.gep("i32", writers, n), b.gep("i32", readers, n)
-        writer, reader = b.load("i32", writer_at), b.load("i32", reader_at)
-        both = b.and_(atomic, b.icmp("ne", b.and_(writer, i32(ATOMICALLY)), 0))
-        written, read = b.and_(stranger(writer), b.not_(both)), stranger(reader)
-        clash = b.or_(written, b.and_(read, b.not_(reading)))
-        with b.when(clash):
-            other = b.select(written, writer, reader)
-            b.call("check.record", "void", [i64(1), block, b.cast("zext", number, "i64"), program, address, lane,
-                                            b.cast("zext", other, "i64"), b.cast("zext", written, "i64")])
-        with b.either(reading) as (yes, no):
-            with yes:
-                b.store(b.select(read, several(b, block), me), reader_at)
-            with no:
-                b.store(me, writer_at)
+    with b.either(reading) as (yes, no):
+        with yes:
+            b.store(b.select(read, several(b, block), me), reader_at)
+        with no:
+            b.store(me, writer_at)
     b.ret()
 
 
+def _apart(m: Module):
+    """A line's marks go to its granules, where they are not yet. whole_at: the line's; at: its first granule's."""
+    b = define(m, "check.apart", "void", "internal", "", block="ptr", whole_at="ptr", at="ptr")
+    block, whole_at, at = b.fn.args
+    whole = b.load("i32", whole_at)
+    base = b.shl(b.get(BLOCK, block, "launch"), 8)
+    with b.when(b.icmp("eq", whole, b.add(base, i32(APART)))):
+        b.ret()
+    # Marks of earlier launches say nothing: what is in the granules then does not either.
+    with b.when(b.icmp("uge", whole, base)), b.loop(i64(0), i64(LINE)) as n:
+        b.store(whole, b.gep("i32", at, n))
+    b.store(b.add(base, i32(APART)), whole_at)
+    b.ret()
+
+
+def _all(b: Builder, v: Val) -> Val:
+    return b.call(f"llvm.vector.reduce.and.{mangle(v.ty)}", "i1", [v])
+
+
+def _race(m: Module, granule: int, orders: bool):
+    """What a site does to `bytes` from an address on, inside an extent."""
+    _granule(m, orders)
+    _apart(m)
+    b = define(m, "check.race", "void", "internal", "noinline", block="ptr", site="ptr", extent="ptr", program="i64", address="i64", bytes="i64",
+               first="i64", step="i64")
+    block, site, extent, program, address, bytes_, first, step = b.fn.args
+    writers, readers = b.get(EXTENT, extent, "writers"), b.get(EXTENT, extent, "readers")
+    with b.when(b.icmp("eq", writers, NULL)):
+        b.ret()
+    unread = b.icmp("eq", readers, NULL)
+    access, number = b.get(SITE, site, "access"), b.get(SITE, site, "number")
+    reading, atomic = b.icmp("eq", access, i32(READ)), b.icmp("eq", access, i32(ATOMIC))
+    size = b.cast("zext", b.get(SITE, site, "bytes"), "i64")
+    start = b.add(b.sub(address, b.get(EXTENT, extent, "start")), b.get(EXTENT, extent, "skew"))
+    begin = b.udiv(start, granule)
+    end = b.udiv(b.add(b.add(start, bytes_), granule - 1), granule)
+    spare, me = b.field(BLOCK, block, "padding"), mark(b, block, number, atomic)
+    base, span = (b.shl(v, 8) for v in (b.get(BLOCK, block, "launch"), b.sub(b.get(BLOCK, block, "first"), b.get(BLOCK, block, "launch"))))
+
+    writers_apart, readers_apart = (b.get(EXTENT, extent, f"{who}_apart") for who in ("writers", "readers"))
+    with b.loop(b.lshr(begin, LINE_BITS), b.add(b.lshr(b.sub(end, 1), LINE_BITS), 1)) as line:
+        low = b.shl(line, LINE_BITS)
+        from_, to = b.smax(b.sub(begin, low), 0), b.smin(b.sub(end, low), LINE)
+        writer_at = b.gep("i32", writers, line)
+        reader_at = b.select(unread, spare, b.gep("i32", readers, line))
+        quiet = b.variable(b.and_(b.icmp("eq", b.sub(to, from_), LINE), b.not_(atomic)))
+        with b.when(quiet.get()):
+            mine = b.icmp("uge", b.sub(b.load("i32", writer_at), base), span)
+            theirs = b.select(unread, base, b.load("i32", reader_at))
+            alone = b.or_(unread, b.icmp("uge", b.sub(theirs, base), span))
+            # several may have read it, unless order has to be looked up or granules are told apart
+            shared = b.and_(reading, b.icmp("ne", theirs, b.add(base, i32(APART)))) if not orders else FALSE
+            fine = b.and_(mine, b.or_(alone, shared))
+            quiet.set(fine)
+            with b.when(fine), b.either(reading) as (yes, no):
+                with yes:
+                    b.store(b.select(alone, me, base), reader_at)
+                with no:
+                    b.store(me, writer_at)
+        with b.when(b.not_(quiet.get())):
+            b.call("check.apart", "void", [block, writer_at, b.gep("i32", writers_apart, low)])
+            with b.when(b.not_(unread)):
+                b.call("check.apart", "void", [block, reader_at, b.gep("i32", readers_apart, low)])
+            mine, others = b.gep("i32", writers_apart, low), b.select(unread, b.gep("i32", writers_apart, low), b.gep("i32", readers_apart, low))
+            lanes = b.iota("i64", LINE)
+            mask = b.and_(b.icmp("sge", lanes, b.splat(from_, LINE)), b.icmp("slt", lanes, b.splat(to, LINE)))
+            writers_now, readers_now = (b.load(vec("i32", LINE), at, 4) for at in (mine, others))
+            fresh, free = (b.or_(b.not_(foreign(b, block, now)), b.not_(mask)) for now in (writers_now, readers_now))
+            alone = b.and_(_all(b, fresh), b.or_(_all(b, free), FALSE if orders else reading))
+            with b.either(alone) as (yes, no):
+                with yes, b.either(reading) as (reads, writes):
+                    with reads:
+                        b.store(b.select(mask, b.select(free, b.splat(me, LINE), b.splat(base, LINE)), readers_now), others, 4)
+                    with writes:
+                        b.store(b.select(mask, b.splat(me, LINE), writers_now), mine, 4)
+                with no, b.loop(from_, to) as n:
+                    here = b.add(low, n)
+                    element = b.udiv(b.mul(b.sub(here, begin), i64(granule)), size)
+                    b.call("check.granule", "void", [block, site, program, b.gep("i32", writers_apart, here),
+                                                     b.select(unread, spare, b.gep("i32", readers_apart, here)), b.add(address, b.mul(element, size)),
+                                                     b.add(first, b.mul(step, element))])
+    b.ret()

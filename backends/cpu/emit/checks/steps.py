@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.elements import memory_type
-from ...llvm.ir import FALSE, TRUE, Val, const, i32, i64
-from ...plan.checks import ATOMIC, INDEX, OVERFLOW, READ, WRITE, Site, exact_result
+from ...llvm.ir import FALSE, NULL, TRUE, Val, const, i64
+from ...plan.checks import INDEX, OVERFLOW, Site, exact_result
+from ...plan.facts import poly_const
 from ...plan.records import Check, row_major
-from .. import access
+from .. import access, bounds
 from ..access import Same, Scattered, Strided, Unit
+from ..nest import Nest
 from . import lanes, race
 from .block import BLOCK, EXTENT, STOPPED
 
@@ -68,13 +70,10 @@ def _scalar(k, site: Site) -> Val:
     ptr = k.scalar(op.operands[0])
     active = k.scalar(site.mask) if site.mask is not None else TRUE
     bad = _slot(b)
-    addresses, flags = b.alloca("i64", "address"), b.alloca("i8", "active")
 
     def look():
         address = b.address(ptr)
-        b.store(address, addresses)
-        b.store(const("i8", 1), flags)
-        b.store(b.call("check.lanes", "i64", [k.block, k.sites[site], PROGRAM, addresses, flags, i64(1), i64(0), i64(0)]), bad)
+        b.store(b.call("check.run", "i64", [k.block, k.sites[site], PROGRAM, address, i64(1), i64(0), i64(0)]), bad)
         if "race" in k.checks.kinds and site.orders:
             b.call("check.order", "void", [k.block, address, PROGRAM, const("i1", "acquire" in site.orders), const("i1", "release" in site.orders)])
 
@@ -94,10 +93,10 @@ def _tensor(k, step: Check, site: Site) -> Val:
     nest = k.nest(step.nest)
     nest.begin()
     box = _box(nest, site) if k.checks.kinds & {"bounds", "race", "uninit"} == {"bounds"} else None
-    look = _Chunk(k, k.nest(step.nest), site, bad)
 
     def walk():
-        look.nest.run(look.body)
+        look = _Looks(k, step.nest, site, bad)
+        look.run(look.body)
 
     if box is None:
         walk()
@@ -136,134 +135,105 @@ def _extent(k, site: Site) -> Val:
     return k.b.gep(EXTENT.ty, k.b.get(BLOCK, k.block, "extents"), i64(site.arguments[0]))
 
 
-class _Chunk:
-    """The check of one access, a chunk of lanes at a time."""
+class _Looks(Nest):
+    """The nest that looks at one access. Where lanes lie side by side and their mask is known to be true, all of them along the vector dimension are
+    looked at once; else a chunk at a time."""
 
-    def __init__(self, k, nest, site: Site, bad: Val):
-        self.k, self.b, self.nest, self.site, self.bad = k, k.b, nest, site, bad
+    def __init__(self, k, plan, site: Site, bad: Val):
+        super().__init__(k, plan)
+        self.site, self.bad = site, bad
         ptr = site.op.operands[0]
         self.mem = memory_type(ptr.type.pointee.elem)
-        self.each = k.checks.kinds & {"race", "uninit"}
-        self.addresses = self.b.alloca(f"[{nest.lanes} x i64]", "addresses", 64)
-        self.flags = self.b.alloca(f"[{nest.lanes} x i8]", "active", 64)
+        self.each = bool(k.checks.kinds & {"race", "uninit"})
+        aff = self.space.affine(ptr, plan.identity)
+        self.contiguous = (aff.ptr is not None and not aff.ptr.type.is_tensor and poly_const(aff.coef.get(self.vdim, {})) == 1
+                           and not any(self.vdim in dims for _, dims, _ in aff.opaque))
+        self.steps = row_major(self.shape)
+
+    def _loop(self, lo: Val, hi: Val, step: int, d: int, inner):
+        mask, dims = self.site.mask, self.plan.identity
+        if mask is not None and bounds.is_false(self, mask, dims):
+            return
+        if d != self.vdim or not self.contiguous or not (mask is None or bounds.is_true(self, mask, dims)):
+            super()._loop(lo, hi, step, d, inner)
+            return
+        self.k.guarded(self.b.icmp("slt", lo, hi), lambda: self._enter_level(d, lo, lambda: self._side_by_side(self.b.sub(hi, lo))))
+
+    def first(self) -> Val:
+        """Which lane of the block the first one of those at hand is."""
+        out = i64(0)
+        for d, step in enumerate(self.steps):
+            out = self.b.add(out, self.b.mul(self.index_of(d), i64(step)))
+        return out
+
+    @property
+    def step(self) -> Val:
+        return i64(self.steps[self.vdim] if self.steps else 0)
+
+    def _note(self, found: Val):
+        self.b.store(self.b.add(self.b.load("i64", self.bad), found), self.bad)
+
+    def _side_by_side(self, n: Val):
+        """`n` lanes, all active."""
+        b, k = self.b, self.k
+        first, where = self.first(), access.address(self, self.site.op.operands[0], self.plan.identity)
+        address = b.address(where.pointer)
+
+        def look():
+            self._note(b.call("check.run", "i64", [k.block, k.sites[self.site], PROGRAM, address, n, first, self.step]))
+
+        one = self._extent()
+        if one is None or self.each:
+            look()
+        else:
+            k.guarded(b.not_(lanes.inside(b, one, address, b.mul(n, i64(self.site.bytes)))), look)
+
+    def _extent(self) -> Val | None:
+        """The only extent that the access may touch."""
+        return _extent(self.k, self.site) if self.site.arguments is not None and len(self.site.arguments) == 1 else None
 
     def body(self, u):
-        b, nest, site = self.b, self.nest, self.site
-        dims = nest.plan.identity
-        active = nest.at(site.mask, dims) if site.mask is not None else TRUE
-        where = access.address(nest, site.op.operands[0], dims)
-        steps = row_major(nest.shape)
-        first = i64(0)
-        for d, step in enumerate(steps):
-            first = b.add(first, b.mul(nest.index_of(d), i64(step)))
-        self.first, self.step = first, i64(steps[nest.vdim] if steps else 0)
+        """A chunk."""
+        b, site = self.b, self.site
+        dims = self.plan.identity
+        active = self.at(site.mask, dims) if site.mask is not None else TRUE
+        where = access.address(self, site.op.operands[0], dims)
+        first = self.first()
         if isinstance(where, Same) and active.lanes > 1:
             active = b.call(f"llvm.vector.reduce.or.{ir.mangle(active.ty)}", "i1", [active])
-        doubtful = b.alloca("i1", "doubtful")
-        b.store(TRUE, doubtful)
-        inside, offset = self._inside(where, active)
-        if not self.each:
-            b.store(b.not_(inside), doubtful)
-        elif isinstance(where, Unit) and len(site.arguments or ()) == 1 and site.access != ATOMIC:
-            self.k.guarded(inside, lambda: self._side_by_side(offset, active, doubtful))
-        self.k.guarded(b.load("i1", doubtful), lambda: self._lanes(where, active))
+        self.k.guarded(b.not_(self._fine(where, active)), lambda: self._lanes(where, active, first))
 
-    def _inside(self, where, active: Val) -> tuple[Val, Val | None]:
-        """(are all lanes inside, or not active?, bytes from the extent's start to the first lane)."""
-        b, n, size, site = self.b, self.nest.lanes, self.site.bytes, self.site
-        if site.arguments is None or len(site.arguments) != 1:
-            return FALSE, None
-        extent = _extent(self.k, site)
+    def _fine(self, where, active: Val) -> Val:
+        """An i1: is there nothing to say of the lanes: all inside, or not active, and nothing else to look at?"""
+        b, n, size, extent = self.b, self.lanes, self.site.bytes, self._extent()
+        if extent is None:
+            return FALSE
         start, room = b.get(EXTENT, extent, "start"), b.sub(b.get(EXTENT, extent, "bytes"), i64(size))
-        fits = b.icmp("sge", room, 0)
+        fine = b.icmp("sge", room, 0)
         if isinstance(where, Scattered):
-            far = b.value(ir.vec("i64", n), f"ptrtoint {where.pointers.ty} {where.pointers.s} to {ir.vec('i64', n)}") if n > 1 else b.address(where.pointers)
-            good = b.or_(b.and_(b.icmp("ule", b.sub(far, b.splat(start, n)), b.splat(room, n)), b.splat(fits, n)), b.not_(b.splat(active, n)))
-            return (b.call(f"llvm.vector.reduce.and.{ir.mangle(good.ty)}", "i1", [good]) if n > 1 else good), None
-        offset = b.sub(b.address(where.pointer), start)
-        step = {Unit: lambda: i64(1), Same: lambda: i64(0), Strided: lambda: where.step if isinstance(where.step, Val) else i64(where.step)}[type(where)]()
-        last = b.add(offset, b.mul(step, i64((n - 1) * size)))
-        return b.and_(fits, b.and_(b.icmp("ule", offset, room), b.icmp("ule", last, room))), offset
-
-    def _lanes(self, where, active: Val):
-        """One lane after the other."""
-        b, n = self.b, self.nest.lanes
-        n = 1 if isinstance(where, Same) else n
-        p = where.pointer if isinstance(where, Same) else access.pointers(self.nest, where, self.mem)
-        to = ir.vec("i64", p.lanes)
-        b.store(b.value(to, f"ptrtoint {p.ty} {p.s} to {to}"), self.addresses, 8)
-        b.store(b.cast("zext", b.splat(active, n), "i8"), self.flags, 1)
-        found = b.call("check.lanes", "i64", [self.k.block, self.k.sites[self.site], PROGRAM, self.addresses, self.flags, i64(n), self.first, self.step])
-        b.store(b.add(b.load("i64", self.bad), found), self.bad)
-
-    def _side_by_side(self, offset: Val, active: Val, doubtful: Val):
-        """Lanes side by side, all inside: is that all that there is to say?"""
-        b, k, n, size = self.b, self.k, self.nest.lanes, self.site.bytes
-        extent = _extent(k, self.site)
-        marks = []
-        fine = TRUE
-        if "race" in self.each:
-            ok, mark = self._no_race(extent, offset, active)
-            fine, marks = b.and_(fine, ok), [*marks, mark]
-        if "uninit" in self.each:
-            written = b.get(EXTENT, extent, "written")
-            known = b.icmp("eq", written, Val("ptr", "null"))
-            if self.site.access == READ:
-                at = b.select(known, b.address(b.add(offset, b.get(EXTENT, extent, "start")), "ptr"), b.gep("i8", written, offset))
-                v = self._load(f"i{8 * size}", n, at, active, -1)
-                ones = b.splat(const(f"i{8 * size}", int.from_bytes(bytes([1] * size), "little")), n)
-                fine = b.and_(fine, b.or_(known, self._all(b.icmp("eq", v, ones), active)))
-            else:
-                marks.append(lambda: k.guarded(b.not_(known), lambda: self._store(
-                    const(f"i{8 * size}", int.from_bytes(bytes([1] * size), "little")), n, b.gep("i8", written, offset), active)))
-
-        def note():
-            for mark in marks:
-                mark()
-            b.store(FALSE, doubtful)
-
-        k.guarded(fine, note)
-
-    def _no_race(self, extent: Val, offset: Val, active: Val):
-        b, k = self.b, self.k
-        each = self.site.bytes // k.checks.granule
-        n = self.nest.lanes * each
-        mask = active
-        if each > 1 and active.lanes > 1:
-            mask = b.shuffle(active, None, [lane // each for lane in range(n)])
-        place = b.udiv(offset, k.checks.granule)
-        writers, readers = (b.gep("i32", b.get(EXTENT, extent, who), place) for who in ("writers", "readers"))
-        writer, reader = (self._load("i32", n, at, mask, 0) for at in (writers, readers))
-        me = race.mark(b, k.block, i32(self.site.number))
-        fine = self._all(b.not_(race.foreign(b, k.block, writer)), mask)
-        others = race.foreign(b, k.block, reader)
-        if self.site.access == WRITE:
-            return b.and_(fine, self._all(b.not_(others), mask)), lambda: self._store(me, n, writers, mask)
-        if k.checks.orders:  # whether others came before is known lane by lane
-            return b.and_(fine, self._all(b.not_(others), mask)), lambda: self._store(me, n, readers, mask)
-        return fine, lambda: self._store(b.select(others, b.splat(race.several(b, k.block), n), b.splat(me, n)), n, readers, mask)
-
-    def _all(self, good: Val, active: Val) -> Val:
-        b = self.b
-        good = b.or_(good, b.not_(b.splat(active, good.lanes)))
-        return b.call(f"llvm.vector.reduce.and.{ir.mangle(good.ty)}", "i1", [good]) if good.lanes > 1 else good
-
-    def _load(self, elem: str, n: int, at: Val, active: Val, other: int) -> Val:
-        b = self.b
-        if active.const or n == 1:  # of one lane that is not active nothing is made
-            return b.load(ir.vec(elem, n), at, 1)
-        ty = ir.vec(elem, n)
-        return b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [at, i32(1), b.splat(active, n), const(elem, other, n)])
-
-    def _store(self, v: Val, n: int, at: Val, active: Val):
-        b = self.b
-        v = b.splat(v, n)
-        if active.const:
-            b.store(v, at, 1)
-        elif n == 1:
-            self.k.guarded(active, lambda: b.store(v, at, 1))
+            p = where.pointers
+            far = b.value(ir.vec("i64", n), f"ptrtoint {p.ty} {p.s} to {ir.vec('i64', n)}")
+            good = b.or_(b.icmp("ule", b.sub(far, b.splat(start, n)), b.splat(room, n)), b.not_(b.splat(active, n)))
+            fine = b.and_(fine, b.call(f"llvm.vector.reduce.and.{ir.mangle(good.ty)}", "i1", [good]) if n > 1 else good)
         else:
-            b.call(f"llvm.masked.store.{ir.mangle(v.ty)}.p0", "void", [v, at, i32(1), b.splat(active, n)])
+            step = where.step if isinstance(where, Strided) else int(isinstance(where, Unit))
+            offset = b.sub(b.address(where.pointer), start)
+            last = b.add(offset, b.mul(i64(step) if isinstance(step, int) else step, i64((n - 1) * size)))
+            fine = b.and_(fine, b.and_(b.icmp("ule", offset, room), b.icmp("ule", last, room)))
+        for name, kind in (("writers", "race"), ("written", "uninit")):
+            if kind in self.k.checks.kinds:
+                fine = b.and_(fine, b.icmp("eq", b.get(EXTENT, extent, name), NULL))
+        return fine
+
+    def _lanes(self, where, active: Val, first: Val):
+        """One lane after the other, those that lie side by side at once."""
+        b, n = self.b, 1 if isinstance(where, Same) else self.lanes
+        p = where.pointer if isinstance(where, Same) else access.pointers(self, where, self.mem)
+        to = ir.vec("i64", p.lanes)
+        addresses, flags = b.alloca(f"[{n} x i64]", "addresses", 64), b.alloca(f"[{n} x i8]", "active", 64)
+        b.store(b.value(to, f"ptrtoint {p.ty} {p.s} to {to}"), addresses, 8)
+        b.store(b.cast("zext", b.splat(active, n), "i8"), flags, 1)
+        self._note(b.call("check.lanes", "i64", [self.k.block, self.k.sites[self.site], PROGRAM, addresses, flags, i64(n), first, self.step]))
 
 
 # --- what is no memory -----------------------------------------------------------------------------------------------
