@@ -32,7 +32,7 @@ def parse(text: str, where: str = VARIABLE) -> str:
         elif word in KINDS:
             wanted.add(word)
         else:
-            raise Error(f"{where}={text}: {suggest('kind of check', word, [*KINDS, '1', 'all'])}")
+            raise Error(f"{where} {text}: {suggest('kind of check', word, [*KINDS, '1', 'all'])}")
     return ",".join(k for k in KINDS if k in wanted)
 
 
@@ -74,6 +74,8 @@ class CheckError(Error):
 on: str = parse(os.environ.get(VARIABLE, ""))
 #: called with each `CheckError` in place of raising it
 _going_on: list = []
+#: who is told of each checked launch, by its kernel's name, and of each failure: objects with `launched(name)` and `failed(error)`
+watchers: list = []
 if os.environ.get(KEEP_GOING, "0") not in ("", "0"):
     _going_on.append(lambda error: print(error, file=sys.stderr, flush=True))
 
@@ -105,8 +107,20 @@ def keeping_going(note):
         _going_on.remove(note)
 
 
+@contextlib.contextmanager
+def raising():
+    """Within it launches that fail a check raise, whatever goes on outside."""
+    before, _going_on[:] = list(_going_on), []
+    try:
+        yield
+    finally:
+        _going_on[:] = before
+
+
 def fail(error: CheckError):
     """Raise the error, or hand it to who keeps going."""
+    for w in watchers:
+        w.failed(error)
     if not _going_on:
         raise error
     _going_on[-1](error)

@@ -18,6 +18,7 @@ COMMANDS = {
     "models": ("models", "whole examples, checked and timed variant by variant: MLP, DLRM, ways to write one op"),
     "asm": ("asm", "machine code of any kernel for any target: hot loops, a verdict on their vectors, and why"),
     "profile": ("profile", "where time goes: tables, a trace with every thread, flame graph and page of an op, a function, a model or a script"),
+    "check": ("check", "an op, a function or a script with kernels that check their accesses while they run"),
     "export": ("export", "ops as C functions for a board: library, header, a program that checks and times them"),
     "language": ("language", "which operations of Triton's language the CPU compiler takes, on which types"),
     "report": ("report", "results files of any machines as one page of tables and plots that opens offline"),

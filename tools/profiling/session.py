@@ -250,7 +250,7 @@ def script(target: Target, folder: Path, measure: bool = True) -> Profile:
         with sampler:
             deterministic.enable()
             try:
-                profile.code = _run(target.argv)
+                profile.code = run_script(target.argv)
             finally:
                 deterministic.disable()
                 profile.wall, profile.cpu = [time.perf_counter() - wall], [time.process_time() - cpu]
@@ -272,7 +272,7 @@ def script(target: Target, folder: Path, measure: bool = True) -> Profile:
     return profile
 
 
-def _run(argv: tuple[str, ...]) -> int:
+def run_script(argv: tuple[str, ...]) -> int:
     """The exit code of a script that is run here; an exception of its is printed, as Python would."""
     before, path = sys.argv, list(sys.path)
     sys.argv, sys.path[:] = list(argv), [str(Path(argv[0]).resolve().parent), *path]

@@ -67,13 +67,13 @@ class _Lowering:
         for arg in self.func.args:
             if arg.type.is_tensor:
                 raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
-        checks = Checks(self.func, self.check, self.asserts) if self.check else None
+        checks = Checks(self.func, self.check, self.asserts, self.lazy) if self.check else None
         plan = planner.plan(self.func, self.target, self.lazy, self._noting, self.error, self.assume, checks)
         kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion)
         self.kernel = kernel
         text = kernel.write()
         work = 0 if plan.work is None else max(1, plan.work // self.target.lanes(32))
-        checked = {} if checks is None else {"kinds": self.check, "sites": [s.record for s in checks.sites.values()], "granule": checks.granule,
+        checked = {} if checks is None else {"kinds": self.check, "sites": checks.records, "granule": checks.granule,
                                              "alone": checks.alone, "orders": checks.orders}
         most = [(*key, n) for key, n in sorted(plan.most.items()) if n < self._largest(*key)]
         pairs = [(i, j, same) for (i, j), same in sorted(plan.disjoint.items())]

@@ -16,7 +16,7 @@ from ..plan import planner, records
 from ..ttir import ops
 from ..ttir.ops import Kind
 from .elementwise import ELEMENTWISE, merge
-from .checks import steps as checks
+from .checks import finite, steps as checks
 from .product import dot, dot_scaled
 from .root import atomic, control, debug, fill, memory, reduce, region, scalars, scan, shape  # noqa: F401
 
@@ -56,4 +56,4 @@ def _root(k, step: records.Root):
 
 
 STEPS = merge(dict.fromkeys((records.Root, records.Reduction, records.Lookup, records.Prints), _root), {records.Scalar: _scalar},
-              checks.STEPS, control.STEPS, fill.STEPS, dot.STEPS, dot_scaled.STEPS)
+              checks.STEPS, finite.STEPS, control.STEPS, fill.STEPS, dot.STEPS, dot_scaled.STEPS)

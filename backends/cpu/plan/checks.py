@@ -6,14 +6,16 @@ computed where somebody needs it. So an access outside is never carried out: the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..llvm.elements import bytes_of
 from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value, walk
+from .finite import Finite
 
-READ, WRITE, ATOMIC, INDEX, OVERFLOW = range(5)
-WORDS = ("reads", "writes", "updates", "indexes", "computes")
+READ, WRITE, ATOMIC, INDEX, OVERFLOW, FINITE = range(6)
+WORDS = ("reads", "writes", "updates", "indexes", "computes", "makes")
 #: operation -> (access, position of its mask among the operands)
 _ACCESSES = {"tt.load": (READ, 1), "tt.store": (WRITE, 2), "tt.atomic_rmw": (ATOMIC, 2), "tt.atomic_cas": (ATOMIC, None),
              "tt.atomic_load": (ATOMIC, 1), "tt.atomic_store": (ATOMIC, 2), "tt.atomic_poll": (ATOMIC, None)}
@@ -46,9 +48,10 @@ class Site:
 
 
 class Checks:
-    """The checks of one kernel. kinds: as `checking.parse` writes them; asserts: does the launch ask for the kernel's own assertions?"""
+    """The checks of one kernel. kinds: as `checking.parse` writes them; asserts: does the launch ask for the kernel's own assertions? lazy: which
+    operations are."""
 
-    def __init__(self, func: Func, kinds: str, asserts: bool):
+    def __init__(self, func: Func, kinds: str, asserts: bool, lazy: Callable[[Op], bool]):
         self.kinds = frozenset(kinds.split(","))
         self.asserts = asserts
         self.sites: dict[Op, Site] = {}
@@ -75,10 +78,23 @@ class Checks:
                     self.sites[op] = Site(number, op, OVERFLOW)
                 elif not asserts:
                     self.dropped.add(op)
+        #: where NaN and infinities are looked for
+        self.finite = Finite.of(func, lazy, origins.given, len(self.sites) + 1) if "nan" in self.kinds else None
+        self.alone |= self.finite is not None  # what a program noted is in one place
         #: programs run one after the other: they may wait for each other, or what they do is put in order by that
         self.alone |= "race" in self.kinds
         #: bytes of memory that a race is looked for in at once: no access is narrower
         self.granule = min((s.bytes for s in self.sites.values() if s.bytes), default=1)
+
+    @property
+    def records(self) -> list[list]:
+        """What reports say of the sites, as data."""
+        out = [s.record for s in self.sites.values()]
+        for site in (*self.finite.makers.values(), *self.finite.outs.values()) if self.finite is not None else ():
+            op = site.op
+            v = op.results[0] if op.results and op in self.finite.makers else op.operands[1]
+            out.append([site.number, FINITE, op.name, op.loc.file, op.loc.line, [], False, 0, v.type.elem, list(v.type.shape), False, ""])
+        return out
 
     @property
     def orders(self) -> bool:
@@ -105,13 +121,13 @@ class Origins:
 
     def __init__(self, func: Func):
         self._place = {v: n for n, v in enumerate(func.args)}
-        self._given: dict[Value, list[Value]] = {}  # block argument, or result of a region's operation -> what it may be
+        self.given: dict[Value, list[Value]] = {}  # block argument, or result of a region's operation -> what it may be
         for op in walk(func.body):
             self._note(op)
-        _edges(func.body, self._given)
+        _edges(func.body, self.given)
 
     def _note(self, op: Op):
-        given = self._given
+        given = self.given
         for r in op.regions:
             _edges(r, given)
         if op.name == "scf.for":
@@ -142,8 +158,8 @@ class Origins:
             seen.add(v)
             if v in self._place:
                 out.add(self._place[v])
-            elif v in self._given:
-                stack += self._given[v]
+            elif v in self.given:
+                stack += self.given[v]
             elif v.op is None or v.op.name == "tt.load":
                 return None
             elif row(v.op).pointer:

@@ -13,7 +13,7 @@ from .control import CONTROL, scalar_region
 from .lazy import Lazy
 from .product import DEFERRED, PRODUCTS
 from .records import Plan, Scalar
-from .roots import ROOTS, check, checked_early
+from .roots import ROOTS, check, checked_early, finite_after, finite_before
 from .schedule import Schedule
 
 RULES = {**ROOTS, **PRODUCTS, **CONTROL}
@@ -31,6 +31,8 @@ def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Calla
     def operation(s: Schedule, op: Op):
         noting(op)
         _operation(s, op)
+        if checks is not None and checks.finite is not None:
+            finite_after(s, op)
 
     s = Schedule(func, target, lazy, assume, refuse, operation)
     s.checks = checks
@@ -43,6 +45,8 @@ def _operation(s: Schedule, op: Op):
     if s.checks is not None:
         if op in s.checks.dropped:
             return
+        if s.checks.finite is not None:
+            finite_before(s, op)
         if check(s, op):
             s.executed.add(op)
             return
@@ -58,7 +62,7 @@ def _operation(s: Schedule, op: Op):
 
 
 def _root(s: Schedule, op: Op):
-    group = rows.find(s, op) if op.name == "tt.reduce" else None
+    group = rows.find(s, op) if op.name == "tt.reduce" and (s.checks is None or s.checks.finite is None) else None
     if group is not None:
         if group.why:
             s.notes[op] = group.why

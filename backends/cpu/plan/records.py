@@ -241,6 +241,23 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Made:
+    """A checked kernel notes what `makers` (finite.Maker) made that is not finite; nest: over their elements, None where it is one number."""
+
+    makers: tuple
+    nest: NestPlan | None
+
+
+@dataclass(frozen=True)
+class FiniteStore:
+    """A checked kernel looks at what `out` (finite.Out) is about to store; loads: which of the sites on its way load."""
+
+    out: object
+    loads: frozenset[int]
+    nest: NestPlan | None
+
+
+@dataclass(frozen=True)
 class Stage:
     """One root of a group, for one row. reads: what it finds in memory; times: how often its loop is unrolled."""
 

@@ -11,7 +11,7 @@ from ..ttir.types import Op
 from . import order
 from .memory_order import before_atomic, before_write
 from .checks import INDEX, OVERFLOW, exact_result
-from .records import Buffer, Check, Lookup, Prints, Reduction, Root, Walk, row_major
+from .records import Buffer, Check, FiniteStore, Lookup, Made, Prints, Reduction, Root, Walk, row_major
 from .schedule import Schedule
 from .space import Space
 
@@ -68,6 +68,33 @@ def checked_early(s: Schedule, roots: list[Op]) -> list[Op] | None:
             return None
         stack += v.op.operands
     return found
+
+
+def finite_before(s: Schedule, op: Op):
+    """Before a root: what lazy operations made is noted while it can be computed, and what is about to be stored is looked at."""
+    if s.lazy(op):
+        return
+    for shape, makers in s.made.items():
+        sinks = [(m.op.result, tuple(range(len(shape)))) for m in makers if s.lazy(m.op) or m.op.result in s.buffers]
+        makers = tuple(m for m in makers if s.lazy(m.op) or m.op.result in s.buffers)
+        if makers:
+            s.add(Made(makers, s.nest(Walk(shape, sinks))))
+    s.made = {}
+    out = s.checks.finite.outs.get(op)
+    if out is not None:
+        loads = frozenset(m.number for m in s.checks.finite.makers.values() if m.loaded)
+        values = [out.value] if out.mask is None else [out.value, out.mask]
+        nest = s.nest(Walk(out.value.type.shape, _sinks(values))) if out.value.type.is_tensor else None
+        s.add(FiniteStore(out, loads, nest))
+
+
+def finite_after(s: Schedule, op: Op):
+    """Behind an operation that may make what is not finite."""
+    maker = s.checks.finite.makers.get(op)
+    if maker is not None and op.result.type.is_tensor:
+        s.made.setdefault(op.result.type.shape, []).append(maker)
+    elif maker is not None:
+        s.add(Made((maker,), None))
 
 
 # --- reductions ------------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class Schedule:
         self.loops = 0
         self.notes: dict[Op, str] = {}  # what was not done, and why
         self.checks = None  # checks.Checks of a checked kernel
+        self.made: dict[tuple, list] = {}  # shape -> what may have made something that is not finite and is not noted yet (finite.Maker)
         self.checked: set[Op] = set()  # whose check is planned
         self.required: set = set()  # comparisons, and blocks in which it has been seen to that they do not wrap
         self._position = {o: n for n, o in enumerate(walk(func.body))}

@@ -151,6 +151,8 @@ def make(name: str, signature, metadata, overlapping, constants: dict, other):
         values = kernel.given(a)
         if beyond(values, sizes):
             return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
+        for w in checking.watchers:
+            w.launched(name)
         programs = gx * gy * gz
         team = 1 if kernel.alone else launches.team_of(programs, kernel.known["work"], torch.get_num_threads())
         if enter is not None:

@@ -144,6 +144,12 @@ class _Page:
     def overflow(self, site: Site, value: int) -> tuple[str, Extent, int | None]:
         return (f"{site.message}: the result is {value}" if value else site.message), Extent(0, 0), None
 
+    def nan(self, site: Site, bits: int, store: int) -> tuple[str, Extent, int | None]:
+        n, out = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}[site.elem], self.kernel.sites[store]
+        mantissa = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}[site.elem]
+        what = "NaN" if bits & ((1 << mantissa) - 1) else "-infinity" if bits >> (n - 1) & 1 else "infinity"
+        return f"makes {what} ({site.elem}) of finite numbers, which {out.at} stores ({out.source})", Extent(0, 0), None
+
     def report(self, records, count: int) -> checking.Report:
         """One place's findings of one kind: the first in full, of the others what differs."""
         said = [self._one(r) for r in records]
@@ -166,7 +172,7 @@ class _Page:
         kind, number, program, address, lane, value, other, _ = record
         word, site = FOUND[kind], self.kernel.sites[number]
         said, e, n = {"bounds": lambda: self.bounds(site, address, value), "race": lambda: self.race(site, address, value, other),
-                      "uninit": lambda: self.uninit(site, address), "overflow": lambda: self.overflow(site, value)}[word]()
+                      "uninit": lambda: self.uninit(site, address), "overflow": lambda: self.overflow(site, value), "nan": lambda: self.nan(site, value, other)}[word]()
         where, lanes = self.program(program), self.lane(site, lane)
         of = f", lane {lanes if len(lanes) != 1 else lanes[0]} of a block of {'x'.join(map(str, site.shape))}" if site.shape else ""
         named = self.kernel.labels[n] if n is not None and n < len(self.kernel.labels) else ""

@@ -15,7 +15,7 @@ from ...plan.records import Check, row_major
 from .. import access, bounds
 from ..access import Same, Scattered, Strided, Unit
 from ..nest import Nest
-from . import lanes, race
+from . import finite, lanes, race
 from .block import BLOCK, EXTENT, STOPPED
 
 PROGRAM = Val("i64", "%program.id")
@@ -24,6 +24,8 @@ PROGRAM = Val("i64", "%program.id")
 def begin_kernel(k):
     """Where the kernel begins: its block's address follows the arguments."""
     lanes.add(k.module, k.checks.kinds, k.checks.granule, k.checks.orders)
+    if k.checks.finite is not None:
+        finite.add(k.module, len(k.checks.records))
     k.block = k.b.load("ptr", k.b.gep("i8", Val("ptr", "%args"), i64(8 * len(k.func.args))), 8)
     k.sites = {site: _site(k, site) for site in k.checks.sites.values()}
 
@@ -31,6 +33,8 @@ def begin_kernel(k):
 def begin_program(k):
     if "race" in k.checks.kinds:
         race.begin(k, k.block, PROGRAM)
+    if k.checks.finite is not None:
+        finite.begin_program(k)
 
 
 def _site(k, site: Site) -> Val:

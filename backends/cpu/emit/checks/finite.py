@@ -1,0 +1,155 @@
+"""NaN and infinities: what operations make of finite numbers is noted, and a store of such a number says who is to blame (`plan/finite.py`)."""
+
+from __future__ import annotations
+
+from ...llvm import ir
+from ...llvm.ir import FALSE, Module, Struct, Val, const, define, i64
+from ...plan.finite import FLOATS
+from ...plan.records import FiniteStore, Made, row_major
+from .block import FOUND
+
+#: what a site of the program that runs has made: has it?, in which lane, the number's bits
+NOTED = Struct("check.noted", made="i64", lane="i64", bits="i64")
+PROGRAM = Val("i64", "%program.id")
+#: what all bits of an exponent are, by LLVM's type of a number in a register
+_EXPONENT = {"half": 0x7C00, "i16": 0x7F80, "float": 0x7F800000, "double": 0x7FF0000000000000}
+
+
+def add(m: Module, sites: int):
+    m.globals.append(NOTED.line())
+    m.variable("check.table", f"[{sites + 1} x {NOTED.ty}] zeroinitializer", tail=", align 64")
+    table = Val("ptr", "@check.table")
+    b = define(m, "check.forget", "void", "internal")
+    b.call("llvm.memset.p0.i64", "void", [table, Val("i8", "0"), i64(24 * (sites + 1)), FALSE])
+    b.ret()
+    b = define(m, "check.note", "void", "internal", "noinline", site="i64", lane="i64", bits="i64")
+    site, lane, bits = b.fn.args
+    place = b.gep(NOTED.ty, table, site)
+    with b.when(b.icmp("eq", b.get(NOTED, place, "made"), 0)):
+        for name, v in dict(made=i64(1), lane=lane, bits=bits).items():
+            b.put(NOTED, place, name, v)
+    b.ret()
+    # way: sites in program order, those that load as negative numbers
+    b = define(m, "check.blame", "void", "internal", "noinline", block="ptr", program="i64", way="ptr", n="i64", store="i64")
+    block, program, way, n, store = b.fn.args
+    first = b.variable(i64(0))
+    with b.loop(i64(0), n) as k:
+        number = b.load("i64", b.gep("i64", way, k))
+        loads = b.icmp("slt", number, 0)
+        site = b.select(loads, b.sub(i64(0), number), number)
+        with b.when(b.icmp("ne", b.get(NOTED, b.gep(NOTED.ty, table, site), "made"), 0)):
+            with b.when(loads):
+                b.ret()
+            with b.when(b.icmp("eq", first.get(), 0)):
+                first.set(site)
+    with b.when(b.icmp("ne", first.get(), 0)):
+        place = b.gep(NOTED.ty, table, first.get())
+        b.call("check.record", "void", [i64(FOUND.index("nan")), block, first.get(), program, i64(0), b.get(NOTED, place, "lane"),
+                                        b.get(NOTED, place, "bits"), store])
+    b.ret()
+
+
+def begin_program(k):
+    k.b.call("check.forget", "void", [])
+
+
+def _extreme(b, v: Val) -> Val:
+    """Lanes that are NaN or infinite."""
+    elem = v.elem
+    bits = b.bitcast(v, {"half": "i16", "float": "i32", "double": "i64"}.get(elem, elem))
+    exponent = const(bits.elem, _EXPONENT[elem], bits.lanes)
+    return b.icmp("eq", b.and_(bits, exponent), exponent)
+
+
+def _bits(b, v: Val) -> Val:
+    return b.cast("zext", b.bitcast(v, {"half": "i16", "float": "i32", "double": "i64"}.get(v.elem, v.elem)), "i64")
+
+
+def _any(b, v: Val) -> Val:
+    return b.call(f"llvm.vector.reduce.or.{ir.mangle(v.ty)}", "i1", [v]) if v.lanes > 1 else v
+
+
+def _made(b, v: Val, operands, mask: Val | None) -> Val:
+    """Lanes of `v` that are not finite, though all of the operands are."""
+    bad = _extreme(b, v)
+    for o in operands:
+        bad = b.and_(bad, b.not_(_extreme(b, o)))
+    return bad if mask is None else b.and_(bad, mask)
+
+
+def made(k, step: Made):
+    """Note what operations made."""
+    b = k.b
+    if step.nest is None:
+        maker = step.makers[0]
+        v = k.scalar(maker.op.result)
+        given = [] if maker.loaded or maker.op.results[0].type.elem not in FLOATS else [k.scalar(o) for o in _floats(maker)]
+        k.guarded(_made(b, v, given, None), lambda: b.call("check.note", "void", [i64(maker.number), i64(0), _bits(b, v)]))
+        return
+    nest = k.nest(step.nest)
+    dims = nest.plan.identity
+    strides = row_major(nest.shape)
+
+    def body(u):
+        first = i64(0)
+        for d, stride in enumerate(strides):
+            first = b.add(first, b.mul(nest.index_of(d), i64(stride)))
+        looks = []
+        for maker in step.makers:
+            v = nest.at(maker.op.result, dims)
+            operands = [nest.at(o, dims) for o in _floats(maker)] if not maker.loaded else []
+            mask = nest.at(maker.op.operands[1], dims) if maker.loaded and len(maker.op.operands) > 1 else None
+            looks.append((maker, v, _made(b, v, operands, mask)))
+        for maker, v, bad in looks:
+            k.guarded(_any(b, bad), lambda maker=maker, v=v, bad=bad: _note(k, maker, v, bad, first, strides[nest.vdim] if strides else 0))
+
+    nest.run(body)
+
+
+def _floats(maker):
+    """The operands that are finite numbers where it makes something that is none; of reductions and products nothing is asked."""
+    op = maker.op
+    return [] if op.regions or op.name.startswith("tt.dot") else [o for o in op.operands if o.type.elem in FLOATS]
+
+
+def _note(k, maker, v: Val, bad: Val, first: Val, stride: int):
+    b = k.b
+    n = max(v.lanes, bad.lanes)
+    v, bad = b.splat(v, n), b.splat(bad, n)
+
+    def one(j: Val):
+        k.guarded(b.extract(bad, j), lambda: b.call("check.note", "void", [i64(maker.number), b.add(first, b.mul(j, i64(stride))), _bits(b, b.extract(v, j))]))
+
+    k.loop(i64(0), i64(n), 1, one, "lane")
+
+
+def store(k, step: FiniteStore):
+    """Look at what is about to be stored."""
+    b, out = k.b, step.out
+    ways = [-n if n in step.loads else n for n in out.way]
+    if not ways:
+        return
+    way = k.module.variable(f"{k.name}.way.{out.number}", f"[{len(ways)} x i64] [{', '.join(f'i64 {n}' for n in ways)}]", "internal constant")
+
+    def blame():
+        b.call("check.blame", "void", [k.block, PROGRAM, way, i64(len(ways)), i64(out.number)])
+
+    if step.nest is None:
+        mask = k.scalar(out.mask) if out.mask is not None else const("i1", True)
+        k.guarded(b.and_(_extreme(b, k.scalar(out.value)), mask), blame)
+        return
+    nest = k.nest(step.nest)
+    found = b.alloca("i1", "extreme")
+    b.store(FALSE, found)
+
+    def body(u):
+        bad = _extreme(b, nest.at(out.value, nest.plan.identity))
+        if out.mask is not None:
+            bad = b.and_(bad, nest.at(out.mask, nest.plan.identity))
+        b.store(b.or_(b.load("i1", found), _any(b, bad)), found)
+
+    nest.run(body)
+    k.guarded(b.load("i1", found), blame)
+
+
+STEPS = {Made: made, FiniteStore: store}

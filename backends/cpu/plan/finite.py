@@ -1,0 +1,87 @@
+"""Where a checked kernel looks for NaN and infinities: which operations may make them of finite numbers, and which of those a store writes out.
+
+Lanes that nobody stores hold anything: what stands behind a mask is computed, too. So what an operation made is only noted, in a *site* of its own, and
+becomes a finding where a store writes something that is not finite: then the first noted operation on the way there is to blame, unless what was loaded on
+that way was not finite already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..ttir.ops import row
+from ..ttir.types import Func, Op, Value, walk
+
+FLOATS = ("f16", "bf16", "f32", "f64")
+#: roots that make floats; what they make is looked at behind them
+_MAKERS = ("tt.dot", "tt.dot_scaled", "tt.reduce", "tt.scan", "tt.map_elementwise")
+_STORES = {"tt.store": (1, 2), "tt.atomic_rmw": (1, 2), "tt.atomic_store": (1, 2)}
+
+
+@dataclass(frozen=True)
+class Maker:
+    """An operation that may make what is not finite; number: of its site. loaded: it loads, and what it finds is nobody's fault here."""
+
+    number: int
+    op: Op
+    loaded: bool
+
+
+@dataclass(frozen=True)
+class Out:
+    """A store of floats; way: the sites on the way to it, loads among them, in program order."""
+
+    number: int
+    op: Op
+    value: Value
+    mask: Value | None
+    way: tuple[int, ...]
+
+
+@dataclass
+class Finite:
+    """What one kernel looks at. first: the first number of a site."""
+
+    makers: dict[Op, Maker] = field(default_factory=dict)
+    outs: dict[Op, Out] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, func: Func, is_lazy: Callable[[Op], bool], given: dict[Value, list[Value]], first: int) -> Finite:
+        """given: what values of blocks and regions may be (`checks.Origins`)."""
+        out, combined = cls(), set()
+        for op in walk(func.body):
+            if row(op).region_return:
+                combined |= set(op.block.ops)
+        order = {}
+        for op in walk(func.body):
+            order[op] = len(order)
+            if op in combined or not op.results or op.results[0].type.elem not in FLOATS or op.name == "arith.constant":
+                continue
+            if op.name == "tt.load" or op.name in _MAKERS or row(op).cost and not row(op).renames and (is_lazy(op) or not op.results[0].type.is_tensor) \
+                    and not op.regions and any(o.type.elem in FLOATS for o in op.operands) and op.name not in ("arith.select", "tt.join"):
+                out.makers[op] = Maker(first + len(out.makers), op, op.name == "tt.load")
+        for op in walk(func.body):
+            if op.name in _STORES and op.operands[1].type.elem in FLOATS:
+                at, mask = _STORES[op.name]
+                value = op.operands[at]
+                way = sorted((order[m.op], m.number) for m in out._before(value, given))
+                out.outs[op] = Out(first + len(out.makers) + len(out.outs), op, value, op.operands[mask] if len(op.operands) > mask else None,
+                                   tuple(number for _, number in way))
+        return out
+
+    def _before(self, v: Value, given) -> list[Maker]:
+        """The makers that a value is computed from."""
+        found, seen, stack = [], set(), [v]
+        while stack:
+            v = stack.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            stack += given.get(v, ())
+            if v.op is not None:
+                if v.op in self.makers:
+                    found.append(self.makers[v.op])
+                if v.op.name != "tt.load":
+                    stack += [o for o in v.op.operands if o.type.elem in FLOATS or o in given]
+        return found
