@@ -69,21 +69,18 @@ def _targets(args) -> int:
     """Run what is to be checked. The exit code: a script's own."""
     from types import SimpleNamespace
 
-    from ..ops import cases, registry
+    from ..ops import cases
     from .profiling import session, target
 
-    first = args.target[0]
     options = SimpleNamespace(**{"backend": None, "against": None, "steps": 0, **vars(args)})
-    op = registry.get(first) if first in registry.NAMES else None
+    t = target.find(args.target, options)[0]  # refuses what is none, and options that do not fit
+    if t.argv:
+        return session.run_script(t.argv)
+    op = t.op
     if op is None:
-        t, = target.find(args.target, options)[:1]
-        if t.argv:
-            return session.run_script(t.argv)
-        if t.op is None:
-            t.step()
-            t.synchronize()
-            return exits.GOOD
-        op = t.op
+        t.step()
+        t.synchronize()
+        return exits.GOOD
     for dtype in [args.dtype] if args.dtype else op.dtypes:
         chosen = [cases.one(op, args.case, op.cases[0])] if args.case else op.cases_on("cpu")
         for case in chosen:

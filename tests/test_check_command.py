@@ -1,0 +1,164 @@
+"""`triport check` and docs/checking.md: what is printed, exit codes, one fault of each kind; and the kind "nan"."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from conftest import HANGS, ROOT
+from triport.backends.cpu.emit.module import lower_module
+from triport.backends.cpu.llvm import targets
+from triport.backends.cpu.ttir import reader
+from triport.checking import KINDS, CheckError, checks
+from triport.tools.__main__ import main
+
+EXAMPLES = "docs/examples/faults.py"
+
+
+def said(argv, capsys):
+    """(exit code, stdout, stderr) of a command."""
+    try:
+        code = main(argv)
+    except SystemExit as e:
+        code = e.code
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_the_page_shows_what_is_printed(kind, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    code, out, err = said(["check", f"{EXAMPLES}:{kind}", "--kinds", kind], capsys)
+    assert code == 1
+    shown = re.search(rf"\$ triport check {EXAMPLES}:{kind} --kinds {kind}\n(.*?)\n```", (ROOT / "docs" / "checking.md").read_text(), re.S)[1]
+    assert (err + out).replace(f"{ROOT}/", "").strip() == shown.strip()
+
+
+def test_the_right_kernels_pass(capsys):
+    code, out, _ = said(["check", "square", "--kinds", "all", "--case", "70x33", "--dtype", "fp32"], capsys)
+    assert code == 0 and "1 launch of 1 kernel checked for bounds, race, uninit, overflow, nan: nothing found" in out
+
+
+@pytest.mark.parametrize("argv, words", [
+    (["check", "squar"], "did you mean 'square'"), (["check", "square", "--kinds", "bond"], "did you mean 'bounds'"),
+    (["check", "square", "--kinds", ""], "--kinds"), (["check", "nothing.py"], "no such script"),
+    (["check", "square", "--dtype", "fp31"], "fp32"), (["check", "square", "--case", "7xx"], "7xx")])
+def test_what_cannot_be_checked_is_told_in_a_sentence(argv, words, capsys):
+    code, out, err = said(argv, capsys)
+    assert code == 2 and words in err and "Traceback" not in err
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+import faults
+faults.bounds()
+print("went on", sys.argv[1:])
+sys.exit(7)
+"""
+
+
+def test_scripts_end_as_they_end_and_faults_are_told(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT.format(folder=str(ROOT / "docs" / "examples")))
+
+    def run(*options):
+        return subprocess.run([sys.executable, "-m", "triport.tools", "check", *options, "--", "script.py", "--deep"], cwd=tmp_path, capture_output=True,
+                              text=True, timeout=HANGS)
+
+    stopped = run()
+    assert stopped.returncode == 1 and "went on" not in stopped.stdout and "CheckError" in stopped.stderr and "1 fault in 1 kernel" in stopped.stdout
+    going = run("--keep-going")
+    assert going.returncode == 1 and "went on ['--deep']" in going.stdout and "lane 1000" in going.stderr
+    right = run("--kinds", "overflow")
+    assert right.returncode == 7 and "nothing found" in right.stdout
+
+
+# --- nan ------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def reciprocals(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
+    y = 1.0 / x  # here
+    tl.store(out_ptr + offs, y + 1.0, mask=offs < n)
+
+
+@triton.jit
+def means(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    total = 0.0
+    for start in range(0, n, BLOCK):
+        x = tl.load(x_ptr + row * n + start + cols, mask=start + cols < n, other=0.0).to(tl.float32)
+        total += tl.sum(x * x)  # here
+    tl.store(out_ptr + row, tl.sqrt(total / n))
+
+
+def line(kernel, word="# here"):
+    return next(kernel.starting_line_number + n for n, text in enumerate(kernel.raw_src) if word in text)
+
+
+def test_behind_masks_anything_may_be(seed):
+    x = torch.randn(500, generator=torch.Generator().manual_seed(seed)).abs() + 0.1
+    out = torch.zeros(500)
+    reciprocals[(4,)](x, out, 500, BLOCK=128, check="nan")  # 12 lanes divide by 0
+    assert torch.allclose(out, 1 / x + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_the_first_operation_is_named(dtype, seed):
+    x = torch.rand(500, generator=torch.Generator().manual_seed(seed)).to(dtype) + 1
+    x[137] = 0
+    with pytest.raises(CheckError) as e:
+        reciprocals[(4,)](x, torch.zeros(500, dtype=dtype), 500, BLOCK=128, check="nan")
+    report, = e.value.reports
+    assert (report.kind, report.program, report.lane, report.line) == ("nan", (1, 0, 0), (9,), line(reciprocals)) and "infinity" in report.text
+
+
+def test_what_comes_in_is_nobodys_fault():
+    x = torch.ones(300)
+    x[5], x[6] = float("nan"), float("inf")
+    out = torch.zeros(300)
+    reciprocals[(3,)](x, out, 300, BLOCK=128, check="nan")
+    assert out[5].isnan() and out[6] == 1
+
+
+def test_sums_in_loops_are_looked_at():
+    x = torch.full((3, 200), 1e20)
+    x[0] = 1.0
+    out = torch.zeros(3)
+    with pytest.raises(CheckError) as e:
+        means[(3,)](x, out, 200, BLOCK=64, check="nan")
+    assert {(r.line, r.program) for r in e.value.reports} == {(line(means), (1, 0, 0))} and e.value.reports[0].count == 2
+    assert out[0] == 1
+
+
+# --- off ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["axpy", "argmax", "atomic", "batched", "branches"])
+def test_off_nothing_is_left_of_it(name):
+    text, row = (ROOT / "tests" / "plans" / f"{name}.ttir").read_text(), targets.get("x86-64-v4")
+    plain = lower_module(reader.parse(text), row)
+    checked = lower_module(reader.parse(text), row, check="bounds,race,uninit,overflow,nan")
+    assert "check." in checked.text and checked.checks["sites"]
+    again = lower_module(reader.parse(text), row)
+    assert "check." not in plain.text and not plain.checks and (again.text, again.described) == (plain.text, plain.described)
+
+
+def test_a_kernel_is_compiled_for_what_is_asked_now():
+    x, out = torch.ones(100), torch.zeros(130)
+
+    def launch():
+        out.zero_()
+        return reciprocals[(1,)](x, out, 130, BLOCK=256)  # reads 30 elements beyond x
+
+    with checks("bounds"), pytest.raises(CheckError):
+        launch()
+    with checks("overflow"):
+        launch()
+    with checks("race"), checks("bounds"), pytest.raises(CheckError):
+        launch()
