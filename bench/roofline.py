@@ -46,7 +46,7 @@ def _fma_kernel():
     # The sums go to scratch, so that no one can say they are not needed.
     for k, s in enumerate(slots):
         b.store(b.load(ty, s, 64), b.gep("float", ir.Val("ptr", "%scratch"), ir.i64(k * lanes)), 4)
-    b.emit("ret void")
+    b.ret()
     _, _, obj = llvm.compile_ir(module.render(), target)
     address = launch.load_object(obj, ["fma_peak"])["fma_peak"]
     return address, 2 * lanes * chains * turns, chains * lanes * 4

@@ -52,11 +52,9 @@ class Emitter:
 
     def _product(self, args) -> Val:
         first, *rest = map(self.value, args)
-        pair = "{ i64, i1 }"
         for x in rest:
-            both = self.b.call("llvm.smul.with.overflow.i64", pair, [first, x])
-            first = self.b.value("i64", f"extractvalue {pair} {both.s}, 0")
-            self.overflows.append(self.b.value("i1", f"extractvalue {pair} {both.s}, 1"))
+            first, over = self.b.parts(self.b.call("llvm.smul.with.overflow.i64", "{ i64, i1 }", [first, x]))
+            self.overflows.append(over)
         return first
 
     def _floor(self, x: Val, y: Val) -> tuple[Val, Val]:

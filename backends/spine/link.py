@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import Error, Unavailable
-from ..cpu.llvm import compile as llvm, targets
+from ..cpu.llvm import compile as llvm, ir, targets
 from .library import base_row
 
 #: ISA -> the program that loads dynamic executables there (glibc's)
@@ -121,4 +121,6 @@ def _without_folders(data: bytes, libraries) -> bytes:
 @functools.lru_cache(maxsize=None)
 def _empty(arch: str) -> bytes:
     row = base_row(next(t for t in targets.TARGETS.values() if t.triple.startswith(arch)))
-    return llvm.emit_object(f'target triple = "{row.triple}"\ndefine hidden void @nothing() {{\n  ret void\n}}', row)
+    module = ir.Module("nothing", row.triple, attributes="")
+    ir.define(module, "nothing", "void", "hidden").ret()
+    return llvm.emit_object(module.render(), row)

@@ -172,17 +172,16 @@ class Kernel:
         if self._coefficients:
             ty = ir.vec("float", self.target.lanes(32))
             rows = ", ".join(f"{ty} splat (float {const('float', v).s})" for v in self._coefficients)
-            self.module.globals.append(f"@{self.name}.pool = hidden global [{len(self._coefficients)} x {ty}] [{rows}], align 64")
+            self.module.variable(f"{self.name}.pool", f"[{len(self._coefficients)} x {ty}] [{rows}]", "hidden global", ", align 64")
 
     # -- the whole function
     def write(self) -> str:
         """LLVM IR of the kernel. The loop over programs is inside the compiled function."""
         b = self.b
-        b.dbg = self.debug_loc(None)
         zeros = max(64, self.target.vector_bits // 8 * 2) * 2
-        self.module.globals.append(f"@{self.name}.zeros = internal constant [{zeros} x i8] zeroinitializer, align 64")
-        self.zeros = Val("ptr", f"@{self.name}.zeros")
+        self.zeros = self.module.variable(f"{self.name}.zeros", f"[{zeros} x i8] zeroinitializer", "internal constant", ", align 64")
         self.pointers = places.addresses(self)
+        b.dbg = self.debug_loc(None)
         self.grid = {a: Val("i32", f"%g{a}") for a in "xyz"}
         self.latch = latch = ir.Block("next_program")
         if self.checks is not None:
@@ -194,7 +193,7 @@ class Kernel:
             rules.control.function_body(self, self.plan.steps[0], latch)
             b.dbg = self.debug_loc(None)
         b.place(b.block)
-        b.emit("ret i64 0")
+        b.ret(ir.i64(0))
         self._render_pool()
         return self.module.render()
 

@@ -34,9 +34,11 @@ class Lines:
     def emit(self, text: str):
         self.section.append("  " + text + self.dbg)
 
-    def value(self, ty: str, text: str) -> Val:
-        self.fn.count += 1
-        name = f"%v{self.fn.count}"
+    def value(self, ty: str, text: str, name: str = "") -> Val:
+        if not name:
+            self.fn.count += 1
+            name = f"{self.fn.names}{self.fn.count}"
+        name = f"%{name}"
         self.section.append(f"  {name} = {text}{self.dbg}")
         return Val(ty, name)
 
@@ -152,6 +154,10 @@ class Arithmetic(Lines):
     def bitcast(self, v: Val, elem: str) -> Val:
         return v if v.elem == elem else self.cast("bitcast", v, elem)
 
+    def reinterpret(self, v: Val, ty: str) -> Val:
+        """The same bits as a type of as many: other lanes than `v` has."""
+        return v if v.ty == ty else self.value(ty, f"bitcast {v.ty} {v.s} to {ty}")
+
 
 class Memory(Arithmetic):
     """Calls, memory, and the lanes of vectors."""
@@ -174,18 +180,19 @@ class Memory(Arithmetic):
         args = self.unify(*args)
         return self.call(f"llvm.{name}.{mangle(args[0].ty)}", args[0].ty, list(args), flags)
 
-    def gep(self, elem: str, base: Val, off: Val) -> Val:
-        if off.const == 0 and base.lanes == 1 and off.lanes == 1:
+    def gep(self, elem: str, base: Val, off: Val, name: str = "") -> Val:
+        """name: what the address is called, where it is to be seen that it is one."""
+        if not name and off.const == 0 and base.lanes == 1 and off.lanes == 1:
             return base
         ty = vec("ptr", max(base.lanes, off.lanes))
-        return self.value(ty, f"getelementptr {elem}, {base.ty} {base.s}, {off.ty} {off.s}")
+        return self.value(ty, f"getelementptr {elem}, {base.ty} {base.s}, {off.ty} {off.s}", name)
 
-    def load(self, ty: str, ptr: Val, align: int = 0, meta: str = "") -> Val:
+    def load(self, ty: str, ptr: Val, align: int = 0, meta: str = "", volatile: bool = False) -> Val:
         """align: 0 for the type's own size (LLVM reads text by a data layout in which an i64 lies anywhere that an i32 does)."""
-        return self.value(ty, f"load {ty}, ptr {ptr.s}, align {align or max(1, bits_of(ty) // 8)}{meta}")
+        return self.value(ty, f"load {'volatile ' * volatile}{ty}, ptr {ptr.s}, align {align or max(1, bits_of(ty) // 8)}{meta}")
 
-    def store(self, v: Val, ptr: Val, align: int = 0, meta: str = ""):
-        self.emit(f"store {v.ty} {v.s}, ptr {ptr.s}, align {align or max(1, bits_of(v.ty) // 8)}{meta}")
+    def store(self, v: Val, ptr: Val, align: int = 0, meta: str = "", volatile: bool = False):
+        self.emit(f"store {'volatile ' * volatile}{v.ty} {v.s}, ptr {ptr.s}, align {align or max(1, bits_of(v.ty) // 8)}{meta}")
 
     def extract(self, v: Val, k: int | Val) -> Val:
         if v.ty[0] != "<":
@@ -228,12 +235,25 @@ class Scalars(Memory):
 
     def atomic(self, what: str, at: Val, v: Val, order: str = "monotonic") -> Val:
         """What was there before (`atomicrmw`)."""
-        return self.value(v.ty, f"atomicrmw {what} ptr {at.s}, {v.ty} {v.s} {order}")
+        return self.value(v.ty, f"atomicrmw {what} ptr {at.s}, {v.ty} {v.s} {order}, align {bits_of(v.ty) // 8}")
+
+    def compare_and_swap(self, at: Val, expected: Val, new: Val, order: str, failure: str = "monotonic") -> tuple[Val, Val]:
+        """(what was there before, whether it was `expected` and is `new` now). failure: the order where it was not."""
+        pair = self.value(f"{{ {new.ty}, i1 }}", f"cmpxchg ptr {at.s}, {expected.ty} {expected.s}, {new.ty} {new.s} {order} {failure}, "
+                          f"align {bits_of(new.ty) // 8}")
+        return self.parts(pair)
+
+    def parts(self, v: Val) -> tuple[Val, ...]:
+        """What a value "{ i64, i1 }" and the like is made of."""
+        return tuple(self.value(ty, f"extractvalue {v.ty} {v.s}, {n}") for n, ty in enumerate(v.ty[2:-2].split(", ")))
+
+    def compiler_fence(self):
+        """Memory is read anew behind it: an order for LLVM, and no instruction."""
+        self.emit('fence syncscope("singlethread") seq_cst')
 
     def taken(self, at: Val) -> Val:
         """Did this thread turn the 32-bit 0 at an address into 1? What it then reads was written before whoever had it gave it back."""
-        pair = self.value("{ i32, i1 }", f"cmpxchg ptr {at.s}, i32 0, i32 1 acquire monotonic")
-        return self.value("i1", f"extractvalue {pair.ty} {pair.s}, 1")
+        return self.compare_and_swap(at, const("i32", 0), const("i32", 1), "acquire")[1]
 
     def udiv(self, a: Val, b: Val | int) -> Val:
         return self.bin("udiv", a, b)

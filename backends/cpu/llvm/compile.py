@@ -14,7 +14,7 @@ import warnings
 import llvmlite.binding as llvm
 
 from ...base import CompileError
-from . import guard, masked
+from . import guard, ir, masked
 from .generator import LEVELS, close, initialised, lock, target_machine
 from .host import versions  # noqa: F401  (compile.versions: what decides what LLVM makes)
 from .targets import Target
@@ -139,9 +139,9 @@ def assemble(text: str, target: Target) -> bytes | None:
     with lock:
         initialised()
         llvm.initialize_native_asmparser()
-        quoted = text.replace("\\", "\\5C").replace('"', "\\22").split("\n")
-        lines = [f'target triple = "{target.triple}"', *(f'module asm "{line}"' for line in quoted)]
-        return target_machine(target).emit_object(llvm.parse_assembly("\n".join(lines)))
+        module = ir.Module("assembly", target.triple, attributes="")
+        module.assembly(text)
+        return target_machine(target).emit_object(llvm.parse_assembly(module.render()))
 
 
 def emit_object(text: str, target: Target) -> bytes:

@@ -17,8 +17,8 @@ class Flow(Scalars):
         self.emit(f"br label %{block.label}{tail}")
         self.block.ended = True
 
-    def cond_br(self, c: Val, then: Block, other: Block):
-        self.emit(f"br i1 {c.s}, label %{then.label}, label %{other.label}")
+    def cond_br(self, c: Val, then: Block, other: Block, tail: str = ""):
+        self.emit(f"br i1 {c.s}, label %{then.label}, label %{other.label}{tail}")
         self.block.ended = True
 
     def go(self, where: Block, c: Val | None = None):

@@ -53,13 +53,13 @@ def _guarded(m: ir.Module):
     """A function of four words. `caught` gets the number of the signal that ended it, if one did."""
     b = ir.define(m, "tp_guarded", "i64", fn="ptr", words="ptr", caught="ptr")
     function, words, caught = b.fn.args
-    b.emit(f"store volatile i64 {b.call('pthread_self', 'i64', []).s}, ptr {_OWNER.s}")
-    signal = b.value("i32", "call i32 @__sigsetjmp(ptr @buffer, i32 1) returns_twice")
-    b.emit(f"store volatile i32 {signal.s}, ptr {caught.s}")
+    b.store(b.call("pthread_self", "i64", []), _OWNER, volatile=True)
+    signal = b.call("__sigsetjmp", "i32", [_BUFFER, ir.i32(1)])
+    b.store(signal, caught, volatile=True)
     result = b.variable(ir.i64(0))
     with b.when(b.icmp("eq", signal, 0)):
         result.set(b.call(function, "i64", [b.load("i64", b.gep("i64", words, ir.i64(k))) for k in range(4)]))
-    b.emit(f"store volatile i64 0, ptr {_OWNER.s}")
+    b.store(ir.i64(0), _OWNER, volatile=True)
     b.ret(result.get())
 
 
@@ -68,7 +68,7 @@ def _caught(m: ir.Module):
     b = ir.define(m, "tp_caught", "void", signal="i32")
     signal, = b.fn.args
     this = b.call("pthread_self", "i64", [])
-    with b.when(b.icmp("eq", this, b.value("i64", f"load volatile i64, ptr {_OWNER.s}"))):
+    with b.when(b.icmp("eq", this, b.load("i64", _OWNER, volatile=True))):
         b.call("siglongjmp", "void", [_BUFFER, signal])
         b.unreachable()
     b.call("signal", "ptr", [signal, ir.NULL])

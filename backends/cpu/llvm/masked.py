@@ -23,27 +23,18 @@ _STORE = re.compile(
 
 def as_plain_stores(text: str) -> str:
     """LLVM IR text in which each masked store of a value under a constant mask stores the runs of set lanes, one after the other."""
-    count = 0
+    b = ir.Builder(ir.Function(ir.Module("", ""), "", "void", [], names="triport.mask"))  # its lines go into a function that there is
 
     def plain(m: re.Match) -> str:
-        nonlocal count
-        count += 1
-        bits = [b.split()[1] in ("true", "1") for b in m["mask"].split(", ")]
+        bits = [bit.split()[1] in ("true", "1") for bit in m["mask"].split(", ")]
         align = int(m["new"] or m["old"] or 1)
-        lines = []
+        value, place, elem = ir.Val(m["vector"], m["value"]), ir.Val("ptr", m["ptr"]), m["elem"]
+        b.section, b.dbg = [], m["dbg"] or ""
         for start, length in _runs(bits):
-            name, dbg = f"triport.mask{count}.{start}", m["dbg"] or ""
-            ty = f"<{length} x {m['elem']}>"
-            picked = ", ".join(f"i32 {start + i}" for i in range(length))
-            if length == 1:
-                ty = m["elem"]
-                lines.append(f"  %{name} = extractelement {m['vector']} {m['value']}, i64 {start}{dbg}")
-            else:
-                lines.append(f"  %{name} = shufflevector {m['vector']} {m['value']}, {m['vector']} poison, <{length} x i32> <{picked}>{dbg}")
-            lines.append(f"  %{name}.p = getelementptr {m['elem']}, ptr {m['ptr']}, i64 {start}{dbg}")
-            known = math.gcd(align, start * (16 if m["elem"] == "bfloat" else ir.bits_of(m["elem"])) // 8)  # gcd(x, 0) is x
-            lines.append(f"  store {ty} %{name}, ptr %{name}.p, align {known}{dbg}")
-        return "\n".join(lines)
+            part = b.extract(value, start) if length == 1 else b.shuffle(value, None, list(range(start, start + length)))
+            known = math.gcd(align, start * (16 if elem == "bfloat" else ir.bits_of(elem)) // 8)  # gcd(x, 0) is x
+            b.store(part, b.gep(elem, place, ir.i64(start)), known)
+        return "\n".join(b.section)
 
     return _STORE.sub(plain, text) if "@llvm.masked.store" in text else text
 

@@ -69,8 +69,10 @@ class Module:
             self.decls[name] = f"declare {ret} @{name}({', '.join(params)}){tail}"
 
     def variable(self, name: str, value: str, kind: str = "internal global", tail: str = "") -> Val:
-        """A global; value: its type and first value; tail: ", align 64" and the like. Returns its address."""
-        self.globals.append(f"@{name} = {kind} {value}{tail}")
+        """A global, the same one once; value: its type and first value; tail: ", align 64" and the like. Returns its address."""
+        line = f"@{name} = {kind} {value}{tail}"
+        if line not in self.globals:
+            self.globals.append(line)
         return Val("ptr", f"@{name}")
 
     def string(self, text: str) -> Val:
@@ -78,6 +80,11 @@ class Module:
         if text not in self._strings:
             self._strings[text] = self.variable(f"text.{len(self._strings)}", c_string(text), "internal constant")
         return self._strings[text]
+
+    def assembly(self, text: str):
+        """Assembly that stands outside all functions."""
+        quoted = text.replace("\\", "\\5C").replace('"', "\\22")
+        self.globals += [f'module asm "{line}"' for line in quoted.split("\n")]
 
     def add_meta(self, text: str) -> str:
         self.meta.append(text)
@@ -101,11 +108,12 @@ class Module:
 
 
 class Function:
+    """One function. names: what its values are called, before their number."""
 
     def __init__(self, module: Module, name: str, ret: str, params: list[tuple[str, str]], dbg: str | None = None,
-                 linkage: str = "", attrs: str = ""):
+                 linkage: str = "", attrs: str = "", names: str = "v"):
         self.module, self.name, self.ret, self.params, self.dbg = module, name, ret, params, dbg
-        self.linkage, self.attrs = linkage, attrs
+        self.linkage, self.attrs, self.names = linkage, attrs, names
         self.soft_half = None  # converts from and to half where the target has no instruction for it
         self.blocks: list[Block] = []
         self.count = 0

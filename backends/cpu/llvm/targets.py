@@ -58,8 +58,8 @@ class Target:
     model: LLVM's relocation and code models; adopts: whether on this
     machine the host's own features take the place of the row's (LLVM ends the process on RISC-V features that it does not know).
 
-    spin: LLVM IR of the instruction for a waiting loop; counter: of one that any program may read, which counts on by 2 to 4 a nanosecond,
-    on all cores alike ("": none); futex: Linux's system call number."""
+    spin: LLVM's intrinsic for a waiting loop and the i32s that it takes (None: there is none); counter: LLVM's intrinsic for a counter that any
+    program may read, which counts on by 2 to 4 a nanosecond, on all cores alike ("": none); futex: Linux's system call number."""
 
     name: str
     triple: str
@@ -69,7 +69,7 @@ class Target:
     vector_bits: int
     registers: int
     dot: tuple[int, int]
-    spin: str = ""
+    spin: tuple[str, tuple[int, ...]] | None = None
     counter: str = ""
     futex: int = 98
     abi: str = ""
@@ -93,9 +93,9 @@ class Target:
         return max(1, self.vector_bits // max(bits, 8))
 
 
-_X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin="call void @llvm.x86.sse2.pause()", futex=202,
-            counter="call i64 @llvm.readcyclecounter()")
-_ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin="call void @llvm.aarch64.hint(i32 1)")
+_X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin=("llvm.x86.sse2.pause", ()), futex=202,
+            counter="llvm.readcyclecounter")
+_ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin=("llvm.aarch64.hint", (1,)))
 _RISCV = dict(triple="riscv64-unknown-linux-gnu", plain="rv64gc", abi="lp64d", model=("pic", "medium"), turns=False,
               adopts=False)
 _RVV = dict(length="exactly", dot=(8, 2), dot_unroll=1, isa="RVV", registers=32, **_RISCV)

@@ -63,10 +63,11 @@ def _generation_at(b: Builder) -> Val:
 
 def _pause(b: Builder, target: Target):
     """A turn of a waiting loop."""
-    if target.spin:
-        name, _, rest = target.spin.partition("@")[2].partition("(")
-        b.fn.module.declare(name, "void", ["i32"] if "i32" in rest else [])
-    b.emit(target.spin or 'fence syncscope("singlethread") seq_cst')
+    if target.spin is None:
+        b.compiler_fence()
+        return
+    name, given = target.spin
+    b.call(name, "void", [i32(n) for n in given])
 
 
 def _worker(m: Module, target: Target):

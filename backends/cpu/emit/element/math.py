@@ -190,16 +190,14 @@ def _with_fallback(name: str, fast, beyond: float):
     """A function of its own, inlined by LLVM: `fast(b, x)`, but libm for all lanes where one is beyond the limit or NaN."""
 
     def build(b, x):
-        outside = b.value(ir.vec("i1", x.lanes), f"fcmp ugt {x.ty} {b.intrinsic('fabs', x).s}, {b.splat(f(beyond), x.lanes).s}")
+        outside = b.fcmp("ugt", b.intrinsic("fabs", x), f(beyond))
         any_ = outside if x.lanes == 1 else b.call(f"llvm.vector.reduce.or.{ir.mangle(outside.ty)}", "i1", [outside])
         slow, quick = b.fn.new_block("slow"), b.fn.new_block("quick")
         b.cond_br(any_, slow, quick)
         b.enter(slow)
-        v = per_lane(b, name + "f", x)
-        b.emit(f"ret {v.ty} {v.s}")
+        b.ret(per_lane(b, name + "f", x))
         b.enter(quick)
-        v = fast(b, x)
-        b.emit(f"ret {v.ty} {v.s}")
+        b.ret(fast(b, x))
 
     return lambda b, x: b.fn.kernel.helper(f"tp.{name}.{ir.mangle(x.ty)}", x.ty, [x], build)
 

@@ -137,15 +137,14 @@ def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
 def _native_bf16(b, v: Val):
     """AVX512-BF16's conversion, which rounds to nearest even but takes subnormals for zero: vectors with one go the long way."""
     tiny = b.call("llvm.is.fpclass.v16f32", "<16 x i1>", [v, const("i32", 0x90)], tail="")
-    some = b.icmp("ne", b.value("i16", f"bitcast <16 x i1> {tiny.s} to i16"), const("i16", 0))
+    some = b.icmp("ne", b.reinterpret(tiny, "i16"), const("i16", 0))
     long, short = b.fn.new_block("subnormal"), b.fn.new_block("normal")
     weights = b.fn.module.add_meta('!{!"branch_weights", i32 1, i32 4000}')
-    b.emit(f"br i1 {some.s}, label %{long.label}, label %{short.label}, !prof {weights}")
+    b.cond_br(some, long, short, f", !prof {weights}")
     b.enter(long)
-    b.emit(f"ret <16 x i16> {_bf16_by_integers(b, v, False).s}")
+    b.ret(_bf16_by_integers(b, v, False))
     b.enter(short)
-    native = b.call(b.fn.kernel.target.to_bf16, "<16 x bfloat>", [v])
-    b.emit(f"ret <16 x i16> {b.value('<16 x i16>', f'bitcast <16 x bfloat> {native.s} to <16 x i16>').s}")
+    b.ret(b.reinterpret(b.call(b.fn.kernel.target.to_bf16, "<16 x bfloat>", [v]), "<16 x i16>"))
 
 
 def _bf16_by_integers(b, v: Val, rtz: bool) -> Val:

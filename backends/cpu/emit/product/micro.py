@@ -124,11 +124,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i
 def zero_row(k, kind: Kind, length: int) -> Val:
     """`length` zeros, laid down in the module."""
     size = length * ir.bits_of(REGISTER[kind.packed]) // 8
-    name = f"@{k.name}.row{size}"
-    line = f"{name} = internal constant [{size} x i8] zeroinitializer, align 64"
-    if line not in k.module.globals:
-        k.module.globals.append(line)
-    return Val("ptr", name)
+    return k.module.variable(f"{k.name}.row{size}", f"[{size} x i8] zeroinitializer", "internal constant", ", align 64")
 
 
 def _broadcast(b, packed: str, have: int, group: int, ptr: Val, lanes: int) -> Val:
@@ -139,8 +135,7 @@ def _broadcast(b, packed: str, have: int, group: int, ptr: Val, lanes: int) -> V
     unit = f"i{size * 8 * group}"
     pair = b.load(unit, ptr, size) if have == group else b.cast("zext", b.load(packed, ptr, size), unit)
     v = b.splat(pair, lanes)
-    ty = ir.vec(packed, lanes * group)
-    return b.value(ty, f"bitcast {v.ty} {v.s} to {ty}")
+    return b.reinterpret(v, ir.vec(packed, lanes * group))
 
 
 def _outer(k, kind: Kind, lanes: int):
@@ -156,7 +151,7 @@ def _by_instruction(k, kind: Kind, lanes: int):
     acc_ty, ty = ir.vec(REGISTER[kind.acc], lanes), ir.vec(how.lane, how.group * lanes)
 
     def multiply(s, col, acc):
-        s, col = (x if x.ty == ty else b.value(ty, f"bitcast {x.ty} {x.s} to {ty}") for x in (s, col))
+        s, col = b.reinterpret(s, ty), b.reinterpret(col, ty)
         if how.adds:
             return b.call(how.intrinsic, acc_ty, [acc, s, col])
         return b.add(acc, b.call(how.intrinsic, acc_ty, [s, col]))
@@ -173,11 +168,8 @@ TILE_ROWS, TILE_BYTES = 16, 64
 def configure_tiles(k):
     """All eight tile registers at their full size. Intel's manual, "LDTILECFG": palette 1, bytes per row at 16, rows at 48."""
     data = [1] + [0] * 15 + [TILE_BYTES, 0] * 8 + [0] * 16 + [TILE_ROWS] * 8 + [0] * 8
-    name = f"@{k.name}.tiles"
-    line = f"{name} = internal constant [64 x i8] [{', '.join(f'i8 {x}' for x in data)}], align 64"
-    if line not in k.module.globals:
-        k.module.globals.append(line)
-    k.b.call("llvm.x86.ldtilecfg", "void", [Val("ptr", name)])
+    value = f"[64 x i8] [{', '.join(f'i8 {x}' for x in data)}]"
+    k.b.call("llvm.x86.ldtilecfg", "void", [k.module.variable(f"{k.name}.tiles", value, "internal constant", ", align 64")])
 
 
 def release_tiles(k):

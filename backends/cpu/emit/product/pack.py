@@ -261,8 +261,8 @@ def turn(k, at: Place, shape, packed: str, lanes: int, group: int, out: Val, whe
         lines = [b.load(ty, s, 64) for s in slots]
         lines = [converted(b, v, elem, packed) for v in lines]
         if group > 1:
-            lines = [b.value(ir.vec(unit, lanes), f"bitcast {v.ty} {v.s} to {ir.vec(unit, lanes)}") for v in lines]
-        grouped = row if group == 1 else b.value("i64", f"lshr exact i64 {row.s}, {group.bit_length() - 1}")
+            lines = [b.reinterpret(v, ir.vec(unit, lanes)) for v in lines]
+        grouped = row if group == 1 else b.bin("lshr", row, group.bit_length() - 1, "exact")
         for t, v in enumerate(transposed(b, lines)):
             b.store(v, b.gep(REGISTER[packed], out, where(column, b.add(grouped, i64(t)))), size if group == 1 else size * group)
 

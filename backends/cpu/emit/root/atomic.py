@@ -29,9 +29,7 @@ def _ordering(k, op) -> str:
 def _compare_and_swap(b, p: Val, expected: Val, new: Val, order: str) -> tuple[Val, Val]:
     """(what was there, whether it was `expected` and is `new` now), for integers."""
     failure = "acquire" if order in ("acquire", "acq_rel") else "monotonic"
-    pair = b.value(f"{{ {new.ty}, i1 }}", f"cmpxchg ptr {p.s}, {expected.ty} {expected.s}, {new.ty} {new.s} {order} {failure}, "
-                   f"align {ir.bits_of(new.elem) // 8}")
-    return (b.value(new.ty, f"extractvalue {pair.ty} {pair.s}, 0"), b.value("i1", f"extractvalue {pair.ty} {pair.s}, 1"))
+    return b.compare_and_swap(p, expected, new, order, failure)
 
 
 def rmw(k, step):
@@ -56,12 +54,11 @@ def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
     size = ir.bits_of(v.elem) // 8
     if name == "xchg" and v.elem in ir.FLOATS:
         whole = b.bitcast(v, f"i{8 * size}")
-        old = b.value(whole.ty, f"atomicrmw xchg ptr {p.s}, {whole.ty} {whole.s} {order}, align {size}")
-        return b.bitcast(old, v.elem)
+        return b.bitcast(b.atomic("xchg", p, whole, order), v.elem)
     if name != "fadd" or elem in ("f32", "f64"):
-        return b.value(v.ty, f"atomicrmw {name} ptr {p.s}, {v.ty} {v.s} {order}, align {size}")
+        return b.atomic(name, p, v, order)
     bits = f"i{8 * size}"
-    first = b.value(bits, f"load atomic {bits}, ptr {p.s} monotonic, align {size}")
+    first = b.atomic_load(bits, p)
     with b.repeat(first) as turn:
         seen, = turn.values
         wide = convert.float_to_float(b, b.bitcast(seen, REGISTER[elem]), elem, "f32")
@@ -92,8 +89,7 @@ def load(k, step):
     bits = f"i{ir.bits_of(elem)}"
 
     def one(p: Val) -> Val:
-        v = k.b.value(bits, f"load atomic {bits}, ptr {p.s} {order}, align {ir.bits_of(elem) // 8}")
-        return k.b.bitcast(v, elem)
+        return k.b.bitcast(k.b.atomic_load(bits, p, order), elem)
 
     _each(k, step, [op.operands[0]], op.operands[1] if len(op.operands) > 1 else None, one)
 
@@ -105,8 +101,7 @@ def store(k, step):
     def one(p: Val, v: Val):
         x = to_memory(k.b, v, v.elem)
         bits = f"i{ir.bits_of(x.elem)}"
-        x = k.b.bitcast(x, bits)
-        k.b.emit(f"store atomic {bits} {x.s}, ptr {p.s} {order}, align {ir.bits_of(bits) // 8}")
+        k.b.atomic_store(k.b.bitcast(x, bits), p, order)
 
     _each(k, step, list(op.operands[:2]), op.operands[2] if len(op.operands) > 2 else None, one)
 
@@ -122,11 +117,10 @@ def poll(k, step):
         deadline = b.call("llvm.uadd.sat.i64", "i64", [start, k.scalar(op.operands[2])])
 
     def one(p: Val, expected: Val) -> Val:
-        size = ir.bits_of(expected.elem) // 8
         again, wait, done = (k.fn.new_block(n) for n in ("poll", "wait", "polled"))
         b.br(again)
         b.enter(again)
-        now = b.value(expected.ty, f"load atomic {expected.ty}, ptr {p.s} {order}, align {size}")
+        now = b.atomic_load(expected.ty, p, order)
         hit = b.icmp("eq", now, expected)
         b.cond_br(hit, done, wait)
         b.enter(wait)

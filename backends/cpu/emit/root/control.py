@@ -135,7 +135,7 @@ def for_loop(k, step: For):
     _read(k, args)
     k.run(step.body)
     b.dbg = k.debug_loc(op)
-    b.store(b.value("i64", f"add nuw nsw i64 {count.s}, 1"), count_slot, 8)
+    b.store(b.bin("add", count, 1, "nuw nsw"), count_slot, 8)
     b.store(_next_number(b, at, end, by, wide), iv_slot, 8)
     b.br(head)
     b.place(done)
@@ -155,7 +155,7 @@ def _note_trips(k, step: For, count: Val, after: bool):
 def _next_number(b, at: Val, end: Val, by: Val, wide: bool) -> Val:
     """What follows `at` in a range; `end` where that would pass it and, in 64 bits, might wrap."""
     if wide:
-        return b.value(at.ty, f"add nsw {at.ty} {at.s}, {by.s}")
+        return b.bin("add", at, by, "nsw")
     if by.const == 1:  # `at` is below `end`
         return b.add(at, by)
     return b.add(at, b.intrinsic("umin", b.sub(end, at), by))

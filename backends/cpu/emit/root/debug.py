@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from ...llvm import ir
-from ...llvm.ir import Val, const, i64
+from ...llvm.ir import NULL, Val, const, i64
 from ..element import convert
 
 _FP8 = convert.NARROW - {"bf16"}
@@ -21,8 +21,6 @@ def device_print(k, step):
     op = step.op
     prefix = op.attrs.get("prefix", "")
     hexadecimal, signed = bool(op.attrs.get("hex")), list(op.attrs.get("isSigned", []))
-    k.module.declare("printf", "i32", ["ptr", "..."])
-    k.module.declare("fflush", "i32", ["ptr"])
     pids = [k.pid[a] for a in "xyz"]
     if not op.operands:
         _printf(k, "pid (%u, %u, %u)" + _escaped(prefix) + "\n", pids)
@@ -43,7 +41,7 @@ def device_print(k, step):
             _printf(k, text + "\n", pids + at + [convert_value(k.b, nest.at(v, dims))])
 
         nest.run(body)
-    k.b.emit("call i32 @fflush(ptr null)")
+    k.b.call("fflush", "i32", [NULL])
 
 
 def _escaped(text: str) -> str:
@@ -65,12 +63,7 @@ def _format(elem: str, hexadecimal: bool, signed: bool):
 
 
 def _printf(k, text: str, args: list[Val]):
-    data = text.encode() + b"\0"
-    name = f"@{k.name}.text{len(k.module.globals)}"
-    body = "".join(chr(c) if 32 <= c < 127 and chr(c) not in '"\\' else f"\\{c:02X}" for c in data)
-    k.module.globals.append(f'{name} = internal constant [{len(data)} x i8] c"{body}"')
-    values = "".join(f", {a.ty} {a.s}" for a in args)
-    k.b.emit(f"call i32 (ptr, ...) @printf(ptr {name}{values})")
+    k.b.call("printf", "i32 (ptr, ...)", [k.module.string(text), *args])
 
 
 def device_assert(k, step):
@@ -104,7 +97,7 @@ def require(k, holds: Val, message: str, op):
     number = len(k.asserts)
 
     def fail():
-        b.emit(f"ret i64 {b.or_(b.and_(Val('i64', '%program.id'), i64((1 << 48) - 1)), i64(number << 48)).s}")
+        b.ret(b.or_(b.and_(Val("i64", "%program.id"), i64((1 << 48) - 1)), i64(number << 48)))
         # The rest of this block is never reached; LLVM drops it.
         b.enter(k.fn.new_block("unreachable"))
 
