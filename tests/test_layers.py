@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import textwrap
 
 import pytest
@@ -53,6 +54,37 @@ def layer(module: str) -> int | None:
     fits = [(len(prefix), n) for n, (_, prefixes) in enumerate(LAYERS) for prefix in prefixes
             if module == prefix or module.startswith(prefix + ".") and prefix not in ALONE]
     return max(fits)[1] if fits else None
+
+
+#: beginnings of instructions and declarations, as a builder's method is told or a line of LLVM IR has them
+IR = re.compile(r"\s*(define|declare|call|ret|br|load|store|alloca|getelementptr|bitcast|icmp|fcmp|add|sub|mul|lshr|shl|fence|cmpxchg|atomicrmw|"
+                r"extractvalue|extractelement|insertelement|shufflevector|select|phi|module asm|target triple) .*(\bi\d+\b|\bptr\b|<\d+ x |\bvoid\b|=)")
+
+
+def written(text: str) -> list[tuple[str, int]]:
+    """(what, line) of texts in a module that are lines of LLVM IR, and of calls that take such a line."""
+    out = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.JoinedStr):
+            said = "".join(str(part.value) if isinstance(part, ast.Constant) else "%" for part in node.values)
+            out += [(said, node.lineno)] * any(IR.match(line) for line in said.split("\n"))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            to = ast.unparse(node.func)
+            first = [type(a) for a in node.args if isinstance(a, (ast.Constant, ast.JoinedStr)) and not isinstance(getattr(a, "value", ""), int)]
+            out += [(to, node.lineno)] * bool(re.search(r"\bb\.(emit|value)$|\.(section|items|allocas)\.append$", to) and first)
+    return out
+
+
+def test_llvm_ir_is_written_by_the_builder():
+    """In `llvm` alone instructions are text; everything else calls its methods."""
+    found = [f"{module}:{line}: {what}" for module, (text, _) in sources().items() if not module.startswith("backends.cpu.llvm.")
+             for what, line in written(text)]
+    assert not found, "\n".join(found)
+
+
+def test_a_line_of_llvm_ir_is_seen():
+    assert written('b.emit("ret void")') and written('b.value(ty, f"lshr i64 {v.s}, {n}")') and written('x = f"  call void @{name}(i32 1)"')
+    assert not written('b.lshr(v, 3)\nf"call {name} with 3"')
 
 
 @functools.lru_cache(maxsize=None)

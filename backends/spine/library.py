@@ -127,8 +127,7 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
     if any(a.buffer == b.buffer and not (same and a.offset == b.offset and launch.types[order[i]] == launch.types[order[j]])
            for i, j, same in made.metadata.disjoint for a, b in [(launch.args[order[i]], launch.args[order[j]])]):
         made = _lowered(launch, row, False)  # two of its pointers are into one tensor
-    llir = re.sub(rf"@{re.escape(made.metadata.name)}\b", f"@{name}", made.llir)
-    llir = re.sub(rf"^define (?:dso_local )?i64 @{name}\(", f"define hidden i64 @{name}(", llir, flags=re.M)
+    llir = llvm.renamed(made.llir, made.metadata.name, name)
     return Compiled(name, llvm.emit_object(llir, row), made.metadata, order, llir, Effects(made.ttir))
 
 

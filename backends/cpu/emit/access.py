@@ -231,7 +231,7 @@ def buffer_address(nest, buf: Buffer, dims) -> tuple[Val, int]:
 def _shr(b, v: Val, n: int) -> Val:
     if v.const is not None:
         return i64(v.const >> n)
-    return b.value("i64", f"lshr i64 {v.s}, {n}")
+    return b.lshr(v, n)
 
 
 def load_buffer(nest, buf: Buffer, dims) -> Val:

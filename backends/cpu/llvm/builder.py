@@ -274,5 +274,6 @@ class Scalars(Memory):
         return self.intrinsic("smax", a, const(a.elem, b) if type(b) is int else b)
 
     def address(self, v: Val, to: str = "i64") -> Val:
-        """A pointer as a number, or (to="ptr") a number as a pointer."""
-        return self.value(to, f"{'inttoptr' if to == 'ptr' else 'ptrtoint'} {v.ty} {v.s} to {to}")
+        """A pointer as a number, or (to="ptr") a number as a pointer; each of a vector's."""
+        ty = vec(to, v.lanes)
+        return self.value(ty, f"{'inttoptr' if to == 'ptr' else 'ptrtoint'} {v.ty} {v.s} to {ty}")

@@ -120,6 +120,18 @@ def _optimised(text: str, target: Target):
     return _by_levels("optimised", target, attempt)
 
 
+def renamed(text: str, old: str, new: str) -> str:
+    """IR text whose function `old` is called `new`, so that one library can hold many, and is seen within that library only."""
+    with lock:
+        initialised()
+        module = llvm.parse_assembly(text)
+        for one in (*module.functions, *module.global_variables):
+            if one.name == old or one.name.startswith(old + "."):  # what the kernel's globals are called
+                one.name = new + one.name[len(old):]
+        module.get_function(new).visibility = "hidden"
+        return str(module)
+
+
 def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
     """(optimised IR, assembly, object) of LLVM IR text."""
     llir = optimise(text, target)

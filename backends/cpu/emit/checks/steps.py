@@ -55,7 +55,7 @@ def _stop(k):
     """The program ends; where programs may wait for it, all that follow do not begin."""
     b = k.b
     if k.checks.alone:
-        b.emit(f"ret i64 {STOPPED}")
+        b.ret(i64(STOPPED))
     else:
         b.br(k.latch)
     b.enter(k.fn.new_block("unreachable"))  # the rest of this block is never reached; LLVM drops it
@@ -216,7 +216,7 @@ class _Looks(Nest):
         fine = b.icmp("sge", room, 0)
         if isinstance(where, Scattered):
             p = where.pointers
-            far = b.value(ir.vec("i64", n), f"ptrtoint {p.ty} {p.s} to {ir.vec('i64', n)}")
+            far = b.address(p)
             good = b.or_(b.icmp("ule", b.sub(far, b.splat(start, n)), b.splat(room, n)), b.not_(b.splat(active, n)))
             fine = b.and_(fine, b.call(f"llvm.vector.reduce.and.{ir.mangle(good.ty)}", "i1", [good]) if n > 1 else good)
         else:
@@ -233,9 +233,8 @@ class _Looks(Nest):
         """One lane after the other, those that lie side by side at once."""
         b, n = self.b, 1 if isinstance(where, Same) else self.lanes
         p = where.pointer if isinstance(where, Same) else access.pointers(self, where, self.mem)
-        to = ir.vec("i64", p.lanes)
         addresses, flags = b.alloca(f"[{n} x i64]", "addresses", 64), b.alloca(f"[{n} x i8]", "active", 64)
-        b.store(b.value(to, f"ptrtoint {p.ty} {p.s} to {to}"), addresses, 8)
+        b.store(b.address(p), addresses, 8)
         b.store(b.cast("zext", b.splat(active, n), "i8"), flags, 1)
         self._note(b.call("check.lanes", "i64", [self.k.block, self.k.sites[self.site], PROGRAM, addresses, flags, i64(n), first, self.step]))
 
