@@ -137,12 +137,13 @@ def compare(old: dict, new: dict, old_name: str = "the first file", new_name: st
         elif "wall_s" not in x or "wall_s" not in y:
             out.append(Change(key, "not timed"))
         else:
-            out.append(_change(key, x, y, before, after))
+            out.append(change_of(key, x, y, before, after))
         out[-1].across = across
     return out
 
 
-def _change(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
+def change_of(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
+    """Of one row, which is `x` of the runs `before` and `y` of those `after`."""
     # Rows name no baseline, or one that only one of the runs has: then torch is asked for.
     yardstick = x["baseline"] if x.get("baseline") == y.get("baseline") and "baseline" in x else "torch"
     bases = [None, None]

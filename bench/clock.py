@@ -201,7 +201,7 @@ def on_gpu(candidates: dict[str, Callable | Turn], rounds: int | None = None, re
     flush = torch.zeros(4 * torch.cuda.get_device_properties(0).L2_cache_size // 4, device="cuda")
     into = torch.empty((), device="cuda")
     turns = {name: t if isinstance(t, Turn) else Turn(t) for name, t in candidates.items()}
-    runs = {name: _captured(t.call) if t.before is None else t.call for name, t in turns.items()}
+    runs = {name: captured(t.call) if t.before is None else t.call for name, t in turns.items()}
     out: dict[str, list[float]] = {name: [] for name in candidates}
 
     def take(name: str):
@@ -221,7 +221,7 @@ def on_gpu(candidates: dict[str, Callable | Turn], rounds: int | None = None, re
     return out
 
 
-def _captured(fn: Callable) -> Callable:
+def captured(fn: Callable) -> Callable:
     """The replay of `fn` as a CUDA graph, or `fn` where it cannot be captured."""
     import torch
 

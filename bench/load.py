@@ -22,13 +22,14 @@ def busy_seconds(text: str, cores: set[int]) -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK") if found and found == len(cores) else None
 
 
-def _own() -> float:
+def own_seconds() -> float:
     """CPU seconds of this process and of those that it started and waited for."""
     t = os.times()
     return time.process_time() + t.children_user + t.children_system
 
 
-def _all(cores: set[int]) -> float | None:
+def cores_seconds(cores: set[int]) -> float | None:
+    """CPU seconds that were used on `cores` since the machine started, by anybody; None where it does not say."""
     try:
         with open("/proc/stat") as f:
             return busy_seconds(f.read(), cores)
@@ -49,7 +50,7 @@ class Watch:
 
     def __init__(self):
         self._cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-        self._begun = _all(self._cores), _own(), time.perf_counter()
+        self._begun = cores_seconds(self._cores), own_seconds(), time.perf_counter()
 
     def busy(self, wait: bool = False) -> str | None:
         """A sentence such as "other programs used 1.8 of 2 cores", None where they did not, or where it is not known: also after too short a time, unless
@@ -57,10 +58,10 @@ class Watch:
         everybody, own, start = self._begun
         if wait and everybody is not None:
             time.sleep(max(0.0, SHORTEST - (time.perf_counter() - start)))
-        now = _all(self._cores)
+        now = cores_seconds(self._cores)
         if everybody is None or now is None:
             return None
-        return taken(now - everybody, _own() - own, time.perf_counter() - start, len(self._cores))
+        return taken(now - everybody, own_seconds() - own, time.perf_counter() - start, len(self._cores))
 
     def fact(self) -> dict[str, str]:
         """{"busy": the sentence} for a run's facts, empty where there is none."""

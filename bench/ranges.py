@@ -38,7 +38,7 @@ class _NoTool:
 
 
 @functools.lru_cache(maxsize=1)
-def _tool():
+def tool():
     """(push, pop, mark, start, end) of NVTX or ITT; ITT has no start and end."""
     lib = getattr(torch._C, "_nvtx", None)
     if lib is not None and torch.cuda.device_count():  # asks NVML where it can: CUDA is not initialised, and forks stay possible
@@ -47,7 +47,8 @@ def _tool():
     return itt.rangePush, itt.rangePop, itt.mark, None, None
 
 
-def _stack() -> list:
+def open_ranges() -> list:
+    """This thread's, the innermost last: (name, ...)."""
     try:
         return _thread.stack
     except AttributeError:
@@ -66,8 +67,8 @@ def _record(name: str):
 
 def _open(name: str, pushed: bool = False) -> int:
     """Begin a range in this thread; how many were open before."""
-    stack = _stack()
-    push, pop = _tool()[:2]
+    stack = open_ranges()
+    push, pop = tool()[:2]
     record = None
     if profiler._is_profiler_enabled:
         record = _record(name)
@@ -81,7 +82,7 @@ def _open(name: str, pushed: bool = False) -> int:
 
 def _close() -> int:
     """End the innermost range of this thread; how many are open still."""
-    stack = _stack()
+    stack = open_ranges()
     _, pop, record, _ = stack.pop()
     if pop is not None:
         pop()
@@ -116,7 +117,7 @@ class _Range(record_function):
         return self
 
     def __exit__(self, kind, error, where):
-        stack = _stack()
+        stack = open_ranges()
         left = _pushed(stack) if stack[-1][3] else ()
         _close()
         if left and kind is None:
@@ -175,7 +176,7 @@ class _Nvtx:
         return _open(_text("range_push", name), pushed=True)
 
     def rangePop(self) -> int:
-        stack = _stack()
+        stack = open_ranges()
         if not stack or not stack[-1][3]:
             open_ = f"the innermost open range of this thread, {stack[-1][0]!r}, is of `annotate`" if stack else "no range is open in this thread"
             raise Error(f"torch.cuda.nvtx.range_pop: {open_}; each range_push is closed by one range_pop, in the same thread (range_start and "
@@ -185,7 +186,7 @@ class _Nvtx:
     def rangeStartA(self, name: str) -> int:
         """A range that any thread may end, in any order."""
         name = _text("range_start", name)
-        start = _tool()[3]
+        start = tool()[3]
         handle = next(self._handles)
         self._started[handle] = (_record(name), None if start is None else start(name))
         return handle
@@ -197,11 +198,11 @@ class _Nvtx:
         if record is not None:
             record.__exit__(None, None, None)
         if started is not None:
-            _tool()[4](started)
+            tool()[4](started)
 
     def markA(self, name: str):
         name = _text("mark", name)
-        _tool()[2](name)
+        tool()[2](name)
         record = _record(name)
         if record is not None:
             record.__exit__(None, None, None)
@@ -238,7 +239,7 @@ class as_nvtx(contextlib.ContextDecorator):
 
     def __enter__(self):
         self.install()
-        self._open = len(_stack())
+        self._open = len(open_ranges())
         return self
 
     def __exit__(self, kind, error, where):
@@ -247,7 +248,7 @@ class as_nvtx(contextlib.ContextDecorator):
             _contexts -= 1
             if not _contexts:
                 nvtx._nvtx = _before
-        left = _pushed(_stack(), self._open)
+        left = _pushed(open_ranges(), self._open)
         if left and kind is None:
             raise _unpopped(left)
 

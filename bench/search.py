@@ -55,7 +55,7 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
             runs = {n: _with(tiles, c, op, args, case.kwargs, device, rounds) for n, c in enumerate(candidates)}
             for n, c in enumerate(candidates):
                 _check(runs[n](), want, op.allowed(DTYPES[dtype]), f"{op.name} {case.name} {dtype} with {name} {c}")
-            for n, wall in _seconds(runs, rounds, device).items():
+            for n, wall in seconds_of(runs, rounds, device).items():
                 times[n].append(math.log(statistics.median(wall)))
     score = {n: math.exp(statistics.fmean(x - y for x, y in zip(t, times[0]))) for n, t in times.items()}
     for n, c in enumerate(candidates):
@@ -70,7 +70,8 @@ def _check(got, want, allowed: float, what: str):
         raise Error(f"{what}: the result is wrong (error {e:.2e})")
 
 
-def _seconds(runs: dict, rounds: int, device: str) -> dict:
+def seconds_of(runs: dict, rounds: int, device: str) -> dict:
+    """Seconds of each round, by the runs' names."""
     if device == "cuda":
         return clock.on_gpu(runs, rounds)
     if device == "board":
@@ -126,7 +127,7 @@ def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu") -> dict:
         for shape in matmul.SHAPES:
             runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}, device, rounds)
             _check(runs[shape](), want, matmul.OP.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
-        out[dtype] = _by_speed(_seconds(runs, rounds, device), f"matmul {dtype}", say)
+        out[dtype] = _by_speed(seconds_of(runs, rounds, device), f"matmul {dtype}", say)
     return out
 
 
@@ -157,5 +158,5 @@ def gpu_matmul_speeds(tiles, rounds: int, say) -> dict:
                 continue
             _check(got, want, matmul.OP.allowed(dtype), f"matmul {key} with tiles of {shape}")
             runs[(*shape, warps, stages)] = run
-        out[key] = _by_speed(_seconds(runs, rounds, "cuda"), f"matmul {key}", say)
+        out[key] = _by_speed(seconds_of(runs, rounds, "cuda"), f"matmul {key}", say)
     return out

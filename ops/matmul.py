@@ -92,7 +92,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
     choice = tuple(map(tuple, TILES.get(a.device.type)[speeds_of(a.dtype, a.device.type)]))
     workers = torch.get_num_threads() if cpu else multiprocessors()
-    return _tile(cpu, workers, *sizes, choice)
+    return chosen_tile(cpu, workers, *sizes, choice)
 
 
 @functools.lru_cache(maxsize=1)
@@ -109,7 +109,7 @@ def speeds_of(dtype: torch.dtype, device_type: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dict:
+def chosen_tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dict:
     device = "cpu" if cpu else "cuda"
     low = SMALLEST[device]
     fitting = [(*(min(t, max(low, next_power_of_2(size))) for t, size in zip(tile, (m, n, k))), *tile[3:]) for tile in choice]

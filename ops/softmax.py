@@ -195,7 +195,7 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     t = TILES.get(x.device.type)
     warps = {"num_warps": t["num_warps"]} if "num_warps" in t else {}
     if known(outer, n, inner) and inner > 1 and x.device.type == "cuda" and PART[0] < n and outer < 65536:
-        _columns_by_parts(x, out, outer, n, inner)
+        columns_by_parts(x, out, outer, n, inner)
     elif not known(inner) or inner > 1:
         rows, cols = t["columns"]
         launch(wrap_triton(softmax_columns_kernel), (cdiv(inner, cols), outer), x, out, n, inner, ROWS=rows, COLS=cols,
@@ -213,7 +213,7 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
 PART, SCALED, TURNS = (256, 32), (64, 32), 4
 
 
-def _columns_by_parts(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
+def columns_by_parts(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
     """Over the middle of (outer, n, inner), with programs enough for a GPU where few columns are long."""
     parts = cdiv(n, PART[0])
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -30,7 +30,7 @@ def ours(p, *names) -> list[str]:
 def tool(monkeypatch):
     """What NVTX or ITT is told, in order."""
     told = []
-    monkeypatch.setattr(ranges, "_tool", lambda: (lambda n: told.append(("push", n)), lambda: told.append(("pop",)),
+    monkeypatch.setattr(ranges, "tool", lambda: (lambda n: told.append(("push", n)), lambda: told.append(("pop",)),
                                                   lambda n: told.append(("mark", n)), lambda n: told.append(("start", n)) or len(told),
                                                   lambda h: told.append(("end", h))))
     return told
@@ -77,7 +77,7 @@ def test_a_recursive_function_and_one_that_raises(tool):
 
     with pytest.raises(KeyError), annotate("all"):
         down(1)
-    assert tool == [("push", "all"), ("push", "down"), ("push", "down"), ("pop",), ("pop",), ("pop",)] and not ranges._stack()
+    assert tool == [("push", "all"), ("push", "down"), ("push", "down"), ("pop",), ("pop",), ("pop",)] and not ranges.open_ranges()
 
 
 def test_nothing_of_torch_runs_where_nothing_records(monkeypatch, tool):
@@ -103,7 +103,7 @@ def test_threads_share_a_range():
     def work(k):
         with shared, annotate(f"in {k}"):
             together.wait()
-            depths[k] = len(ranges._stack())
+            depths[k] = len(ranges.open_ranges())
             together.wait()
 
     depths = {}
@@ -113,7 +113,7 @@ def test_threads_share_a_range():
             t.start()
         for t in threads:
             t.join()
-    assert depths == {0: 2, 1: 2} and not ranges._stack()
+    assert depths == {0: 2, 1: 2} and not ranges.open_ranges()
     assert all(e.count <= 2 for e in p.key_averages() if e.key == "shared")
 
 
@@ -259,11 +259,11 @@ def test_pushes_that_are_not_popped():
         with pytest.raises(Error, match="pushed and not popped in this thread: 'a', 'b'; call range_pop once"), annotate.as_nvtx():
             nvtx.range_push("a")
             nvtx.range_push("b")
-        assert [name for name, *_ in ranges._stack()] == ["around"]
+        assert [name for name, *_ in ranges.open_ranges()] == ["around"]
     with pytest.raises(KeyError), annotate.as_nvtx():
         nvtx.range_push("a")
         raise KeyError
-    assert not ranges._stack()
+    assert not ranges.open_ranges()
 
 
 def test_pops_do_not_reach_ranges_from_before():
@@ -272,7 +272,7 @@ def test_pops_do_not_reach_ranges_from_before():
             nvtx.range_pop()
         with pytest.raises(Error, match="pushed and not popped in this thread: 'left'"), annotate("within"):
             nvtx.range_push("left")
-        assert [name for name, *_ in ranges._stack()] == ["around"]
+        assert [name for name, *_ in ranges.open_ranges()] == ["around"]
 
 
 def test_for_good():

@@ -29,12 +29,12 @@ def test_ops_are_right(name, board, target, seed):
     taken: set = set()
     names = {}
     for _, case, dtype in wanted:
-        key = bundle._key(op, case, dtype)
+        key = bundle.key_of(op, case, dtype)
         if key not in names:
-            names[key] = bundle._function_name(op, case, dtype, taken)
+            names[key] = bundle.function_name(op, case, dtype, taken)
     assert set(names.values()) == set(functions)
     for _, case, dtype in wanted:
-        function = names[bundle._key(op, case, dtype)]
+        function = names[bundle.key_of(op, case, dtype)]
         for shapes in (case.shapes, tuple(tuple(n + 3 for n in s) for s in case.shapes)):
             other = type(case)(shapes, case.kwargs, case.transposed, case.scale)
             args = other.make(DTYPES[dtype], seed=seed)

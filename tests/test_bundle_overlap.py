@@ -33,7 +33,7 @@ class Made:
         self.bundle.write(folder)
         self.library = ctypes.CDLL(str(folder / self.bundle.manifest["library"]))
         self.library.triport_last_error.restype = ctypes.c_char_p
-        keys = dict.fromkeys(bundle._key(*w) for w in wanted)  # cases of one key have one function
+        keys = dict.fromkeys(bundle.key_of(*w) for w in wanted)  # cases of one key have one function
         self.functions = dict(zip(keys, self.bundle.manifest["functions"]))
 
     def call(self, description: dict, addresses: list[int], sizes: list[int], threads: int = 2) -> int:
@@ -54,7 +54,7 @@ def bytes_of(t: torch.Tensor) -> torch.Tensor:
 
 def check_overlaps(made: Made, op: Op, case: Case, dtype: str, seed: int) -> dict[tuple[str, str], int]:
     """Every written tensor of a function with every other, in every position. Returns the statuses at equal addresses, by (written, other)."""
-    f = made.functions[bundle._key(op, case, dtype)]
+    f = made.functions[bundle.key_of(op, case, dtype)]
     tensors = case.make(DTYPES[dtype], seed=seed)
     given_, sizes = bundle.inputs_of(f, tensors)
     arguments = f["arguments"]
@@ -298,7 +298,7 @@ def users(tmp_path_factory):
 def test_users_ops(users, name, seed):
     op, case, dtype, same = USERS[name]
     alike = check_overlaps(users, op, case, dtype, seed)
-    said = [pair["equal_addresses"] for pair in users.functions[bundle._key(op, case, dtype)]["overlap"]]
+    said = [pair["equal_addresses"] for pair in users.functions[bundle.key_of(op, case, dtype)]["overlap"]]
     assert said == [same] or (same is None and len(said) == 1)
     assert set(alike.values()) == {OK if said[0] else OVERLAP}, alike
 

@@ -148,7 +148,7 @@ def test_damaged_files_are_compiled_again(tmp_cache, seed, kind):
 def spare_folder(cache_dir) -> Path:
     """The folder that this process has beside the cache for the entry there."""
     key = next(p.name for p in Path(cache_dir).iterdir() if p.is_dir())
-    return next((Path(f) / key for f in spare._folders.values() if (Path(f) / key).is_dir()), Path("/nowhere"))
+    return next((Path(f) / key for f in spare.folders() if (Path(f) / key).is_dir()), Path("/nowhere"))
 
 
 def test_an_entry_without_digests_is_compiled_again(tmp_cache):
@@ -175,12 +175,11 @@ def test_entries_of_other_backends_are_let_alone(tmp_cache):
 
 
 @pytest.fixture
-def nothing_spare(monkeypatch):
+def nothing_spare():
     """As in a process that has met no cache that cannot be written."""
-    monkeypatch.setattr(spare, "_warned", False)
-    monkeypatch.setattr(spare, "_folders", {})
+    spare.forget()
     yield
-    spare._remove()
+    spare.forget()
 
 
 def one_warning(fn):
@@ -201,7 +200,7 @@ def test_impossible_folders(tmp_path, monkeypatch, nothing_spare, where):
     monkeypatch.setattr(knobs.cache, "dir", str(path))
     _, text = one_warning(lambda: [run() for _ in range(3)])
     assert str(path) in text and "TRITON_CACHE_DIR" in text
-    folder, = spare._folders.values()
+    folder, = spare.folders()
     assert len(entry(folder)) == 8
     before = written(folder)
     run()
@@ -212,7 +211,7 @@ def test_impossible_folders(tmp_path, monkeypatch, nothing_spare, where):
 @pytest.mark.parametrize("files", [0, 1, 3, 6])
 def test_a_disk_that_is_full_before_an_entry_is_written(tmp_cache, monkeypatch, nothing_spare, error, files):
     """After 0, 1, 3, 6 of its 7 files; what is written half is not there."""
-    write, left = cache._write, [files]
+    write, left = cache.write, [files]
 
     def failing(folder, filename, data):
         if not str(folder).startswith(str(tmp_cache)):
@@ -222,12 +221,12 @@ def test_a_disk_that_is_full_before_an_entry_is_written(tmp_cache, monkeypatch, 
         left[0] -= 1
         return write(folder, filename, data)
 
-    monkeypatch.setattr(cache, "_write", failing)
+    monkeypatch.setattr(cache, "write", failing)
     one_warning(run)
     assert len(entry(tmp_cache)) == files
     run()
     left[0] = 1000  # there is room again
-    monkeypatch.setattr(spare, "_folders", {})
+    spare.forget()
     run()
     assert len(entry(tmp_cache)) == 8
 
@@ -241,7 +240,7 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", no_room)
     with pytest.raises(Full):
-        cache._write(str(tmp_path / "key"), "k.obj", b"x" * 100)
+        cache.write(str(tmp_path / "key"), "k.obj", b"x" * 100)
     assert list((tmp_path / "key").iterdir()) == []
 
 
@@ -249,7 +248,7 @@ def test_no_place_at_all(tmp_cache, monkeypatch, nothing_spare):
     def no_room(folder, filename, data):
         raise OSError(errno.ENOSPC, "No space left on device", filename)
 
-    monkeypatch.setattr(cache, "_write", no_room)
+    monkeypatch.setattr(cache, "write", no_room)
     with pytest.raises(Error, match="cannot be kept anywhere: neither in Triton's cache nor in .*No space left"):
         one_warning(run)
 

@@ -191,7 +191,7 @@ def _gpu_row(backend, gpu, wall, device="cuda"):
 
 def test_a_gpus_own_time_stands_beside_the_hosts():
     from rich.console import Console
-    from triport.bench import changes as compare
+    from triport.bench import changes
 
     limits = {"bytes_per_s": 4e12, "flop_per_s": 8e14, "flop_per_s_fp32": 5e13}
     torch_, ours, cpu = _gpu_row("torch", 8e-6, 20e-6), _gpu_row("cuda", 4e-6, 60e-6), _gpu_row("triton-cpu", None, 30e-6, "cpu")
@@ -210,7 +210,7 @@ def test_a_gpus_own_time_stands_beside_the_hosts():
     shown = out.export_text()
     assert re.search(r"cuda +4.0 us +2.00x .*60.0 us", shown) and re.search(r"triton-cpu +30.0 us", shown)
     slower = {**data, "rows": [torch_, _gpu_row("cuda", 8e-6, 60e-6)]}
-    change = next(c for c in compare.compare(data, slower) if c.key.backend == "cuda")
+    change = next(c for c in changes.compare(data, slower) if c.key.backend == "cuda")
     assert change.verdict == "slower" and abs(change.ratio - 2) < 0.01
 
 

@@ -263,14 +263,14 @@ def test_what_others_used_is_said():
 
 
 def test_where_nothing_says_who_works_nothing_is_said(monkeypatch):
-    monkeypatch.setattr(load, "_all", lambda cores: None)
+    monkeypatch.setattr(load, "cores_seconds", lambda cores: None)
     assert load.Watch().busy() is None
 
 
 def test_a_watch_counts_what_is_not_ours(monkeypatch):
     everybody, own, now = iter([10.0, 14.0]), iter([1.0, 1.5]), iter([0.0, 2.0])
-    monkeypatch.setattr(load, "_all", lambda cores: next(everybody))
-    monkeypatch.setattr(load, "_own", lambda: next(own))
+    monkeypatch.setattr(load, "cores_seconds", lambda cores: next(everybody))
+    monkeypatch.setattr(load, "own_seconds", lambda: next(own))
     monkeypatch.setattr(load.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(load.time, "perf_counter", lambda: next(now))
     assert load.Watch().busy() == "other programs used 1.8 of 2 cores"
@@ -286,8 +286,8 @@ def test_a_busy_machine_is_said_of_each_candidate(world):
 
 def test_a_watch_waits_where_too_little_has_passed(monkeypatch):
     everybody, slept = iter([10.0, 10.4]), []
-    monkeypatch.setattr(load, "_all", lambda cores: next(everybody))
-    monkeypatch.setattr(load, "_own", lambda: 0.0)
+    monkeypatch.setattr(load, "cores_seconds", lambda cores: next(everybody))
+    monkeypatch.setattr(load, "own_seconds", lambda: 0.0)
     monkeypatch.setattr(load.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(load.time, "perf_counter", lambda: 5.0 + sum(slept))
     monkeypatch.setattr(load.time, "sleep", slept.append)
@@ -320,7 +320,7 @@ def test_a_gpus_rounds_go_on_until_they_are_precise(world, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     captured, ready = [], []
-    monkeypatch.setattr(clock, "_captured", lambda fn: (captured.append(fn), fn)[1])
+    monkeypatch.setattr(clock, "captured", lambda fn: (captured.append(fn), fn)[1])
     rng = random.Random(0)
 
     def noisy():

@@ -4,7 +4,6 @@ import copy
 import json
 import random
 import re
-from pathlib import Path
 
 import pytest
 import results_files
@@ -12,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from triport.backends.base import Error
-from triport.bench import changes as compare
-from triport.bench import changes_report as compare_report
+from triport.bench import changes
+from triport.bench import changes_report
 from triport.bench import clock, noise, results, schema
 from triport.tools.__main__ import main
 
@@ -36,7 +35,7 @@ BASE = {("a", "torch"): 1e-3, ("a", "triton-cpu"): 5e-4, ("b", "torch"): 2e-3, (
 
 
 def verdicts(old, new):
-    return {(c.key.op, c.key.backend): c.verdict for c in compare.compare(old, new)}
+    return {(c.key.op, c.key.backend): c.verdict for c in changes.compare(old, new)}
 
 
 def test_drift_of_the_machine_is_not_a_change():
@@ -51,15 +50,15 @@ def test_drift_of_the_machine_is_not_a_change():
 @pytest.mark.parametrize("factor,verdict", [(1.2, "slower"), (0.8, "faster"), (1.01, "same")])
 def test_a_change_beyond_the_noise(factor, verdict):
     new = {**BASE, ("a", "triton-cpu"): 5e-4 * factor}
-    changes = {(c.key.op, c.key.backend): c for c in compare.compare(made(BASE), made(new, seed=2))}
-    c = changes["a", "triton-cpu"]
+    found = {(c.key.op, c.key.backend): c for c in changes.compare(made(BASE), made(new, seed=2))}
+    c = found["a", "triton-cpu"]
     assert c.verdict == verdict and abs(c.ratio / factor - 1) < 0.02 and 0.03 <= c.band < 0.04 and c.basis == "torch"
-    assert changes["b", "triton-cpu"].verdict == "same"
+    assert found["b", "triton-cpu"].verdict == "same"
 
 
 def test_noisy_rounds_widen_the_band():
     new = {**BASE, ("a", "triton-cpu"): 5e-4 * 1.1}
-    got = {(c.key.op, c.key.backend): c for c in compare.compare(made(BASE, noise=0.3), made(new, noise=0.3, seed=2))}["a", "triton-cpu"]
+    got = {(c.key.op, c.key.backend): c for c in changes.compare(made(BASE, noise=0.3), made(new, noise=0.3, seed=2))}["a", "triton-cpu"]
     assert got.band > 0.12 and got.verdict == "same"
 
 
@@ -72,7 +71,7 @@ def test_rounds_of_two_kinds_are_no_regression(tmp_path, capsys):
         return out
 
     old, new = rows([5e-3, 5e-3, 5e-3, 4.9e-3, 1e-4]), rows([1e-4, 1.1e-4, 1e-4, 1e-4, 5e-3])
-    change = next(c for c in compare.compare(old, new) if c.key.backend == "triton-cpu")
+    change = next(c for c in changes.compare(old, new) if c.key.backend == "triton-cpu")
     assert change.ratio > 1 + 10 * change.band and change.verdict == "noisy" and not change.is_regression
     assert main(["bench", "--compare", *map(str, results_files.written(tmp_path, a=old, b=new))]) == 0
     assert "0 slower, 0 broken, 0 faster, 0 same, 1 noisy" in capsys.readouterr().out
@@ -86,11 +85,11 @@ def test_what_a_run_calls_noisy_is_no_regression(spoil):
             for b in ("torch", "triton-cpu")]
     old, new = ({"machine": {}, "rows": copy.deepcopy(rows)} for _ in range(2))
     new["rows"][1] |= {"rounds_s": [5e-3] * 8, "wall_s": {"p20": 5e-3, "p50": 5e-3, "p80": 5e-3}}
-    assert next(c for c in compare.compare(old, new) if c.key.backend == "triton-cpu").is_regression
+    assert next(c for c in changes.compare(old, new) if c.key.backend == "triton-cpu").is_regression
     for spoilt in (old, new):
         one, other = copy.deepcopy(old), copy.deepcopy(new)
         spoil((one if spoilt is old else other)["rows"])
-        change = next(c for c in compare.compare(one, other) if c.key.backend == "triton-cpu")
+        change = next(c for c in changes.compare(one, other) if c.key.backend == "triton-cpu")
         assert change.verdict == "noisy" and not change.is_regression and change.noisy
 
 
@@ -103,7 +102,7 @@ def test_files_without_rounds():
     old, new = made(BASE), made({**BASE, ("a", "triton-cpu"): 1e-3})
     for r in old["rows"] + new["rows"]:
         del r["rounds_s"]
-    got = {(c.key.op, c.key.backend): c for c in compare.compare(old, new)}["a", "triton-cpu"]
+    got = {(c.key.op, c.key.backend): c for c in changes.compare(old, new)}["a", "triton-cpu"]
     assert got.basis == "wall" and got.verdict == "slower" and 1.8 < got.ratio < 2.2
 
 
@@ -149,8 +148,8 @@ def test_first_launches_are_told_and_not_judged(tmp_path, capsys):
         ours = [r for r in data["rows"] if r["backend"] == "triton-cpu"]
         for row, t in zip(ours, seconds):
             row["first_call_s"] = {"cold": 1.0, "reload": 0.003, "process": t}
-    runs = [compare.Run("A", "old.json", old), compare.Run("B", "new.json", new)]
-    assert compare.first_launches(runs) == "first launch of a new process, median of 2: 600.00 ms in A, 30.00 ms in B"
+    runs = [changes.Run("A", "old.json", old), changes.Run("B", "new.json", new)]
+    assert changes.first_launches(runs) == "first launch of a new process, median of 2: 600.00 ms in A, 30.00 ms in B"
     paths = [tmp_path / "old.json", tmp_path / "new.json"]
     for path, data in zip(paths, (new, old)):  # backwards: slower by far
         path.write_text(json.dumps(data))
@@ -158,7 +157,7 @@ def test_first_launches_are_told_and_not_judged(tmp_path, capsys):
     assert "30.00 ms in A, 600.00 ms in B" in capsys.readouterr().out
     for row in old["rows"]:
         row["first_call_s"] = {"cold": 1.0, "disk": 0.003}
-    assert compare.first_launches(runs) is None
+    assert changes.first_launches(runs) is None
 
 
 def test_a_board_against_a_laptop():
@@ -169,19 +168,19 @@ def test_a_board_against_a_laptop():
 
     laptop = {"machine": {"cpu": "L"}, "rows": rows("torch", 1e-3, 1e-3) + rows("triton-cpu", 1e-3, 1e-3)}
     board = {"machine": {"cpu": "L", "board": {"runner": "ssh:k1", "cpu": "spacemit,x60", "target": "spacemit-x60"}}, "rows": rows("spine", 5e-3, 5e-3)}
-    (change,) = compare.compare(laptop, board)
+    (change,) = changes.compare(laptop, board)
     assert (change.verdict, round(change.ratio, 6), change.is_regression, change.key.backend) == ("slower", 5.0, False, "spine")
-    assert compare.differences(laptop, board) == ["kernels ran on: this machine in A, ssh:k1 (spacemit,x60, spacemit-x60) in B"]
+    assert changes.differences(laptop, board) == ["kernels ran on: this machine in A, ssh:k1 (spacemit,x60, spacemit-x60) in B"]
     board["rows"] = rows("spine", 5e-3, 5e-3, status="wrong")
-    assert compare.compare(laptop, board)[0].is_regression
+    assert changes.compare(laptop, board)[0].is_regression
     board["rows"] = rows("spine", 5e-3, 5e-3)
     later = {**board, "rows": rows("spine", 9e-3, 9e-3)}
-    assert compare.compare(board, later)[0].is_regression  # one board, twice
+    assert changes.compare(board, later)[0].is_regression  # one board, twice
 
 
 def screen(result, width):
     with Console(width=width, record=True, file=open("/dev/null", "w"), legacy_windows=False) as console:
-        compare_report.show(result, console)
+        changes_report.show(result, console)
     return console.export_text().splitlines()
 
 
@@ -189,7 +188,7 @@ def three(**more):
     """A base, one of its kind, and one with a row slower, one missing and one of its own."""
     slow = made({**BASE, ("b", "triton-cpu"): 2e-3, ("c", "torch"): 1.0}, seed=2)
     del slow["rows"][2]
-    return compare.beside([("base.json", made(BASE)), ("same.json", made(BASE, seed=1)), ("a long name of a file.json", slow)])
+    return changes.beside([("base.json", made(BASE)), ("same.json", made(BASE, seed=1)), ("a long name of a file.json", slow)])
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
@@ -206,7 +205,7 @@ def test_a_table_fits_its_screen(width):
     for letter, changes in result.changes.items():
         for c in changes:
             if c.ratio is not None:
-                assert f"{c.ratio:.2f}" in shown and compare_report.time_text(c.new_s) in shown
+                assert f"{c.ratio:.2f}" in shown and changes_report.time_text(c.new_s) in shown
     assert "triton-cpu" in shown and "\u2026" not in shown
     words = " ".join(shown.split())
     assert "in A and not in C: 1 row (b 8x8 fp32 torch)" in words and "in C and not in A: 1 row (c 8x8 fp32 torch)" in words
@@ -215,14 +214,14 @@ def test_a_table_fits_its_screen(width):
 
 def test_long_names_fold_and_figures_stay():
     data = [made({("a", "torch"): 1e-3, ("a", "a_variant_with_a_name_" * 4): 1e-3}, seed=n) for n in range(2)]
-    lines = screen(compare.beside(list(zip("xy", data))), 80)
+    lines = screen(changes.beside(list(zip("xy", data))), 80)
     assert all(len(line) <= 80 for line in lines) and sum("1.00 ms" in line or "ms" in line for line in lines) >= 2
     assert "a_variant_with_a_name_" * 4 in "".join(re.findall("[a-z_]{9,}", " ".join(lines)))
 
 
 def test_names_are_text_and_not_markup():
     data = [made({("[red]a[/]", "[/nonsense]"): 1e-3, ("a\x1b[31m", "torch"): 1.0}, seed=n) for n in range(2)]
-    shown = "\n".join(screen(compare.beside([("[bold]x", data[0]), ("y", data[1])]), 120))
+    shown = "\n".join(screen(changes.beside([("[bold]x", data[0]), ("y", data[1])]), 120))
     assert "[red]a[/]" in shown and "[/nonsense]" in shown and "[bold]x" in shown and "\x1b" not in shown
 
 
@@ -267,7 +266,7 @@ def test_modes_are_rows_of_their_own():
         back = made({("a", "torch"): t})["rows"][0]
         data["rows"].append({**back, "mode": "bwd"})
     new["rows"][0]["mode"] = "fwd"
-    assert {c.key.mode: c.verdict for c in compare.compare(old, new)} == {"fwd": "same", "bwd": "slower"}
+    assert {c.key.mode: c.verdict for c in changes.compare(old, new)} == {"fwd": "same", "bwd": "slower"}
 
 
 def test_a_baseline_other_than_torch():
@@ -275,7 +274,7 @@ def test_a_baseline_other_than_torch():
     old, new = made({("a", "ours"): 1e-3, ("a", "torch"): 1e-3}), made({("a", "ours"): 2e-3, ("a", "torch"): 2e-3}, seed=1)
     for r in old["rows"] + new["rows"]:
         r["baseline"] = "ours"
-    got = {c.key.backend: (c.verdict, c.basis) for c in compare.compare(old, new)}
+    got = {c.key.backend: (c.verdict, c.basis) for c in changes.compare(old, new)}
     assert got == {"ours": ("yardstick", "wall"), "torch": ("same", "ours")}
 
 
@@ -283,8 +282,8 @@ def test_a_baseline_other_than_torch():
 def test_what_was_right(status, verdict):
     new = made(BASE)
     new["rows"][1] = {**{k: v for k, v in new["rows"][1].items() if k not in ("wall_s", "rounds_s")}, "status": status}
-    changes = {(c.key.op, c.key.backend): c for c in compare.compare(made(BASE), new)}
-    assert changes["a", "triton-cpu"].verdict == verdict and changes["a", "triton-cpu"].is_regression == (verdict == "broken")
+    found = {(c.key.op, c.key.backend): c for c in changes.compare(made(BASE), new)}
+    assert found["a", "triton-cpu"].verdict == verdict and found["a", "triton-cpu"].is_regression == (verdict == "broken")
 
 
 def test_rows_twice_and_rows_without_times(tmp_path, capsys):
@@ -357,7 +356,7 @@ def test_bad_input_is_exit_2_and_ours_is_3(tmp_path, capsys, monkeypatch):
         assert main(["bench", "--compare", *map(str, files)]) == 2
         said = capsys.readouterr()
         assert said.err.startswith("triport bench: ") and len(said.err.splitlines()) == 1 and not said.out
-    monkeypatch.setattr(compare, "_change", lambda *a: 1 / 0)
+    monkeypatch.setattr(changes, "change_of", lambda *a: 1 / 0)
     assert main(["bench", "--compare", str(good), str(good)]) == 3
     assert capsys.readouterr().err.splitlines()[-1].startswith("triport bench: internal error: ZeroDivisionError: division by zero")
 
@@ -366,7 +365,7 @@ def test_what_runs_say_of_themselves():
     """A busy machine, a noisy figure and an interruption are told beside the verdicts."""
     old, new = made(BASE), made(BASE, seed=1)
     new["machine"]["busy"], new["complete"], old["rows"][1]["noisy"] = "two other processes ran", False, "its spread is 40 %"
-    said = compare_report.remarks(compare.beside([("old", old), ("new", new)]))
+    said = changes_report.remarks(changes.beside([("old", old), ("new", new)]))
     assert said[:2] == ["B's machine was busy: two other processes ran", "B was interrupted: rows that would have followed are missing"]
     assert said[2] == "A or B says itself that a figure is noisy: 1 row (a 8x8 fp32 triton-cpu)"
 

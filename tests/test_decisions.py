@@ -8,7 +8,7 @@ import re
 import pytest
 import triton
 import triton.language as tl
-from triport.backends.cpu.emit import module as codegen
+from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu import compiler
 from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.ttir import reader
@@ -112,5 +112,5 @@ def test_code_does_not_depend_on_where_python_put_things(seed):
         junk = [[object() for _ in range(random.randrange(200))] for _ in range(random.randrange(20))]
         random.shuffle(junk)
         del junk[::2]
-        texts.add(codegen.lower_module(reader.parse(PRODUCTS_OF_ARGUMENTS), targets.get("x86-64-v4")).text)
+        texts.add(lower_module(reader.parse(PRODUCTS_OF_ARGUMENTS), targets.get("x86-64-v4")).text)
     assert len(texts) == 1

@@ -156,7 +156,7 @@ def test_columns_by_parts(outer, n, inner, dtype, seed):
     x = torch.randn(outer, n, inner, generator=torch.Generator().manual_seed(seed)).to(DTYPES[dtype]) * 5
     x[0, :n - 1, 0] = -float("inf")  # parts of nothing else
     out, whole = check.guarded(tuple(x.shape), x.dtype)
-    module._columns_by_parts(x, out, outer, n, inner)
+    module.columns_by_parts(x, out, outer, n, inner)
     assert check.guards_hold(whole) and check.verdict(ops.registry.get("softmax"), out, [x], {"dim": 1})[0]
 
 

@@ -82,14 +82,14 @@ class SpineTritonBackend(BaseBackend):
 
     def add_stages(self, stages, options, language=Language.TRITON):
         from triport.backends.cpu import compiler
-        from triport.backends.cpu.llvm import compile as machine, targets
+        from triport.backends.cpu.llvm import compile as llvm, targets
         from triport.backends.spine import link
 
         def so(src, metadata):
             compiled.append(metadata["name"])
             row = targets.native()
             text = str(src).replace("\\ndefine i64 @", "\\ndefine dso_local i64 @")
-            return link.link([machine.emit_object(text, row)], row)
+            return link.link([llvm.emit_object(text, row)], row)
 
         stages["ttir"] = lambda src, metadata: compiler.make_ttir(src, metadata)
         stages["linalgdir"] = lambda src, metadata: metadata.setdefault("kept", str(src)) and src
@@ -141,11 +141,11 @@ class CPULauncher:
     launches = 0
 
     def __init__(self, src, metadata):
-        from triport.backends.cpu.run import launch as runtime
+        from triport.backends.cpu.run import launch
         names = list(src.signature)
         fixed = {((names.index(c),) if isinstance(c, str) else tuple(c)) for c in src.constants}
         self.types = [(k, t) for k, t in enumerate(src.signature.values()) if (k,) not in fixed and t != "constexpr"]
-        self.pack, self.scratch = runtime.PACK, metadata.scratch_bytes
+        self.pack, self.scratch = launch.PACK, metadata.scratch_bytes
 
     def __call__(self, gx, gy, gz, stream, function, packed_metadata, launch_metadata, enter, leave, *args):
         assert packed_metadata is not None, "stock launchers get the packed metadata"
@@ -348,7 +348,15 @@ def test_nothing_is_found_here():
     assert foreign.found() is None
 
 
-def test_triton_cpu(monkeypatch):
+@pytest.fixture
+def none_started():
+    """As in a process that has asked for no other package's driver."""
+    foreign.driver_of.cache_clear()
+    yield
+    foreign.driver_of.cache_clear()
+
+
+def test_triton_cpu(monkeypatch, none_started):
     """It adds `set_active_to_cpu` to Triton's driver configuration; what was active stays so."""
     from triton.runtime import driver
 
@@ -359,7 +367,6 @@ def test_triton_cpu(monkeypatch):
     theirs = Theirs()
     before = driver._active
     monkeypatch.setattr(type(driver), "set_active_to_cpu", lambda self: self.set_active(theirs), raising=False)
-    monkeypatch.setattr(foreign, "_drivers", {})
     one = foreign.found()
     assert one.name == "triton-cpu" and foreign.driver_of(one) is theirs and foreign.target_of(one) == "triton-cpu: x86_64"
     assert driver._active is before
@@ -371,9 +378,8 @@ def test_triton_cpu(monkeypatch):
 
 @pytest.mark.parametrize("module,name", [("triton.backends.cpu.knobs", "triton-cpu (Kernelize)"), ("triton.backends.triton_shared", "triton-shared"),
                                          ("triton.backends.spine_triton", "spine-triton")])
-def test_by_module(monkeypatch, module, name):
-    monkeypatch.setattr(foreign, "_there", lambda m: m == module)
-    monkeypatch.setattr(foreign, "_drivers", {})
+def test_by_module(monkeypatch, none_started, module, name):
+    monkeypatch.setattr(foreign, "is_installed", lambda m: m == module)
     one = foreign.found()
     assert one.name == name
     with pytest.raises(Unavailable, match="is installed and does not start: ModuleNotFoundError"):

@@ -233,7 +233,7 @@ def wrong_subtraction(monkeypatch):
 def values_one_after_another(monkeypatch):
     """What a loop carries is assigned in turn, so later values are computed from earlier ones' new buffers."""
 
-    def assign(s, pairs):
+    def assign(s, pairs):  # `control.assign` but for its order, so with what that has for itself
         for _, slot, v in pairs:
             if isinstance(slot, control.Buffer) and not control._holds(s, slot, v):
                 s.fill(slot, v)

@@ -98,7 +98,7 @@ def test_others_crashes_are_theirs(program, code):
 def breaks_at(levels, monkeypatch, name):
     """A guard in which calls about `name` crash as long as the level is among `levels`; the levels asked for."""
     asked = []
-    plain, by_levels = llvm._guarded, llvm._by_levels
+    plain, by_levels = llvm.guarded, llvm.by_levels
 
     def levelled(what, target, attempt):
         def noted(level):
@@ -111,8 +111,8 @@ def breaks_at(levels, monkeypatch, name):
             return guard.call(address("abort"))
         return plain(function, *given)
 
-    monkeypatch.setattr(llvm, "_by_levels", levelled)
-    monkeypatch.setattr(llvm, "_guarded", crash)
+    monkeypatch.setattr(llvm, "by_levels", levelled)
+    monkeypatch.setattr(llvm, "guarded", crash)
     return asked
 
 

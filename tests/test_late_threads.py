@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from triport.backends.cpu.run import kept, late, pool, launch as runtime
+from triport.backends.cpu.run import kept, late, launch, pool
 from triport.backends.cpu.llvm import targets
 
 PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
@@ -20,7 +20,7 @@ class Machine:
     """A pool of its own, an OpenMP of two threads that run one after the other, and launches that are counted."""
 
     def __init__(self, nanoseconds):
-        addresses = runtime.load_object(kept.emitted("pool", pool.pool_ir, targets.native(), nanoseconds), ["tp_call", "tp_forget"])
+        addresses = launch.load_object(kept.emitted("pool", pool.pool_ir, targets.native(), nanoseconds), ["tp_call", "tp_forget"])
         self._call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(addresses["tp_call"])
         self.forget = ctypes.CFUNCTYPE(None)(addresses["tp_forget"])
         self._parallel, self._number = PARALLEL(self.parallel), NUMBER(lambda: self.thread)

@@ -17,7 +17,7 @@ from conftest import HANGS
 from triport.backends import memo
 from triport.backends.cpu import cache
 from triport.backends.cpu.run import elf, gdb, kept, link, llvm_linker, launch
-from triport.backends.cpu.llvm import generator, host, compile as machine, targets
+from triport.backends.cpu.llvm import generator, host, compile as llvm, targets
 from triton import knobs
 
 x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="what is tested is made for x86-64 alone")
@@ -55,13 +55,12 @@ def test_the_threads_object_is_compiled_once(tmp_cache, monkeypatch):
 # --- this machine ------------------------------------------------------------------------------------------------------------
 
 def test_what_is_remembered_of_the_machine_is_what_llvm_says(tmp_cache):
-    import llvmlite
-    import llvmlite.binding as llvm
-    host._facts.cache_clear()
+    import llvmlite.binding
+    host.facts.cache_clear()
     for _ in range(2):
-        assert host.features() == dict(llvm.get_host_cpu_features())
-        assert host.versions() == {"llvmlite": llvmlite.__version__, "LLVM": ".".join(map(str, llvm.llvm_version_info))}
-        host._facts.cache_clear()
+        assert host.features() == dict(llvmlite.binding.get_host_cpu_features())
+        assert host.versions() == {"llvmlite": llvmlite.__version__, "LLVM": ".".join(map(str, llvmlite.binding.llvm_version_info))}
+        host.facts.cache_clear()
 
 
 @x86
@@ -186,9 +185,9 @@ def test_code_cannot_be_written_and_leaves_when_unloaded(linked_by):
     assert maps(address) == "r-xp"
     if linked_by is link.link:
         assert "rw-p" in maps(linked.memory.address + linked.memory.size - 1)
-    before = shown()
+    before = gdb.shown()
     linked.unload()
-    assert len(shown()) == len(before) - 1
+    assert len(gdb.shown()) == len(before) - 1
     assert maps(address) == ""
 
 
@@ -212,41 +211,31 @@ def test_what_it_does_not_know_it_does_not_guess():
     target = targets.native()
     thread_local = f'target triple = "{target.triple}"\n@t = thread_local global i32 1\ndefine ptr @f() {{\n  ret ptr @t\n}}\n'
     with pytest.raises(link.Unknown):
-        link.link(machine.emit_object(thread_local, target))
+        link.link(llvm.emit_object(thread_local, target))
     row = targets.get("aarch64")
     with pytest.raises(link.Unknown, match="x86-64"):
-        link.link(machine.emit_object(f'target triple = "{row.triple}"\ndefine void @f() {{\n  ret void\n}}\n', row))
+        link.link(llvm.emit_object(f'target triple = "{row.triple}"\ndefine void @f() {{\n  ret void\n}}\n', row))
     with pytest.raises(link.Unknown):
         link.link(b"not an object at all, and long enough for a header" * 4)
 
 
 # --- debuggers ---------------------------------------------------------------------------------------------------------------
 
-def shown() -> list[bytes]:
-    """The objects that a debugger would find in this process."""
-    descriptor, _ = gdb._interface()
-    out, entry = [], descriptor.first
-    while entry:
-        out.append(ctypes.string_at(entry.contents.object, entry.contents.size))
-        entry = entry.contents.next
-    return out
-
-
 @LINKERS
 def test_debuggers_are_told_where_code_lies(linked_by):
-    before = len(shown())
+    before = len(gdb.shown())
     linked = [linked_by(compiled(IR)) for _ in range(3)]
-    assert len(shown()) == before + 3
+    assert len(gdb.shown()) == before + 3
     linked[1].unload()  # from the middle
-    assert len(shown()) == before + 2
-    for obj, one in zip(shown(), (linked[2], linked[0])):  # the newest first
+    assert len(gdb.shown()) == before + 2
+    for obj, one in zip(gdb.shown(), (linked[2], linked[0])):  # the newest first
         text = next(s for s in elf.sections(obj) if s.flags & elf.EXEC and s.size)
         placed = int.from_bytes(obj[text.at + 16:text.at + 24], "little")
         twice = next(s for s in elf.symbols(obj) if s.name == "twice")
         assert placed + twice.value == one.symbols["twice"]
     for one in (linked[0], linked[2]):
         one.unload()
-    assert len(shown()) == before
+    assert len(gdb.shown()) == before
 
 
 @triton.jit

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from triport import ops
 from triport.backends.dispatch import replay
-from triport.backends.cpu.run import loaded, launch as runtime
+from triport.backends.cpu.run import gdb, launch, loaded
 from triport.backends.cpu.llvm import compile as llvm, targets
-from triport.ops.dispatch import direct, launch
+from triport.ops import dispatch
 
 
 def scaling():
@@ -99,7 +99,7 @@ def test_code_goes_with_its_kernel_while_others_launch(monkeypatch):
     x, out = torch.arange(300.), torch.empty(300)
     for n in (40, 200):
         [ops.square(torch.ones(n, 300)) for _ in range(3)]  # their code is there, and stays
-    linked = len(runtime._linked)
+    linked = len(gdb.shown())
     threads = [threading.Thread(target=replays, args=(n,)) for n in (40, 200)] + [threading.Thread(target=drops) for _ in range(2)]
     monkeypatch.setattr(threading, "excepthook", wrong.append)
     [t.start() for t in threads]
@@ -119,7 +119,7 @@ def test_code_goes_with_its_kernel_while_others_launch(monkeypatch):
         [t.join() for t in threads]
     assert not wrong
     scaling()
-    assert not mapped("scaling_kernel") and len(runtime._linked) == linked
+    assert not mapped("scaling_kernel") and len(gdb.shown()) == linked
 
 
 def test_as_many_are_mapped_as_can_be_called():
@@ -137,13 +137,13 @@ def test_as_many_are_mapped_as_can_be_called():
 
 def test_freed_code_is_unmapped():
     obj = constant()
-    linked = len(runtime._linked)
-    function = runtime.load_function(obj, "scaling_kernel")
+    linked = len(gdb.shown())
+    function = launch.load_function(obj, "scaling_kernel")
     address = function.address
-    assert executable(address) and mapped("scaling_kernel") == 1 and len(runtime._linked) == linked + 1
+    assert executable(address) and mapped("scaling_kernel") == 1 and len(gdb.shown()) == linked + 1
     del function
-    assert not mapped("scaling_kernel") and len(runtime._linked) == linked and not executable(address)
-    assert executable(runtime.load_object(obj, ["scaling_kernel"])["scaling_kernel"]) and len(runtime._linked) == linked + 1, "for good"
+    assert not mapped("scaling_kernel") and len(gdb.shown()) == linked and not executable(address)
+    assert executable(launch.load_object(obj, ["scaling_kernel"])["scaling_kernel"]) and len(gdb.shown()) == linked + 1, "for good"
 
 
 @pytest.mark.parametrize("variable", ["TRIPORT_PERF_MAP", "TRITON_CPU_PERF_MAP"])
@@ -152,7 +152,7 @@ def test_code_that_perf_will_look_for_stays(variable, monkeypatch):
     listed = os.path.exists(f"/tmp/perf-{os.getpid()}.map")
     monkeypatch.setenv(variable, "1")
     try:
-        address = runtime.load_function(obj, "scaling_kernel").address
+        address = launch.load_function(obj, "scaling_kernel").address
     finally:
         if not listed and os.path.exists(f"/tmp/perf-{os.getpid()}.map"):
             os.remove(f"/tmp/perf-{os.getpid()}.map")
@@ -190,11 +190,11 @@ def recorded(factor: int):
 
     def body(x):
         out = torch.empty_like(x)
-        launch(kernel, (4,), x, out, 64, FACTOR=factor, BLOCK=16)
+        dispatch.launch(kernel, (4,), x, out, 64, FACTOR=factor, BLOCK=16)
         return out
 
     x = torch.arange(64.)
-    assert torch.equal(direct(body, (x,)), x * factor)
+    assert torch.equal(dispatch.direct(body, (x,)), x * factor)
     return replay.find(replay.key_of(body, (x,), ())), weakref.ref(kernel)
 
 
@@ -217,11 +217,11 @@ def test_a_known_call_holds_its_code_while_it_runs():
 
     def body(flag, out, started):
         made = torch.empty_like(flag)
-        launch(kernels[0], (1,), flag, made, started)
+        dispatch.launch(kernels[0], (1,), flag, made, started)
         return made
 
     flag = torch.ones(1, dtype=torch.int32)
-    assert direct(body, (flag, out, started)).item() == 1
+    assert dispatch.direct(body, (flag, out, started)).item() == 1
     site = replay.site("a test's own")
     replay.learn(site, (flag, out, started), 3, replay.find(replay.key_of(body, (flag, out, started), ())))
     flag.zero_(), started.zero_()
@@ -245,7 +245,7 @@ def test_code_is_unmapped_when_more_is_loaded():
     function = loaded.Function(5, "scaling_kernel", lambda: gone.append(1))
     del function
     assert not gone and loaded.mapped()[5] == "scaling_kernel"
-    runtime.load_object(constant(), ["scaling_kernel"])
+    launch.load_object(constant(), ["scaling_kernel"])
     assert gone == [1] and 5 not in loaded.mapped()
 
 

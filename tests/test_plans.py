@@ -43,6 +43,7 @@ def test_a_plan_is_a_function_of_the_kernel(name):
     assert first.described == again.described and first.plan == again.plan and first.text == again.text
 
 
+#: a decision is switched off where it is made, so what a module has for itself (`_next`) is named here on purpose
 MUTANTS = {
     "rows are not fused": (rows, "find", lambda s, first: None, "softmax_tile"),
     "nothing is kept": (keeping, "worth_keeping", lambda s, v, op: False, "softmax_rows"),

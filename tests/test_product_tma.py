@@ -74,6 +74,7 @@ def test_code_for_a_gpu(element, axis):
 def test_what_is_not_taken():
     a = torch.zeros(4096, 4096, dtype=torch.float16)
     assert not product_tma.takes(a, a)  # on the CPU
+    # `takes` says no to everything where there is no GPU: what it asks of strides is asked here
     assert product_tma._turned(a) is False and product_tma._turned(a.T) is True
     for x in (a[:, ::2], a[:, 1:], torch.zeros(16, 9, dtype=torch.float16), a[:1].expand(16, 4096), torch.zeros(16, dtype=torch.float16).expand(16, 16)):
         assert product_tma._turned(x) is None, x.stride()

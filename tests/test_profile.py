@@ -12,6 +12,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from conftest import HANGS, ROOT
@@ -211,14 +212,14 @@ def test_samples_are_of_the_threads_that_work():
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_busy_threads_are_of_launches_whose_chunks_are_all_there(kept):
+def test_busy_threads_are_of_launches_whose_chunks_are_all_there(kept, monkeypatch):
     t = Trace(4)
+    spans = np.zeros(2, SPAN)
+    monkeypatch.setattr(t, "spans", lambda: spans)
     kernel = {"name": "k", "hash": "h", "constants": {}, "scratch_bytes": 0}
     t.launches.append(Launch(kernel, (8, 1, 1), 2, 100, 1, 0, 1000))
-    spans = t._memory[64:64 + 2 * SPAN.itemsize].view(SPAN)
     spans[0] = 0, 900, 0, 4, 1, 0
     spans[1] = 0, 500, 4, 8 if kept else 7, 2, 0
-    t._head[0] = 2
     (k,) = timeline.kernels(t, 0.0)
     assert (k.busy, k.imbalance) == (pytest.approx((0.7, 2 / 7)) if kept else (None, None))
 
@@ -255,17 +256,23 @@ def test_why_there_are_no_counters(code, words, monkeypatch):
 
 def test_a_thread_that_has_ended_takes_no_counters_along(monkeypatch):
     """What perf_event_open says of each thread of /proc/self/task: the first has gone, the others have counters."""
+    opened = []
+
     class Library:
         def syscall(self, number, attr, thread, *rest):
             if thread == 1:
                 counters.ctypes.set_errno(errno.ESRCH)
                 return -1
-            return os.open(os.devnull, os.O_RDONLY)
+            opened.append((thread, os.open(os.devnull, os.O_RDONLY)))
+            return opened[-1][1]
 
     monkeypatch.setattr(counters.ctypes, "CDLL", lambda *a, **k: Library())
     monkeypatch.setattr(counters.os, "listdir", lambda path: ["1", "2", "3"])
-    with counters.Counters() as opened:
-        assert [len(fds) for fds in opened._fds.values()] == [2] * len(counters.EVENTS)
+    with counters.Counters():
+        assert sorted(thread for thread, _ in opened) == [2] * len(counters.EVENTS) + [3] * len(counters.EVENTS)
+    for _, descriptor in opened:
+        with pytest.raises(OSError):
+            os.fstat(descriptor)
 
 
 def test_counters_are_by_kernel(monkeypatch):
@@ -342,7 +349,7 @@ def test_without_valgrind_it_says_so(monkeypatch):
 
 
 def test_a_step_that_raises_leaves_nothing_open(tmp_path):
-    from triport.backends.cpu.run import launch as runtime
+    from triport.backends.cpu.run import launch
     from triport.tools.profiling.target import Target
 
     def fails():
@@ -350,7 +357,7 @@ def test_a_step_that_raises_leaves_nothing_open(tmp_path):
 
     with pytest.raises(Error):
         session.steps(Target("t", "b", fails), tmp_path, measure=False)
-    assert runtime.tracer is None and not torch.autograd.profiler._is_profiler_enabled
+    assert launch.tracer is None and not torch.autograd.profiler._is_profiler_enabled
 
 
 def test_nothing_of_it_is_imported_by_the_command():

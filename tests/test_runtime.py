@@ -146,8 +146,8 @@ def test_own_threads(tmp_path, name):
         import os, sys, threading, time, torch
         sys.path.insert(0, %r)
         import conftest, test_runtime as t
-        from triport.backends.cpu.run import launch as runtime
-        assert runtime.pool().openmp == (0, 0)
+        from triport.backends.cpu.run import launch
+        assert launch.pool().openmp == (0, 0)
         torch.set_num_threads(4)
         errors = []
         for _ in range(3):

@@ -198,8 +198,9 @@ def test_whatever_rows(rows, width):
     lines = shown(rows, width)
     assert "…" not in "".join(lines) and max(map(cell_len, lines)) <= width
     flat, at = "".join("".join(lines).split()), 0
+    cell = {field.name: field.text for field in fields.FIELDS}
     for r in rows:
-        for text in (units.plain(r["backend"]), fields._time(r), fields._speedup(r)):
+        for text in (units.plain(r["backend"]), cell["time"](r), cell["speedup"](r)):
             text = "".join(text.split())
             assert text in flat[at:], (text, lines)
             at = flat.index(text, at) + len(text)
@@ -229,11 +230,11 @@ def test_figures():
 
 def test_width_away_from_a_terminal(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert screen.console().width == 120 and asm._console().width == 200
+    assert screen.console().width == 120 and asm.console().width == 200
     for told, width in (("80", 80), ("200", 200), ("none", 120), ("0", 120)):
         monkeypatch.setenv("COLUMNS", told)
         assert screen.console().width == width
-        assert asm._console().width == (width if told.isdigit() and int(told) else 200)
+        assert asm.console().width == (width if told.isdigit() and int(told) else 200)
 
 
 SCRIPT = """import sys; sys.path[:0] = [{tests!r}]

@@ -489,16 +489,16 @@ def test_an_old_emulator(monkeypatch, tmp_path, said, message):
     program.write_text(f"#!/bin/sh\necho '{said}'\n" if said else "#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setenv("TRIPORT_QEMU", str(tmp_path))
-    runner._qemu.cache_clear()
+    runner.emulator.cache_clear()
     try:
         with pytest.raises(Unavailable, match=message):
-            runner._qemu("riscv64")
+            runner.emulator("riscv64")
         monkeypatch.setenv("TRIPORT_QEMU", "/nowhere")
-        runner._qemu.cache_clear()
+        runner.emulator.cache_clear()
         with pytest.raises(Unavailable, match="was not found; it comes with qemu-user 10"):
-            runner._qemu("riscv64")
+            runner.emulator("riscv64")
     finally:
-        runner._qemu.cache_clear()
+        runner.emulator.cache_clear()
 
 
 def test_no_linker(monkeypatch):
@@ -673,8 +673,7 @@ def test_calls_of_one_kind_are_compiled_once(monkeypatch):
         return plain(wanted, *a, **k)
 
     monkeypatch.setattr(bundle, "make", make)
-    monkeypatch.setattr(bundle, "_known", {})
-    with spine.on("local"), backends.use("spine"):
+    with bundle.fresh(), spine.on("local"), backends.use("spine"):
         for n in (33, 40, 64, 65):
             x = torch.randn(n, 9)
             assert torch.equal(ops.square(x), x * x)

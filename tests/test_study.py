@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 from rich.console import Console
-from triport.bench import changes as compare
+from triport.bench import changes
 from triport.bench import clock, report, results, study
 from triport.bench.study import Study
 
@@ -115,11 +115,11 @@ def test_rows_are_a_benchmarks(tmp_path, seed):
     assert torch_row["speedup"] == 1
     assert product["speedup"] == statistics.median(t / p for t, p in zip(torch_row["rounds_s"], product["rounds_s"], strict=True))
     assert product["gb_per_s"] > 0 and product["tflop_per_s"] > 0 and product["roofline"] > 0 and product["peak_bytes"] >= 33 * 7 * 4
-    changes = {c.key.backend: c.verdict for c in compare.compare(data, data)}
-    assert changes == {"torch": "yardstick", "product": "same", "zeros": "not right in either"}
+    verdicts = {c.key.backend: c.verdict for c in changes.compare(data, data)}
+    assert verdicts == {"torch": "yardstick", "product": "same", "zeros": "not right in either"}
     worse = copy.deepcopy(data)
     worse["rows"][1]["status"] = "wrong"
-    assert [c.verdict for c in compare.compare(data, worse) if c.is_regression] == ["broken"]
+    assert [c.verdict for c in changes.compare(data, worse) if c.is_regression] == ["broken"]
     for text in (report.markdown(data), report.spine(data)):
         assert "square" in text
     with Console(width=200, record=True, file=open("/dev/null", "w")) as console:

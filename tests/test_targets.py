@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from triport.backends.cpu.emit import module as codegen
+from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.ttir import reader
 from triport.tools import probes
@@ -30,12 +30,12 @@ def product(elem: str, acc: str) -> str:
     body = (f"%z = arith.constant dense<{zero}> : tensor<{shape}x{acc}>\n"
             f"%d = tt.dot %v0, %v1, %z : tensor<{shape}x{elem}> * tensor<{shape}x{elem}> -> tensor<{shape}x{acc}>\n"
             f"%r = tt.reshape %d : tensor<{shape}x{acc}> -> tensor<4096x{acc}>")
-    return probes._kernel(body, [elem, elem], acc, shape).replace("end = 64 : i32", "end = 4096 : i32").replace(
+    return probes.kernel(body, [elem, elem], acc, shape).replace("end = 64 : i32", "end = 4096 : i32").replace(
         "tensor<64xi32>", "tensor<4096xi32>").replace(f"tensor<64x!tt.ptr<{acc}>>", f"tensor<4096x!tt.ptr<{acc}>>")
 
 
 def instructions(row, elem, acc) -> set[str]:
-    text = codegen.lower_module(reader.parse(product(elem, acc)), row).text
+    text = lower_module(reader.parse(product(elem, acc)), row).text
     return {n for n in re.findall(r"call [^@]*@([\w.]+)\(", text)}
 
 

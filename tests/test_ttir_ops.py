@@ -35,7 +35,7 @@ def test_a_row_without_a_rule_and_a_rule_without_a_row_are_found(monkeypatch):
 
 def test_a_table_refuses_two_rows_of_one_name():
     with pytest.raises(ValueError, match="two rows for tt.load"):
-        ops._table(ops.TABLE["tt.load"], ops.TABLE["tt.load"])
+        ops.table(ops.TABLE["tt.load"], ops.TABLE["tt.load"])
 
 
 def _values(text):

@@ -89,7 +89,7 @@ def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, 
             assert torch.is_tensor(runs[n]())
         return {n: [seconds[n]] * rounds for n in runs}
 
-    monkeypatch.setattr(search, "_seconds", timed)
+    monkeypatch.setattr(search, "seconds_of", timed)
     module_tiles = search.searches()["square"]
     slow = tuning.Tiles("square", cpu={"BLOCK": 1024}, cuda={}, candidates=({"BLOCK": 4096},))
     monkeypatch.setattr(search, "searches", lambda: {"square": slow})
@@ -129,7 +129,7 @@ def test_tiles_of_matmul_cover_and_stay_small(m, n, k, threads):
     import importlib
     matmul = importlib.import_module("triport.ops.matmul")
     for key, choice in matmul.TILES.get("cpu").items():
-        t = matmul._tile(True, threads, m, n, k, tuple(map(tuple, choice)))
+        t = matmul.chosen_tile(True, threads, m, n, k, tuple(map(tuple, choice)))
         for size, edge in ((m, "BM"), (n, "BN"), (k, "BK")):
             assert t[edge] & (t[edge] - 1) == 0 and t[edge] <= max(8, 2 * size) and t[edge] >= 8
 

@@ -94,10 +94,7 @@ def run(function, threads=3):
     return all(abs(out[k] / (2 ** (k / 100) + 0.125) - 1) < 1e-6 for k in range(n))
 
 def shown():
-    seen, entry = 0, gdb._interface()[0].first
-    while entry:
-        seen, entry = seen + 1, entry.contents.next
-    return seen
+    return len(gdb.shown())
 
 def executable(address):
     for line in open("/proc/self/maps"):

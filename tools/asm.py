@@ -84,7 +84,7 @@ def run(args) -> int:
     elif not (args.html or args.require):
         from .inspector import terminal
         for r in reports:
-            terminal.show(r, _console(), args.all)
+            terminal.show(r, console(), args.all)
     if args.html:
         from .inspector import page
         args.html.write_text(page.render(reports))
@@ -92,7 +92,8 @@ def run(args) -> int:
     return _judge(reports, required)
 
 
-def _console():
+def console():
+    """Where what is for people goes: as wide as the terminal or as COLUMNS says, else 200."""
     from rich.console import Console
     told = os.environ.get("COLUMNS", "")
     return Console(width=None if sys.stdout.isatty() or told.isdigit() and int(told) else 200, highlight=False)
@@ -209,4 +210,4 @@ def _diff(reports, args):
         print(json.dumps(pairs, indent=1))
     else:
         for pair in pairs:
-            diff.show(pair, _console())
+            diff.show(pair, console())

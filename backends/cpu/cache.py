@@ -74,10 +74,10 @@ class CheckedCacheManager(FileCacheManager):
             data = str(data).encode(locale.getpreferredencoding(False), "backslashreplace")  # as Triton reads it
         self._digests[filename] = hashlib.sha256(data).hexdigest()
         try:
-            return _write(self.cache_dir, filename, data)
+            return write(self.cache_dir, filename, data)
         except OSError as e:
             spare.instead_of(knobs.cache.dir, e)
-            return spare.put(self.key, lambda folder: _write(folder, filename, data))
+            return spare.put(self.key, lambda folder: write(folder, filename, data))
 
     def put_group(self, filename, group):
         for ext, data in _kept(self.key).items():
@@ -99,7 +99,7 @@ class CheckedCacheManager(FileCacheManager):
             return None
 
 
-def _write(folder: str, filename: str, data: bytes) -> str:
+def write(folder: str, filename: str, data: bytes) -> str:
     """Write a file whole or not at all, and return its path. Raises OSError."""
     os.makedirs(folder, exist_ok=True)
     path, temp = os.path.join(folder, filename), os.path.join(folder, f"tmp.pid_{os.getpid()}_{uuid.uuid4()}")

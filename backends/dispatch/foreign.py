@@ -7,6 +7,7 @@ importing them (that loads libraries), in the order in which they would be meant
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ KNOWN = (Foreign("spine-triton", "triton.backends.spine_triton", "triton.backend
          Foreign("triton-shared", "triton.backends.triton_shared", "triton.backends.triton_shared.driver", "obj"))
 
 
-def _there(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Can a module be imported? It is not."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):  # its parent is not there
@@ -43,7 +45,7 @@ def _there(module: str) -> bool:
 def found() -> Foreign | None:
     """The package that serves target "cpu" instead of ours."""
     for one in KNOWN:
-        if one.module and _there(one.module):
+        if one.module and is_installed(one.module):
             return one
         if not one.module:
             from triton.runtime import driver
@@ -52,24 +54,20 @@ def found() -> Foreign | None:
     return None
 
 
-_drivers: dict = {}
-
-
+@functools.lru_cache(maxsize=None)
 def driver_of(one: Foreign):
     """Its driver, made once. Raises `Unavailable` with its own complaint where it does not start."""
-    if one not in _drivers:
-        try:
-            if one.driver:
-                _drivers[one] = importlib.import_module(one.driver).CPUDriver()
-            else:
-                from triton.runtime import driver
-                before = driver._active
-                driver.set_active_to_cpu()
-                _drivers[one] = driver.active
-                driver.set_active(before)
-        except Exception as e:  # a library that does not load, an architecture that it does not know
-            raise Unavailable(f"{one.name} is installed and does not start: {type(e).__name__}: {e}") from None
-    return _drivers[one]
+    try:
+        if one.driver:
+            return importlib.import_module(one.driver).CPUDriver()
+        from triton.runtime import driver
+        before = driver._active
+        driver.set_active_to_cpu()
+        made = driver.active
+        driver.set_active(before)
+        return made
+    except Exception as e:  # a library that does not load, an architecture that it does not know
+        raise Unavailable(f"{one.name} is installed and does not start: {type(e).__name__}: {e}") from None
 
 
 @contextlib.contextmanager

@@ -64,9 +64,9 @@ def _empty_inference(sizes, strides, dtype):
 
 
 try:  # how Inductor's code allocates: half the time of torch.empty_strided
-    from torch._C._dynamo.guards import _empty_strided_cpu as _empty
+    from torch._C._dynamo.guards import _empty_strided_cpu as empty
 except ImportError:
-    _empty = _empty_inference
+    empty = _empty_inference
 
 
 def _facts():
@@ -168,5 +168,5 @@ def _compile(launches, temps, tensors, out, advise):
         name, scratch, asserts, x, y = told[which]
         launch.failed(name, status, scratch, asserts, x, y)
 
-    return call.plan([p & 15 for p in pointers], made, todo, _empty_inference if torch.is_inference_mode_enabled() else _empty, fail,
+    return call.plan([p & 15 for p in pointers], made, todo, _empty_inference if torch.is_inference_mode_enabled() else empty, fail,
                      hold=[function for _, function, _, _ in launches])

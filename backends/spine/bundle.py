@@ -83,12 +83,12 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
         raise Error("a bundle has one op at least")
     groups: dict[tuple, list[tuple[Op, Case, str]]] = {}
     for op, case, dtype in wanted:
-        groups.setdefault(_key(op, case, dtype), []).append((op, case, dtype))
+        groups.setdefault(key_of(op, case, dtype), []).append((op, case, dtype))
     functions, taken = [], set()
     for group in groups.values():
         op, case, dtype = max(group, key=lambda g: sum(torch.Size(s).numel() for s in g[1].shapes))
         program = trace(op, case, dtype, row)
-        fname = _function_name(op, case, dtype, taken)
+        fname = function_name(op, case, dtype, taken)
         kernels = [library.compile_kernel(x, row, f"{fname}_{x.kernel.__name__}_{k}") for k, x in enumerate(program.launches)]
         functions.append(Function(fname, program, kernels))
         functions[-1].settle()
@@ -110,7 +110,7 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
     return Bundle(json.loads(json.dumps(manifest)), files)
 
 
-def _key(op: Op, case: Case, dtype: str) -> tuple:
+def key_of(op: Op, case: Case, dtype: str) -> tuple:
     return op.name, dtype, tuple(sorted((k, repr(v)) for k, v in case.kwargs.items())), case.transposed, case.types, tuple(map(len, case.shapes))
 
 
@@ -118,7 +118,7 @@ def _word(text: str) -> str:
     return re.sub(r"[^\w.,=-]+", "_", text).replace(",", "_").replace("=", "")
 
 
-def _function_name(op: Op, case: Case, dtype: str, taken: set) -> str:
+def function_name(op: Op, case: Case, dtype: str, taken: set) -> str:
     """triport_softmax_fp32_dim0: op, dtype, parameters, which matrices are transposed; a number where that is taken."""
     parts = ["triport", op.name, dtype]
     for k, v in case.kwargs.items():
@@ -277,7 +277,7 @@ def fresh():
 def for_call(op: Op, case: Case, dtype: str, row: targets.Target) -> Bundle:
     """The bundle of one case without case files, as runners need it; kept for the process, and for sizes up to the next powers of two, so that
     tiles suit them."""
-    key = (id(op), _key(op, case, dtype), row, triton.knobs.runtime.debug, tuple(tuple(map(next_power_of_2, s)) for s in case.shapes))
+    key = (id(op), key_of(op, case, dtype), row, triton.knobs.runtime.debug, tuple(tuple(map(next_power_of_2, s)) for s in case.shapes))
     if key not in _known:
         _known[key] = op, make([(op, case, dtype)], row, cases=False)  # with the op, whose address is in the key
     return _known[key][1]

@@ -11,7 +11,8 @@ import sympy
 
 from ..cpu.llvm import compile as llvm, generator, targets
 from ..cpu.llvm.ir import FALSE, NULL, Block, Builder, Function, Module, Val, define, i32, i64
-from ..cpu.run import launch as runtime, pool
+from ..cpu.run import pool
+from ..cpu.run.launch import EACH, MEET, OPERATIONS, PACK
 from . import messages
 from .expressions import Emitter
 from .library import (ASSERTION, BAD_SHAPE, BAD_SIZE, LIMIT, NO_MEMORY, NULL_POINTER, OVERLAP, STATUS, WRONG_MACHINE, Compiled, assertions, base_row)
@@ -72,11 +73,11 @@ def team(m: Module):
         b.ret(threads)
     total = b.mul(programs, work)
     saved = b.mul(total, b.sub(threads, 1))
-    meet = b.add(b.mul(b.sub(threads, 2), round(runtime.EACH * 1000)), round(runtime.MEET * 1000))  # nanoseconds
-    lost = b.bin("sdiv", b.mul(b.mul(meet, runtime.OPERATIONS), threads), 1000)
+    meet = b.add(b.mul(b.sub(threads, 2), round(EACH * 1000)), round(MEET * 1000))  # nanoseconds
+    lost = b.bin("sdiv", b.mul(b.mul(meet, OPERATIONS), threads), 1000)
     with b.when(b.icmp("sle", saved, lost)):
         b.ret(i64(1))
-    b.ret(b.smin(b.smax(b.bin("sdiv", total, runtime.OPERATIONS), 2), threads))
+    b.ret(b.smin(b.smax(b.bin("sdiv", total, OPERATIONS), 2), threads))
 
 
 class _Body:
@@ -216,7 +217,7 @@ class _Body:
             return self.b.address(self.b.gep("i8", self.pointers[value.buffer], self.e.value(value.offset)))
         if isinstance(value, sympy.Expr):
             return self.e.value(value)  # the kernel reads the low half: all targets are little-endian
-        return i64(struct.unpack("<q", struct.pack("<" + runtime.PACK[ty], value))[0])
+        return i64(struct.unpack("<q", struct.pack("<" + PACK[ty], value))[0])
 
     def _failed(self, launch, kernel: Compiled, status: Val, grid: list[Val]):
         b, name = self.b, self.f.name

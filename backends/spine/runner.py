@@ -177,7 +177,7 @@ class Qemu(Runner):
 
     def __init__(self, name: str, arch: str, vlen: int, half: bool = True):
         self.name, self._arch, self.vlen = name, arch, vlen
-        self.program = _qemu(arch)
+        self.program = emulator(arch)
         self.root = _root(arch)
         self.cpu = "" if arch != "riscv64" else _RISCV.format(vlen=vlen, half=str(half).lower()) if vlen else _SCALAR
 
@@ -189,7 +189,7 @@ class Qemu(Runner):
 
 
 @functools.lru_cache(maxsize=None)
-def _qemu(arch: str) -> str:
+def emulator(arch: str) -> str:
     """The emulator's path. TRIPORT_QEMU is the folder of another."""
     folder = os.environ.get("TRIPORT_QEMU")
     program = shutil.which(f"qemu-{arch}", path=folder) or shutil.which(f"qemu-{arch}-static", path=folder)

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from conftest import HANGS
 from triport.tools.inspector import isa
-from triport.tools.inspector.text import _instruction
+from triport.tools.inspector.text import instruction
 
 #: name -> (llvm-mc's flags, llvm-mca's flags)
 TARGETS = {
@@ -98,7 +98,7 @@ def _mca(name, lines):
 
 def classified(name, line):
     row = isa.ISAS[name]
-    i = _instruction(line, (), "", row)
+    i = instruction(line, (), "", row)
     if name == "riscv64":
         return row.classifier.classify(i.mnemonic, i.operands, "", isa.Machine(256), row.classifier.VType(32, 1.0, 8))
     return row.classifier.classify(i.mnemonic, i.operands, "", isa.Machine(256))

@@ -1,7 +1,8 @@
 """The kernels of a bundle for a K1: hot loops of vector code without spills, calls or fp64, as those compiled in process (test_vectors.py)."""
 
 import pytest
-from triport.backends.cpu.llvm import compile as llvm, targets as rows
+from triport.backends.cpu.llvm import compile as llvm
+from triport.backends.cpu.llvm.targets import TARGETS
 from triport.backends.spine import library
 from triport.backends.spine.trace import trace
 from triport.ops import registry
@@ -14,7 +15,7 @@ REQUIRED = verdict.requirements("vector>=0.95, spills=0, calls=0, f64=0")
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "int32"])
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_hot_loops(name, dtype, tmp_path):
-    op, row, goal = registry.get(name), rows.get("spacemit-x60"), targets.get("spacemit-x60")
+    op, row, goal = registry.get(name), TARGETS["spacemit-x60"], targets.get("spacemit-x60")
     if dtype not in op.dtypes:
         pytest.skip(f"{name} takes {', '.join(op.dtypes)}")
     seen = set()

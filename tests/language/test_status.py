@@ -32,14 +32,14 @@ def test_every_target_takes_the_same_language(target):
 @pytest.mark.parametrize("target", ["x86-64-v3", "aarch64", "spacemit-x60", "rv64gc"])
 def test_every_rule_has_machine_code(target):
     """One kernel per rule down to assembly: LLVM's code generators abort the process on what they cannot select."""
-    from triport.backends.cpu.emit import module as codegen
+    from triport.backends.cpu.emit.module import lower_module
     from triport.backends.cpu.llvm import compile as llvm
     from triport.backends.cpu.ttir import reader
     row = targets.get(target)
     for name, kernels in probes.probes().items():
         for types, text in kernels.items():
             if name != "tt.elementwise_inline_asm" and (len(kernels) < 8 or types in ("f32", "bf16", "f16", "i64", "i1", "f8E5M2")):
-                llir = llvm.optimise(codegen.lower_module(reader.parse(text), row).text, row)
+                llir = llvm.optimise(lower_module(reader.parse(text), row).text, row)
                 assert llvm.emit_assembly(llir, row), (name, types)
 
 

@@ -104,7 +104,7 @@ def _gnu(text: str, isa) -> list[Function]:
             out.append(Function("code"))
         for statement in re.split(r";\s*" if isa.comment != ";" else r"\n", line):
             if statement.strip():
-                out[-1].instructions.append(_instruction(statement.strip(), where.frames(), comment, isa))
+                out[-1].instructions.append(instruction(statement.strip(), where.frames(), comment, isa))
     for f in out:
         _resolve_numeric(f)
     return out
@@ -138,7 +138,7 @@ _PREFIX = re.compile(r"(lock|rep|repe|repz|repne|repnz|notrack|bnd|xacquire|xrel
                      r"\{nf\}|\{dfv=[^}]*\})\s+(?=[a-z{])")
 
 
-def _instruction(text: str, lines, comment: str, isa, address=None) -> Instruction:
+def instruction(text: str, lines, comment: str, isa, address=None) -> Instruction:
     predicate, prefix = "", ""
     while isa.name == "x86-64" and (hit := _PREFIX.match(text)):
         prefix += hit[1] + " " if hit[1] in ("lock",) or hit[1].startswith("rep") else ""
@@ -279,7 +279,7 @@ def _objdump(text: str) -> list[Function]:
             out.append(Function(hit[2]))
             frames, start = (), int(hit[1], 16)
         elif amd and out and (hit := _OBJ_AMD.match(line)):
-            i = _instruction(hit[1], frames, "", ISAS["amdgcn"], int(hit[2], 16))
+            i = instruction(hit[1], frames, "", ISAS["amdgcn"], int(hit[2], 16))
             if i.mnemonic.startswith(("s_branch", "s_cbranch")):
                 i.operands = f"{start + int(hit[3] or '0', 16):x} <{out[-1].name}>"
             out[-1].instructions.append(i)
@@ -288,7 +288,7 @@ def _objdump(text: str) -> list[Function]:
             if not body or body.startswith(("<unknown>", "(bad)", ".word", ".short", ".byte", ".long")):
                 out[-1].instructions.append(Instruction(body.split(" ")[0] or "?", "", frames, int(hit[1], 16)))
                 continue
-            out[-1].instructions.append(_instruction(body, frames, comment.strip(), x86, int(hit[1], 16)))
+            out[-1].instructions.append(instruction(body, frames, comment.strip(), x86, int(hit[1], 16)))
         elif hit := _OBJ_LINE.match(line):
             frames = ((hit[1], int(hit[2])),)
     for f in out:

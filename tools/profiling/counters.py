@@ -97,13 +97,13 @@ def by_kernel(step, times: int) -> dict[str, dict[str, float]]:
 
     import torch
 
-    from ...backends.cpu.run import launch as runtime
+    from ...backends.cpu.run import launch
 
     found: dict = defaultdict(lambda: defaultdict(float))
     with Counters() as counters:
-        pool = runtime.pool()
+        pool = launch.pool()
 
-        def launch(kernel, grid, tensors, packed):
+        def counted(kernel, grid, tensors, packed):
             before, start = counters.read(), time.perf_counter()
             status = pool.call(packed)
             seconds, after = time.perf_counter() - start, counters.read()
@@ -114,14 +114,14 @@ def by_kernel(step, times: int) -> dict[str, dict[str, float]]:
                 at[name] += after[name] - before[name]
             return status
 
-        before, runtime.tracer = runtime.tracer, launch
+        before, launch.tracer = launch.tracer, counted
         try:
             from ...bench.memory import quiet
             with quiet(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
                 for _ in range(times):
                     step()
         finally:
-            runtime.tracer = before
+            launch.tracer = before
     for at in found.values():
         if at.get("cycles"):
             at["IPC"] = at["instructions"] / at["cycles"]

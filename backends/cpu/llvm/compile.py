@@ -19,7 +19,7 @@ from .generator import LEVELS, close, initialised, lock, target_machine
 from .host import versions  # noqa: F401  (compile.versions: what decides what LLVM makes)
 from .targets import Target
 
-def _by_levels(what: str, target: Target, attempt):
+def by_levels(what: str, target: Target, attempt):
     """`attempt(level)` at the first level that LLVM survives. Raises `CompileError` where it survives none."""
     for level in LEVELS:
         try:
@@ -32,7 +32,7 @@ def _by_levels(what: str, target: Target, attempt):
                        "LLVM's that the kernel brings out; write what it computes in another way, or compile it for another target")
 
 
-def _guarded(function, *given) -> int:
+def guarded(function, *given) -> int:
     """What one of llvmlite's C functions returns, called with pointers and numbers. Raises `guard.Crashed`."""
     words = [x if isinstance(x, int) else ctypes.cast(getattr(x, "_ptr", x), ctypes.c_void_p).value or 0 for x in given]
     with function._lock:
@@ -47,7 +47,7 @@ def _emit(text: str, target: Target, machine, use_object: bool) -> bytes:
         module, generator = llvm.parse_assembly(text), machine(level)
         with ffi.OutputString() as error:
             try:
-                block = _guarded(ffi.lib.LLVMPY_TargetMachineEmitToMemory, generator, module, int(use_object), ctypes.pointer(error._ptr))
+                block = guarded(ffi.lib.LLVMPY_TargetMachineEmitToMemory, generator, module, int(use_object), ctypes.pointer(error._ptr))
             except guard.Crashed:
                 module.detach()  # nobody may touch what LLVM left as it was
                 generator.detach()
@@ -61,7 +61,7 @@ def _emit(text: str, target: Target, machine, use_object: bool) -> bytes:
         finally:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(memory)
 
-    return _by_levels("generated code", target, attempt)
+    return by_levels("generated code", target, attempt)
 
 
 def verify(text: str, target: Target):
@@ -109,7 +109,7 @@ def _optimised(text: str, target: Target):
         builder = llvm.create_pass_builder(tm, options)
         passes = builder.getModulePassManager()
         try:
-            _guarded(ffi.lib.LLVMPY_RunNewModulePassManager, passes, module, builder)
+            guarded(ffi.lib.LLVMPY_RunNewModulePassManager, passes, module, builder)
         except guard.Crashed:
             for lost in (module, passes, builder):
                 lost.detach()
@@ -117,7 +117,7 @@ def _optimised(text: str, target: Target):
         close(passes)
         return module
 
-    return _by_levels("optimised", target, attempt)
+    return by_levels("optimised", target, attempt)
 
 
 def renamed(text: str, old: str, new: str) -> str:

@@ -69,7 +69,7 @@ def _ask() -> dict:
 
 
 @functools.lru_cache(maxsize=1)
-def _facts() -> dict:
+def facts() -> dict:
     spec = importlib.util.find_spec("llvmlite")
     said = cpuid()
     if said is None or spec is None or spec.origin is None:
@@ -87,9 +87,9 @@ def _facts() -> dict:
 
 def features() -> dict[str, bool]:
     """This CPU's features by LLVM's names, and whether it has them."""
-    return dict(_facts()["features"])
+    return dict(facts()["features"])
 
 
 def versions() -> dict[str, str]:
     """llvmlite's version, and its LLVM's."""
-    return {k: _facts()[k] for k in ("llvmlite", "LLVM")}
+    return {k: facts()[k] for k in ("llvmlite", "LLVM")}

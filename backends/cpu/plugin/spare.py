@@ -44,7 +44,7 @@ def put(key: str, write) -> str:
                 if (os.getpid(), root) not in _folders:
                     _folders[os.getpid(), root] = tempfile.mkdtemp(prefix="triton-cpu-", dir=root)
                     if len(_folders) == 1:
-                        atexit.register(_remove)
+                        atexit.register(forget)
             return write(os.path.join(_folders[os.getpid(), root], key))
         except OSError as e:
             tried.append(f"{root} ({e})")
@@ -54,14 +54,20 @@ def put(key: str, write) -> str:
 
 def find(key: str, filename: str) -> str | None:
     """The path of a file of an entry that is here."""
-    for (process, _), folder in list(_folders.items()):
-        path = os.path.join(folder, key, filename)
-        if process == os.getpid() and os.path.exists(path):
-            return path
-    return None
+    paths = (os.path.join(folder, key, filename) for folder in folders())
+    return next((path for path in paths if os.path.exists(path)), None)
 
 
-def _remove():
-    for (process, _), folder in list(_folders.items()):
-        if process == os.getpid():
+def folders() -> list[str]:
+    """Those of this process."""
+    return [folder for (process, _), folder in list(_folders.items()) if process == os.getpid()]
+
+
+def forget():
+    """Remove this process's folders; it is then as one that has met no cache that cannot be written."""
+    global _warned
+    with _lock:
+        for folder in folders():
             shutil.rmtree(folder, ignore_errors=True)
+        _folders.clear()
+        _warned = False

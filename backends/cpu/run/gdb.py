@@ -82,7 +82,7 @@ def library(machine: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=1)
-def _interface():
+def interface():
     """(descriptor, function), or None where there is none."""
     try:
         fd = os.memfd_create("triport-gdb", os.MFD_CLOEXEC)
@@ -96,7 +96,7 @@ def _interface():
 
 def show(obj: bytes):
     """Tell debuggers of an object file whose sections carry the addresses at which they lie; what it returns is for `take_back`."""
-    found = _interface()
+    found = interface()
     if found is None:
         return None
     descriptor, tell = found
@@ -114,9 +114,18 @@ def show(obj: bytes):
     return entry
 
 
+def shown() -> list[bytes]:
+    """The object files that a debugger finds in this process, the newest first."""
+    out, entry = [], found[0].first if (found := interface()) else None
+    while entry:
+        out.append(ctypes.string_at(entry.contents.object, entry.contents.size))
+        entry = entry.contents.next
+    return out
+
+
 def take_back(entry):
     """Tell debuggers that an object shown before is gone."""
-    found = _interface()
+    found = interface()
     if entry is None or found is None:
         return
     descriptor, tell = found

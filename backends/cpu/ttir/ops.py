@@ -117,7 +117,7 @@ def _truth(ts):
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def _table(*rows: Row) -> dict[str, Row]:
+def table(*rows: Row) -> dict[str, Row]:
     out = {}
     for r in rows:
         if r.name in out:
@@ -161,7 +161,7 @@ _END = Row("", Kind.TERMINATOR, "attributes (? values : types ?)", _nothing)
 _RETURN = replace(_END, region_return=True)
 _OWN = Row("", Kind.CONTROL, forms.OWN)
 
-TABLE: dict[str, Row] = _table(
+TABLE: dict[str, Row] = table(
     Row("arith.constant", Kind.ELEMENTWISE, forms.OWN, cost=0),
     Row("ub.poison", Kind.ELEMENTWISE, "attributes : types"),
     # numbers
