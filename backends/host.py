@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 #: py-cpuinfo's flag -> the vector ISA's name, widest first
-_ISA = (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"), ("sse4_2", "SSE4.2"), ("asimd", "NEON"),
-        ("sve", "SVE"), ("v", "RVV"))
+_ISA = (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"), ("sse4_2", "SSE4.2"), ("sve", "SVE"),
+        ("asimd", "NEON"), ("v", "RVV"))
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,6 +1,6 @@
 """triport's ops: `triport.ops.softmax(x)`, and the same as `torch.ops.triport.softmax`.
 
-To add an op write `ops/<op>.py` in the order of the others and name it here, once.
+To add an op write `ops/<op>.py` in the order of the others, and name it here and in `registry.NAMES`.
 """
 
 from .add_mul_act import add_mul_act, add_mul_act_

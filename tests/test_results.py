@@ -18,6 +18,7 @@ import results_files
 from conftest import HANGS, ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triport.backends import host
 from triport.backends.base import Error
 from triport.bench import flat, results, schema
 from triport.tools.__main__ import main
@@ -195,3 +196,10 @@ def test_all_files_at_once_and_figures_on_stdout(tmp_path, capsys):
 def test_files_that_cannot_be_written(options, said, capsys):
     assert main([*QUICK, *options]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags,isa", [("fphp asimd sve", "SVE"), ("asimd", "NEON"), ("sse4_2 avx avx2 avx512f", "AVX-512"), ("sse4_2 avx", "AVX"),
+                                       ("", "scalar")])
+def test_the_widest_vectors_of_a_machine_are_named(flags, isa, monkeypatch):
+    monkeypatch.setattr(host, "cpu_info", lambda: {"brand_raw": "A CPU", "flags": flags.split()})
+    assert host.cpu_name() == f"A CPU, {isa}"

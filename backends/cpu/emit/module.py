@@ -97,7 +97,11 @@ def lower_module(module: Module, target: Target, *, fp_fusion: bool = True, assu
         return _lower(module, target, fp_fusion, assume, check, asserts)
     except RecursionError:
         # Expressions are walked by recursion, and an unrolled loop makes one as deep as it is long.
-        return _with_deep_stack(lambda: _lower(module, target, fp_fusion, assume, check, asserts))
+        try:
+            return _with_deep_stack(lambda: _lower(module, target, fp_fusion, assume, check, asserts))
+        except RecursionError:
+            raise CompileError(f"triton-cpu cannot compile kernel {module.kernel.name} (target {target.name}): its expressions are nested over "
+                               "10,000 operations deep; unroll less (tl.static_range, tl.range(loop_unroll_factor=...))") from None
 
 
 def _lower(module: Module, *given) -> Lowered:
@@ -122,9 +126,6 @@ def _with_deep_stack(fn):
     def run():
         try:
             found.append((fn(), None))
-        except RecursionError:
-            found.append((None, CompileError("triton-cpu: the kernel's expressions are nested over 10,000 operations deep; "
-                                             "unroll less (tl.static_range, tl.range(loop_unroll_factor=...))")))
         except BaseException as e:
             found.append((None, e))
 
