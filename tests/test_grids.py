@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triport.backends.dispatch import quick
 from triport.backends.base import ArgumentError
-from triport.backends.cpu.run import grid as grids
+from triport.backends.cpu.run.grid import sizes
 
 
 @triton.jit
@@ -78,10 +78,10 @@ def test_no_programs(grid):
 
 
 def test_as_many_programs_as_can_be_counted():
-    assert grids.sizes("k", (2**31 - 1, 2**31 - 1, 2)) == (2**31 - 1, 2**31 - 1, 2)
-    assert grids.sizes("k", ()) == (1, 1, 1) and math.prod(grids.sizes("k", (7, 8))) == 56
+    assert sizes("k", (2**31 - 1, 2**31 - 1, 2)) == (2**31 - 1, 2**31 - 1, 2)
+    assert sizes("k", ()) == (1, 1, 1) and math.prod(sizes("k", (7, 8))) == 56
     with pytest.raises(ArgumentError, match="too many"):
-        grids.sizes("k", (2**31 - 1, 2**31 - 1, 3))
+        sizes("k", (2**31 - 1, 2**31 - 1, 3))
 
 
 def test_an_argument_of_a_wrong_type_is_not_called_a_wrong_grid():

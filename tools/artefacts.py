@@ -70,7 +70,7 @@ def _profile(op, case: str, dtype: str, folder: Path, base: Path, remark) -> dic
 
 def verdict(reports: list) -> str:
     """The verdict of all kernels of an op and the least share of vector code among their hot loops: "VECTOR 100%"."""
-    from .inspector import verdict as judge
-    word = judge.overall([r.verdict for r in reports]) or "nothing to judge"
+    from .inspector.verdict import overall
+    word = overall([r.verdict for r in reports]) or "nothing to judge"
     shares = [loop.figures["vector"] for r in reports for loop in r.hot if loop.figures["vector"] is not None]
     return f"{word} {math.floor(100 * min(shares))}%" if shares else word  # 100 only where all is

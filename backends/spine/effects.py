@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..cpu.llvm import ir
-from ..cpu.ttir import types as ttir, reader
+from ..cpu.ttir import reader
 from ..cpu.plan.facts import Poly, poly, poly_add, poly_const, poly_mul, poly_of
 from ..cpu.llvm.elements import memory_type
 from ..cpu.ttir.ops import TABLE, Kind, row
-from ..cpu.ttir.types import Op, Value, walk
+from ..cpu.ttir.types import Op, Value, expand_calls, walk
 
 
 class _NotASum(Exception):
@@ -57,7 +57,7 @@ class Effects:
     def __init__(self, text: str):
         """text: the kernel's TTIR."""
         module = reader.parse(text)
-        ttir.expand_calls(module)
+        expand_calls(module)
         self.func = module.kernel
         self._everything = frozenset(n for n, a in enumerate(self.func.args) if a.type.elem == "ptr")
         self._fixed: dict[Value, bool] = {}

@@ -13,8 +13,8 @@ import triton.language as tl
 from ...ops.records import Case, Op
 from ..base import Error
 from ..cpu.llvm import targets
-from . import bundle as bundles
 from .board import Board
+from .bundle import Bundle, make
 from .library import BASE
 
 
@@ -34,11 +34,11 @@ OP = Op("copy", copy, torch.clone, (Case(((1 << 22,),)),), nbytes=lambda x: 2 * 
 
 
 @functools.lru_cache(maxsize=None)
-def bundle(arch: str, row: targets.Target | None = None) -> bundles.Bundle:
+def bundle(arch: str, row: targets.Target | None = None) -> Bundle:
     """The bundle that asks: for the plainest CPU of an ISA, or for a row. On RISC-V it has to know of vector registers to tell their length."""
     if row is None:
         row = targets.get("rv64gcv" if arch == "riscv64" else BASE.get(arch) or _unknown(arch))
-    return bundles.make([(OP, OP.cases[0], "fp32")], row, name="probe", cases=False)
+    return make([(OP, OP.cases[0], "fp32")], row, name="probe", cases=False)
 
 
 def _unknown(arch: str):

@@ -10,8 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 from ...backends.base import CompileError, Error
-from . import code as codes
-from .code import Code
+from .code import Code, of_compiled
 from .targets import Goal
 
 
@@ -111,7 +110,7 @@ def triton_kernels(op, case, dtype: str, goal: Goal) -> list[Code]:
                 compiled = triton.compile(ASTSource(src.fn, src.signature, src.constants, src.attrs), target=goal.triton())
             except Exception as e:
                 raise CompileError(f"Inductor's {src.fn.__name__} does not compile for {goal.name}: {e}") from e
-        code = codes.of_compiled(compiled, goal)
+        code = of_compiled(compiled, goal)
         code.backend, code.f64 = "torch-compile", any("fp64" in str(t) for t in src.signature.values())
         code.stages = {"source": src.fn.src, **{k: v for k, v in code.stages.items() if k != "source"}}
         out.append(code)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...backends.base import Error
-from . import code as codes
 from . import flow, isa, stats, targets, text, verdict
-from .code import Code
+from .code import Code, of_compiled, of_file
 from .schema import Function
 from .stats import Region
 
@@ -95,7 +94,7 @@ def inspect(thing, target: str | None = None) -> Report:
     if isinstance(thing, Code):
         return of(thing)
     if isinstance(thing, (str, Path)):
-        return of(codes.of_file(Path(thing), goal))
+        return of(of_file(Path(thing), goal))
     if hasattr(thing, "asm") and hasattr(thing, "metadata"):
-        return of(codes.of_compiled(thing, goal))
+        return of(of_compiled(thing, goal))
     raise Error(f"inspect takes a compiled kernel, a path or a Code, not {type(thing).__name__}")

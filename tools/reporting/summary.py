@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...bench import words as said
+from ...bench.words import words as words_of
 from .runs import Run
 
 
 def words(run: Run) -> list[tuple[str, str]]:
     """(kind, sentence) in order; kinds: "bad" (wrong or failed), "skipped", "remark", "fact"."""
-    return said.words([_measured(r) for r in run.rows], run.remarks)
+    return words_of([_measured(r) for r in run.rows], run.remarks)
 
 
 def _measured(row: dict) -> dict:

@@ -91,8 +91,8 @@ def three_dimensions(launch_metadata):
     @functools.wraps(launch_metadata)
     def checked(self, grid, *args):
         if len(grid) > 3 and self.metadata.target.backend == "cpu":
-            from ..run import grid as grids
-            grids.sizes(self.name, grid)
+            from ..run.grid import sizes
+            sizes(self.name, grid)
         return launch_metadata(self, grid, *args)
 
     return checked

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ..llvm.ir import NULL, Builder, Module, Struct, Val, define, i32, i64
 from ..llvm.targets import Target
-from . import job as jobs, late as lateness
+from . import job as jobs, late
 from .job import JOB, MAX_THREADS, NO_MEMORY, SLOT, SLOTS
 
 __all__ = ["MAX_THREADS", "NO_MEMORY", "module", "pool_ir"]
@@ -29,18 +29,18 @@ _WORD, _SLEEPERS, _PENDING, _LOCK, _WORKERS, _JOB = (
 _REGION = Struct("region", job="ptr", thread_num="ptr")
 
 
-def pool_ir(target: Target, late: int = lateness.LATE) -> str:
-    """The runtime's LLVM IR for a row; late: see late.py."""
-    return module(target, late=late).render()
+def pool_ir(target: Target, nanoseconds: int = late.LATE) -> str:
+    """The runtime's LLVM IR for a row; nanoseconds: how late is late (see late.py)."""
+    return module(target, nanoseconds=nanoseconds).render()
 
 
-def module(target: Target, hidden: bool = False, late: int = lateness.LATE) -> Module:
+def module(target: Target, hidden: bool = False, nanoseconds: int = late.LATE) -> Module:
     """hidden: other objects of one library call it."""
     m = Module("pool", target.triple, attributes="")
     m.globals += [s.line() for s in (SLOT, JOB, _REGION)]
     for at, first in ((_WORD, "i64 0"), (_SLEEPERS, "i32 0"), (_PENDING, "i32 0"), (_LOCK, "i32 0"), (_WORKERS, "i32 0"), (_JOB, "ptr null")):
         m.variable(at.s[1:], first, tail="" if at is _WORKERS else ", align 64")  # who has the lock counts the workers
-    lateness.add(m, target, late)
+    late.add(m, target, nanoseconds)
     jobs.add(m)
     linkage = "hidden" if hidden else ""
     _worker(m, target)
@@ -228,7 +228,7 @@ def _call(m: Module, linkage: str):
 def _forget(m: Module, linkage: str):
     """In a forked child: the workers are gone, and so is whoever held the lock."""
     b = define(m, "tp_forget", "void", linkage)
-    for at, none in ((_WORD, i64(0)), (_SLEEPERS, i32(0)), (_PENDING, i32(0)), (_LOCK, i32(0)), (_WORKERS, i32(0)), (lateness.UNTIL, i64(0))):
+    for at, none in ((_WORD, i64(0)), (_SLEEPERS, i32(0)), (_PENDING, i32(0)), (_LOCK, i32(0)), (_WORKERS, i32(0)), (late.UNTIL, i64(0))):
         b.store(none, at)
     with b.loop(i32(0), i32(SLOTS)) as k:
         b.store(i32(0), b.field(SLOT, jobs.slot(b, k), "taken"))

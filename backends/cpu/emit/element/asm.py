@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 
 from ...llvm import ir
-from . import libdevice
-from . import math as m
+from . import libdevice, math
 
 _TEXT = re.compile(r"\s*\{?\s*([a-z0-9]+(?:[.:][a-z0-9]+)*)\s+([^;{}]*?)\s*;?\s*\}?\s*$")
 
 
 #: instruction without its `.approx`, `.full`, `.ftz` and `.rn` -> rule(b, *operands)
 _UNARY = {
-    "tanh.f32": m.tanh32, "ex2.f32": m.exp2_32, "lg2.f32": m.log2_32, "sin.f32": m.sin32, "cos.f32": m.cos32,
+    "tanh.f32": math.tanh32, "ex2.f32": math.exp2_32, "lg2.f32": math.log2_32, "sin.f32": math.sin32, "cos.f32": math.cos32,
     "rcp.f32": libdevice.recip, "sqrt.f32": libdevice.intrinsic("sqrt"),
     "rsqrt.f32": libdevice.FUNCTIONS["__nv_rsqrtf"], "abs.f32": libdevice.intrinsic("fabs"),
     "neg.f32": lambda b, x: b.fneg(x),

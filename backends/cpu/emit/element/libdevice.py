@@ -6,12 +6,12 @@ function of libm called for every lane, or a few operations written here; those 
 
 from __future__ import annotations
 
-import math as pymath
+from math import pi
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
 from . import arith, convert, rounding, special
-from . import math as m
+from . import math
 
 _INT = {"half": "i16", "float": "i32", "double": "i64"}
 
@@ -29,7 +29,7 @@ def libm(name: str, ret: str | None = None):
 
     def rule(b, *vals):
         suffix = "f" if any(v.elem == "float" for v in vals) else ""
-        return m.per_lane(b, name + suffix, *vals, ret=ret or next(v.elem for v in vals if v.elem in ir.FLOATS))
+        return math.per_lane(b, name + suffix, *vals, ret=ret or next(v.elem for v in vals if v.elem in ir.FLOATS))
 
     return rule
 
@@ -101,7 +101,7 @@ def _sincospi(cosine: bool):
     def rule(b, x):
         n = b.intrinsic("rint", b.fbin("fmul", x, _c(x, 2.0), ""))
         t = b.intrinsic("fma", n, _c(x, -0.5), x)
-        angle = b.fbin("fmul", t, _c(x, pymath.pi), "")
+        angle = b.fbin("fmul", t, _c(x, pi), "")
         s, c = libm("sin")(b, angle), libm("cos")(b, angle)
         # n modulo 4, for any size of n
         q = b.fbin("fsub", n, b.fbin("fmul", b.intrinsic("floor", b.fbin("fmul", n, _c(x, 0.25), "")), _c(x, 4.0), ""), "")
@@ -212,9 +212,9 @@ _FLOAT = {
                             "remainder", "sinh", "tan", "tgamma", "y0", "y1", "logb", "jn", "yn", "ldexp")},
     "atan2": by_double("atan2"), "scalbn": libm("ldexp"),
     "ilogb": libm("ilogb", "i32"), "llrint": libm("llrint", "i64"), "llround": libm("llround", "i64"),
-    "exp": by_f32(m.exp32, "exp"), "exp2": by_f32(m.exp2_32, "exp2"), "log": by_f32(m.log32, "log"),
-    "log2": by_f32(m.log2_32, "log2"), "sin": by_f32(m.sin32, "sin"), "cos": by_f32(m.cos32, "cos"),
-    "tanh": by_f32(m.tanh32, "tanh"), "erf": by_f32(m.erf32, "erf"),
+    "exp": by_f32(math.exp32, "exp"), "exp2": by_f32(math.exp2_32, "exp2"), "log": by_f32(math.log32, "log"),
+    "log2": by_f32(math.log2_32, "log2"), "sin": by_f32(math.sin32, "sin"), "cos": by_f32(math.cos32, "cos"),
+    "tanh": by_f32(math.tanh32, "tanh"), "erf": by_f32(math.erf32, "erf"),
     **{n: intrinsic(n) for n in ("floor", "ceil", "trunc", "round", "sqrt", "copysign", "fabs", "fma", "rint",
                                  "nearbyint")},
     "rsqrt": _compose(recip, intrinsic("sqrt")), "rcbrt": _compose(recip, libm("cbrt")),
