@@ -13,7 +13,7 @@ def addresses(k) -> list[Val]:
     out: list[Val] = []
     for n, place in enumerate(k.plan.places):
         match place:
-            case Piece(offset):
+            case Piece(offset=offset):
                 out.append(k.b.gep("i8", Val("ptr", "%scratch"), i64(offset), f"buf{n}"))
             case Part(of, offset):
                 out.append(k.b.gep("i8", out[of], i64(offset), f"view{n}"))

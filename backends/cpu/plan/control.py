@@ -81,8 +81,8 @@ def assign(s: Schedule, pairs: list[tuple[object, Slot, Value]]):
     staged, direct = [], []
     for n, (buf, v, own) in enumerate(tensors):
         # Slots are told apart by their place, not by what they are given: two of them may be given one value.
-        others = any(buf.base in theirs for m, (_, _, theirs) in enumerate(tensors) if m != n)
-        if others or not own.get(buf.base, True):
+        others = any(buf.piece in theirs for m, (_, _, theirs) in enumerate(tensors) if m != n)
+        if others or not own.get(buf.piece, True):
             staged.append((buf, v))
         else:
             direct.append((buf, v))
@@ -235,12 +235,11 @@ def _induction(s: Schedule, arg: Value, init: Value, moved, res: Value, number: 
     if arg.type.elem == "ptr":
         s.carried[arg] = init
         s.carried[res] = init
-    # Read in the loop and after it, when memory may hold something else: loads happen now, and scratch is kept.
+    # Read in the loop and after it, when memory may hold something else: loads happen now.
     probe = Space(s.known, arg.type.shape)
     sinks = [(init, probe.identity), (step, probe.identity)]
     while (load := next((v for v, _ in probe.explore(sinks) if v.op is not None and v.op.name == "tt.load" and v not in s.buffers), None)) is not None:
         s.materialise(load, why="the loop's addresses are made of it")
-    s.buffers.pinned.update(v for v, _ in probe.explore(sinks))
     return Induction(init, step, Trips(number, times, False))
 
 

@@ -77,7 +77,7 @@ def unread(s, shape, v: Value, done: set[Op]) -> tuple[Value, ...] | None:
 
 
 def reads(s, v: Value) -> dict[int | None, bool]:
-    """The pieces of scratch that computing `v` reads: their offset -> whether element k is read only for element k. A piece may be
+    """The pieces of scratch that computing `v` reads: their number -> whether element k is read only for element k. A piece may be
     read through views of it (halves of a split, an axis walked backwards, another shape), whose elements are other ones."""
     out: dict[int | None, bool] = {}
     stack = [(v, True)]
@@ -89,7 +89,7 @@ def reads(s, v: Value) -> dict[int | None, bool]:
             buf = s.buffers.get(w)
             if buf is not None:
                 same = alike and dims == space.identity and w.type.shape == v.type.shape and buf.is_row_major
-                out[buf.base] = out.get(buf.base, True) and same
+                out[buf.piece] = out.get(buf.piece, True) and same
             elif w.op is not None and row(w.op).renames and renamed(w.op, dims) is None and w not in seen:
                 seen.add(w)  # a change of shape that no index follows: its elements go through memory
                 stack.append((w.op.operands[0], False))

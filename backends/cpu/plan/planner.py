@@ -7,15 +7,17 @@ from collections.abc import Callable
 from ..llvm.targets import Target
 from ..ttir.ops import Kind, row
 from ..ttir.types import Func, Op
-from . import control, facts, rows
+from . import control, facts, rows, scratch
 from .checks import Checks
 from .control import CONTROL, scalar_region
 from .lazy import Lazy
 from .product import DEFERRED, PRODUCTS
-from .records import Plan, Scalar
+from .records import Piece, Plan, Room, Scalar
 from .roots import ROOTS, check, checked_early, finite_after, finite_before
 from .schedule import Schedule
 
+#: bytes of scratch per thread
+SCRATCH_LIMIT = 1 << 28
 RULES = {**ROOTS, **PRODUCTS, **CONTROL}
 #: kinds of operations that are carried out on scalars where they stand
 SCALARS = (Kind.ELEMENTWISE, Kind.SCALAR)
@@ -37,7 +39,20 @@ def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Calla
     s = Schedule(func, target, lazy, assume, refuse, operation)
     s.checks = checks
     body = control.function(s, func.body, [])
-    return Plan((body,), s.regions, tuple(s.places), s.layout.size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes, checks)
+    places, size = _placed(s.places, scratch.lives(body), refuse)
+    return Plan((body,), s.regions, places, size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes, checks)
+
+
+def _placed(places: list, lives: dict[int, scratch.Life], refuse: Callable) -> tuple[tuple, int]:
+    """The plan's places, each room at its offset, and the bytes of all of them."""
+    rooms = [n for n, p in enumerate(places) if isinstance(p, Room)]
+    needed = [lives.get(n, scratch.NEVER) for n in rooms]
+    offsets, total = scratch.place([places[n].size for n in rooms], needed)
+    pieces = {n: Piece(offset, places[n].size, *life) for n, offset, life in zip(rooms, offsets, needed)}
+    if total > SCRATCH_LIMIT:
+        op = next(places[n].op for n, p in pieces.items() if p.offset + p.size > SCRATCH_LIMIT)
+        raise refuse(op, f"the kernel's blocks need over {SCRATCH_LIMIT >> 20} MiB of scratch per thread; use smaller blocks")
+    return tuple(pieces.get(n, p) for n, p in enumerate(places)), total
 
 
 def _operation(s: Schedule, op: Op):

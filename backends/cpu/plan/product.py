@@ -152,7 +152,7 @@ def _destination(s: Schedule, op: Op, first: Op, c: Value, compute: str, factors
             arg = region.block.args[1 + y.operands.index(out)]
             buf = s.buffers.get(arg)
             if (buf is not None and buf.is_row_major and s.facts.consumers(arg) == {first} and _elementwise_in(s, c, arg)
-                    and not any(buf.base in keeping.reads(s, v) for v in factors)):
+                    and not any(buf.piece in keeping.reads(s, v) for v in factors)):
                 held = buf
                 if c is arg:
                     return held, True

@@ -16,10 +16,20 @@ from .facts import Poly
 # --- scratch ---------------------------------------------------------------------------------------------------------
 
 
+class Room(NamedTuple):
+    """A place in a thread's scratch block that is yet to be found, of `size` bytes, for the sake of `op`."""
+
+    size: int
+    op: Op | None
+
+
 class Piece(NamedTuple):
-    """A place in a thread's scratch block, `offset` bytes from its start."""
+    """A place in a thread's scratch block: `size` bytes, `offset` from its start, needed from the step numbered `first` to `last`."""
 
     offset: int
+    size: int
+    first: int
+    last: int
 
 
 class Part(NamedTuple):
@@ -43,18 +53,18 @@ Place = Piece | Part | Constant
 class Buffer:
     """A tensor in memory: it starts at the plan's place number `place`; element strides per dimension. `panel` = (dimension, width, pitch) stores
     that dimension in panels of `width`, each panel contiguous, `pitch` elements from one to the next (the packed operand of a matrix product).
-    `base`: the offset in scratch of the piece that it is part of, None for what is not in scratch."""
+    `piece`: the number of the place in scratch that it is part of, None for what is not in scratch."""
 
     place: int
     elem: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     panel: tuple[int, int, int] | None = None
-    base: int | None = None
+    piece: int | None = None
 
     def reshaped(self, shape) -> Buffer:
         """The same elements in row-major order under another shape."""
-        return Buffer(self.place, self.elem, tuple(shape), row_major(shape), base=self.base)
+        return Buffer(self.place, self.elem, tuple(shape), row_major(shape), piece=self.piece)
 
     @property
     def is_row_major(self) -> bool:

@@ -15,11 +15,8 @@ from ..ttir.types import Func, Op, Value, walk
 from . import keeping, order, ranges
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
-from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Piece, Place, Root, Walk, row_major
-from .scratch import Buffers, Layout
+from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Room, Root, Walk, row_major
 from .space import Known, Space
-
-SCRATCH_LIMIT = 1 << 28
 
 
 class Schedule:
@@ -33,11 +30,10 @@ class Schedule:
         self.func, self.target, self.lazy, self.assume, self.refuse, self._operation = func, target, lazy, assume, refuse, operation
         self.partners = partners(func.body)
         self.facts = Facts(lazy)
-        self.buffers = Buffers()
+        self.buffers: dict[Value, Buffer] = {}
         self.inductions: dict[Value, Induction] = {}
         self.known = Known(self.buffers, self.inductions, lazy)
-        self.layout = Layout()
-        self.places: list[Place] = []
+        self.places: list[Room | Place] = []
         self.computed: set[Value] = set(func.args)  # scalars
         self.pending_loads: list[Op] = []
         self.executed: set[Op] = set()
@@ -67,14 +63,8 @@ class Schedule:
     def run(self, block):
         """The steps of a block's operations, in order."""
         outer, self.block = self.block, block
-        self.buffers.scopes.append([])
         for op in block.ops:
             self.operation(op)
-            if not self.lazy(op) and op is not block.ops[-1]:  # who holds this block reads the terminator's operands yet
-                self.buffers.release(self.layout, lambda v: self.facts.consumers(v) <= self.executed)
-        left = self.buffers.scopes.pop()
-        if self.buffers.scopes:
-            self.buffers.scopes[-1] += left
         self.block = outer
 
     # -- what was decided
@@ -101,21 +91,19 @@ class Schedule:
         return self._position[op]
 
     # -- scratch
-    def _place(self, place: Place) -> int:
+    def _place(self, place: Room | Place) -> int:
         self.places.append(place)
         return len(self.places) - 1
 
     def alloc(self, shape, elem: str, strides=None, panel=None, size: int | None = None) -> Buffer:
-        """A new buffer in this thread's scratch block, 64-byte aligned. size: its elements, where strides leave gaps."""
-        offset = self.layout.take((math.prod(shape) if size is None else size) * bytes_of(elem))
-        if self.layout.size > SCRATCH_LIMIT:
-            raise self.refuse(self.op, f"the kernel's blocks need over {SCRATCH_LIMIT >> 20} MiB of scratch per thread; use smaller blocks")
-        return Buffer(self._place(Piece(offset)), elem, tuple(shape), tuple(strides or row_major(shape)), panel, offset)
+        """A new buffer in this thread's scratch block. size: its elements, where strides leave gaps."""
+        piece = self._place(Room((math.prod(shape) if size is None else size) * bytes_of(elem), self.op))
+        return Buffer(piece, elem, tuple(shape), tuple(strides or row_major(shape)), panel, piece)
 
     def view(self, buf: Buffer, offset: int, shape, strides, elem: str | None = None) -> Buffer:
         """Part of a buffer, `offset` elements in, under a shape and strides (and an element type) of its own."""
         place = self._place(Part(buf.place, offset * bytes_of(buf.elem))) if offset else buf.place
-        return Buffer(place, elem or buf.elem, tuple(shape), tuple(strides), base=buf.base)
+        return Buffer(place, elem or buf.elem, tuple(shape), tuple(strides), piece=buf.piece)
 
     def table(self, v: Value) -> Buffer:
         """A constant tensor, laid down in the program."""

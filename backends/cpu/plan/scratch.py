@@ -1,65 +1,173 @@
-"""Scratch memory: which buffer holds which tensor, and which bytes of a thread's scratch block are free again.
-
-A buffer is free once every root that could read what it holds has been carried out. Only the block that a value was put
-into scratch in may say so: inside a loop, what comes from outside is read again in the next trip.
+"""Scratch memory: where in a thread's block each buffer is. A pass of its own, behind the scheduler: buffers that are never needed at one time
+may be at one place.
 """
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-class Layout:
-    """Offsets in the scratch block: first the freed pieces, then new room at the end."""
+from .product import Decode, Product
+from .records import Body, Branch, Buffer, Call, Check, Copy, Fill, FiniteStore, For, If, Lookup, Made, NestPlan, Prints, Root, Rows, While
+
+ALIGNMENT = 64
+#: bytes that are left free behind each buffer
+_BEHIND = 64
+#: buffers from this size on are kept apart modulo the page size (see `place`)
+_LARGE, _PAGE = 2048, 4096
+
+
+class Life(NamedTuple):
+    """The first and the last step, by number, at which a buffer holds what somebody wants."""
+
+    first: int
+    last: int
+
+
+#: of what nobody reads or writes
+NEVER = Life(0, -1)
+
+# --- lifetimes -------------------------------------------------------------------------------------------------------
+
+
+def lives(body: Body) -> dict[int, Life]:
+    """From when to when each of the plan's places is needed, by its number: from the first to the last step that reads or writes it. Where that is
+    a step of a loop and another one outside it, it is needed in the whole loop."""
+    walk = _Lives()
+    walk.body(body)
+    return {n: Life(first, last) for n, (first, last, _) in walk.found.items()}
+
+
+class _Lives:
+    """The walk over a plan's steps. found: place -> [first step, last step, the loop in which all of that is, or None]."""
 
     def __init__(self):
-        self.size = 0
-        self.large = 0
-        self.free: list[tuple[int, int]] = []
-        self.pieces: dict[int, int] = {}  # offset -> bytes
+        self.clock = 0
+        self.found: dict[int, list] = {}
 
-    def take(self, size: int) -> int:
-        fits = [p for p in self.free if size <= p[1] <= 2 * size + 256]
-        if fits:
-            best = min(fits, key=lambda p: p[1])
-            self.free.remove(best)
-            return best[0]
-        offset = self.size
-        if size >= 2048:
-            # A load that is 4 KiB (modulo) from a store still in flight waits for it. Loops read one buffer a little ahead
-            # of where they write another, so each buffer starts 64 bytes short of the one before, modulo 4 KiB.
-            self.large += 1
-            offset += (-64 * self.large - offset) % 4096
-        self.size = offset + (size + 127) // 64 * 64
-        self.pieces[offset] = size
-        return offset
+    def steps(self, steps):
+        for step in steps:
+            _WITHIN.get(type(step), _Lives.plain)(self, step)
 
-    def give(self, offset: int):
-        self.free.append((offset, self.pieces[offset]))
+    def plain(self, step):
+        now, self.clock = self.clock, self.clock + 1
+        found = self.found
+        for buf in _touched(step):
+            if buf is None or buf.piece is None:
+                continue
+            old = found.get(buf.piece)
+            if old is None:
+                found[buf.piece] = [now, now, None]
+            elif old[2] is None:
+                old[1] = now
+            else:
+                found[buf.piece] = [old[2].first, now, None]
+
+    def again(self, parts: Iterable[tuple]):
+        """Lists of steps that are carried out in turns: what is needed in two of them is needed in all."""
+        outer, start, inner = self.found, self.clock, []
+        for steps in parts:
+            self.found = {}
+            self.steps(steps)
+            inner.append(self.found)
+        loop, self.found = Life(start, self.clock), outer
+        for found in inner:
+            for place, (first, last, _) in found.items():
+                old = outer.get(place)
+                if old is None:
+                    outer[place] = [first, last, loop]
+                else:
+                    outer[place] = [min(old[0] if old[2] is None else old[2].first, loop.first), loop.last, None]
+        self.clock += 1
+
+    def body(self, step: Body):
+        if len(step.blocks) > 1:  # control may come back to any of them
+            self.again(steps for _, steps in step.blocks)
+        else:
+            self.steps(step.blocks[0][1])
+
+    def product(self, step: Product):
+        for steps in (step.a.packing, step.b.packing, step.filling):
+            self.steps(steps)
+        self.plain(step)
+
+    def loop(self, step: For):
+        self.again((step.body,))
+
+    def branches(self, step: If):
+        for steps in step.branches:
+            self.steps(steps)
+
+    def loop_while(self, step: While):
+        self.steps(step.entry)
+        self.again((step.test + step.body,))
+
+    def edges(self, step: Branch):
+        for _, steps in step.edges:
+            self.steps(steps)
 
 
-class Buffers(dict):
-    """Value -> Buffer. Remembers, per open block, what was put there."""
+_WITHIN = {Body: _Lives.body, For: _Lives.loop, If: _Lives.branches, While: _Lives.loop_while, Branch: _Lives.edges, Product: _Lives.product,
+           Call: lambda walk, step: walk.body(step.body)}
 
-    def __init__(self):
-        super().__init__()
-        self.scopes: list[list] = []
-        self.pinned: set = set()
 
-    def __setitem__(self, value, buffer):
-        if self.scopes and value not in self:
-            self.scopes[-1].append(value)
-        super().__setitem__(value, buffer)
+def _touched(step) -> Iterator[Buffer | None]:
+    """The buffers that a step itself reads or writes."""
+    match step:
+        case Fill():
+            yield step.buffer
+            yield from _walked(step.nest)
+        case Root():
+            yield from step.out
+            for nest in step.nests:
+                yield from _walked(nest)
+            if isinstance(step, Lookup):
+                yield step.source
+        case Rows():
+            yield from _walked(step.nest)
+            for stage in step.stages:
+                yield stage.out
+                yield from stage.reads.values()
+                yield from (keep.buffer for keep in stage.keeps)
+        case Copy():
+            yield from (step.to, step.source)
+        case Product():
+            yield from (step.a.buffer, step.b.buffer, step.destination, step.final)
+        case Check() | Made() | FiniteStore():
+            if step.nest is not None:
+                yield from _walked(step.nest)
+        case Decode():
+            yield from (step.source, step.scales, step.out)
 
-    def release(self, layout: Layout, finished):
-        """Forget the current block's values that `finished(value)` says nobody reads any more, and free their memory."""
-        scope = self.scopes[-1]
-        done = [v for v in scope if v not in self or (v not in self.pinned and finished(v))]
-        if not done:
-            return
-        gone = set(done)
-        self.scopes[-1] = [v for v in scope if v not in gone]
-        bases = {self.pop(v).base for v in done if v in self}
-        bases.discard(None)
-        if bases:
-            held = {buf.base for buf in self.values()}
-            for base in bases - held:
-                layout.give(base)
+
+def _walked(nest: NestPlan) -> Iterator[Buffer | None]:
+    yield from nest.reads.values()
+    yield from (keep.buffer for keep in nest.keeps)
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+def place(sizes: Sequence[int], needed: Sequence[Life]) -> tuple[list[int], int]:
+    """(where each buffer of so many bytes starts, bytes of all): the largest first, each at the first place that is free for as long as it is needed.
+
+    A load that is 4 KiB (modulo) from a store still in flight waits for it. Loops read one buffer a little ahead of where they write another, so
+    each large buffer starts 64 bytes short of the large one before it, modulo 4 KiB."""
+    offsets, total = [0] * len(sizes), 0
+    number = {n: i for i, n in enumerate((n for n, size in enumerate(sizes) if size >= _LARGE), 1)}
+    there: list[tuple[int, int, Life]] = []  # from where to where, and when, in order
+    for n in sorted((n for n in range(len(sizes)) if needed[n] != NEVER), key=lambda n: -sizes[n]):
+        room = (sizes[n] + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT + _BEHIND
+        first, last = needed[n]
+        step, short = (_PAGE, -ALIGNMENT * number[n]) if n in number else (1, 0)
+        at = short % step
+        for start, end, life in there:
+            if at + room <= start:
+                break
+            if life.first <= last and first <= life.last:
+                at = max(at, end + (short - end) % step)
+        offsets[n] = at
+        bisect.insort(there, (at, at + room, needed[n]))
+        total = max(total, at + room)
+    return offsets, total

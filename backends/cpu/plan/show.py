@@ -66,8 +66,12 @@ class _Page:
 
     def _place(self, v: Value, buf: Buffer) -> str:
         shape = "x".join(map(str, v.type.shape)) if buf.strides[:1] != (0,) else f"one row of {v.type.shape[1]}"
-        where = f"at {buf.base}" if buf.base is not None else "as a constant"
+        where = f"at {self.offset(buf)}" if buf.piece is not None else "as a constant"
         return f"{shape} {buf.elem} {where}"
+
+    def offset(self, buf: Buffer) -> int:
+        """Where in scratch the piece is that a buffer is part of."""
+        return self.plan.places[buf.piece].offset
 
     def nest(self, nest: NestPlan) -> str:
         """How a nest walks."""
@@ -169,7 +173,7 @@ def _fill(page, step: records.Fill):
 
 
 def _copy(page, step: records.Copy):
-    page.say(f"copy {math.prod(step.to.shape) * bytes_of(step.to.elem)} bytes from {step.source.base} to {step.to.base}")
+    page.say(f"copy {math.prod(step.to.shape) * bytes_of(step.to.elem)} bytes from {page.offset(step.source)} to {page.offset(step.to)}")
 
 
 def _rows(page, step: records.Rows):
