@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu.llvm import targets
-from triport.backends.cpu.plan import keeping, memory_order, product, rows
+from triport.backends.cpu.plan import keeping, memory_order, rows, sequence
 from triport.backends.cpu.ttir import reader
 
 FOLDER = Path(__file__).parent / "plans"
@@ -47,7 +47,7 @@ def test_a_plan_is_a_function_of_the_kernel(name):
 MUTANTS = {
     "rows are not fused": (rows, "find", lambda s, first: None, "softmax_tile"),
     "nothing is kept": (keeping, "worth_keeping", lambda s, v, op: False, "softmax_rows"),
-    "products are not joined": (product, "_next", lambda op: None, "matmul_pieces"),
+    "products are not joined": (sequence, "following_product", lambda op: None, "matmul_pieces"),
     "arguments never meet": (memory_order, "meets", lambda s, load, target, fine=False: memory_order.Answer(memory_order.Meets.NEVER), "in_place_shifted"),
 }
 

@@ -68,3 +68,23 @@ def test_a_scalar_offset_on_one_side(d, seed):
     want[500 + d:1012 + d] = (v + v.sum(1, keepdim=True).int()).flatten()
     shifted_rows_kernel[(1,)](x[500:], x[500:], d, M=16, N=32)
     assert torch.equal(x, want)
+
+
+@triton.jit
+def forgotten_kernel(x_ptr, y_ptr, z_ptr, c, N: tl.constexpr):
+    i = tl.arange(0, N * N)
+    x = tl.load(x_ptr + i)
+    if c > 0:
+        tl.store(y_ptr + i, tl.reshape(tl.trans(tl.reshape(x, (N, N))), (N * N,)))  # x is in memory from here to the end of the branch
+        tl.store(y_ptr + N * N + i, x)
+    tl.store(x_ptr + i, i)
+    tl.store(z_ptr + i, x)
+
+
+@pytest.mark.parametrize("c", [0, 2])
+def test_a_load_that_a_branch_had_in_memory_happens_before_a_later_store(c, seed):
+    x = torch.randint(0, 1000, (64,), generator=torch.Generator().manual_seed(seed))
+    before, y, z = x.clone(), torch.zeros(128, dtype=torch.int64), torch.zeros_like(x)
+    forgotten_kernel[(1,)](x, y, z, c, 8)
+    assert torch.equal(z, before) and torch.equal(x, torch.arange(64))
+    assert torch.equal(y, torch.cat([before.view(8, 8).T.reshape(-1), before]) * (c > 0))

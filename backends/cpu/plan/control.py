@@ -40,21 +40,22 @@ def captured(s: Schedule):
         s.steps = outer
 
 
-def forget_foreign(s: Schedule, before: set[Value], blocks):
-    """Take out of memory what came since `before` and is not a value of `blocks`."""
-    for v in s.buffers.keys() - before:
-        if (v.op.block if v.op is not None else v.block) not in blocks:
-            del s.buffers[v]
+@contextmanager
+def apart(s: Schedule, block=None):
+    """What is put into memory within is there only where control came this way: behind it only that of the values of `block` is known."""
+    outer = s.buffers
+    s.remember(dict(outer))
+    try:
+        yield
+    finally:
+        own = {v: buf for v, buf in s.buffers.items() if (v.op.block if v.op is not None else v.block) is block} if block is not None else {}
+        s.remember({**outer, **own} if own else outer)
 
 
-def _region(s: Schedule, region, fn) -> tuple:
+def _region(s: Schedule, fn) -> tuple:
     """The steps of `fn()` inside a nested region."""
-    before, pending = set(s.buffers), list(s.pending_loads)
-    with captured(s) as steps:
+    with apart(s), captured(s) as steps:
         fn()
-    inner = {o for o in walk(region)}
-    forget_foreign(s, before, {*region.blocks, *(o.block for o in inner)})
-    s.pending_loads = [x for x in s.pending_loads if x not in inner or x in pending]
     return tuple(steps)
 
 
@@ -70,8 +71,6 @@ def _read(s: Schedule, values, slots):
     for v, slot in zip(values, slots):
         if isinstance(slot, Buffer):
             s.buffers[v] = slot
-        elif not v.type.is_tensor:
-            s.computed.add(v)
 
 
 def assign(s: Schedule, pairs: list[tuple[object, Slot, Value]]):
@@ -115,14 +114,11 @@ def function(s: Schedule, region, slots) -> Body:
             s.frame.args[arg] = _slot(s, arg)
     blocks = []
     for n, block in enumerate(region.blocks):
-        before = set(s.buffers)
-        with captured(s) as steps:
+        with apart(s, block), captured(s) as steps:
             if n:
                 _read(s, block.args, [s.frame.args[arg] for arg in block.args])
             s.run(block)
         blocks.append((block, tuple(steps)))
-        # What this block put into scratch of other blocks' values is there on this path only.
-        forget_foreign(s, before, {block, *(o.block for o in walk(region, block))})
     s.frame = outer
     return Body(region, tuple(blocks))
 
@@ -131,7 +127,6 @@ def scalar_region(s: Schedule, region):
     """The steps (of one block) or the body (of several) of a region of scalars."""
     if region in s.regions:
         return
-    s.computed.update(region.block.args)
     if len(region.blocks) == 1:
         with captured(s) as steps:
             s.run(region.block)
@@ -157,7 +152,7 @@ def call(s: Schedule, op: Op):
     before_region(s, op)
     slots = [(r, _slot(s, r)) for r in op.results]
     body = []
-    _region(s, op.regions[0], lambda: body.append(function(s, op.regions[0], slots)))
+    _region(s, lambda: body.append(function(s, op.regions[0], slots)))
     s.add(Call(op, body[0]))
     _read(s, op.results, [slot for _, slot in slots])
 
@@ -173,19 +168,17 @@ def cond_branch(s: Schedule, op: Op):
     _settle(s, op)
     edges = []
     for label, values in op.successors:
-        before = set(s.buffers)
-        with captured(s) as steps:
+        with apart(s), captured(s) as steps:
             _to(s, label, values)
-        forget_foreign(s, before, set())
         edges.append((label, tuple(steps)))
     s.add(Branch(op, op.operands[0], tuple(edges)))
 
 
 def _settle(s: Schedule, op: Op):
     """Before control goes on to other blocks: loads of this one that they use happen now."""
-    for load in s.pending_loads:
+    for load in s.sequence.loads_before(s.now):
         v = load.result
-        if load.block is op.block and v not in s.buffers and any(o.block is not op.block for o in s.facts.consumers(v) - s.executed):
+        if load.block is op.block and v not in s.buffers and any(o.block is not op.block for o in s.sequence.later(v, s.now)):
             s.materialise(v, why="other blocks read it")
 
 
@@ -201,20 +194,18 @@ def for_loop(s: Schedule, op: Op):
     region = op.regions[0]
     args, yielded, inits = region.block.args[1:], region.block.ops[-1], op.operands[3:]
     before_region(s, op)
-    s.loops += 1
-    number = s.loops
+    number = s.sequence.end[op]
     slots: list[Slot] = []
     for arg, init, y, res in zip(args, inits, yielded.operands, op.results):
         moved = induction_step(op, arg, y) if arg.type.is_tensor else None
         if not arg.type.is_tensor:
             slots.append(None)
         elif moved is not None:
-            slots.append(_induction(s, arg, init, moved, res, number))
+            slots.append(_induction(s, arg, init, moved, number))
         else:
             buf = s.alloc(arg.type.shape, arg.type.elem)
             s.fill(buf, init, why="carried by the loop")
             slots.append(buf)
-    s.computed.add(region.block.args[0])
     s.inductions.update((arg, slot) for arg, slot in zip(args, slots) if isinstance(slot, Induction))
     _read(s, args, slots)
 
@@ -222,7 +213,7 @@ def for_loop(s: Schedule, op: Op):
         s.run(region.block)
         assign(s, [(arg, slot, y) for arg, slot, y in zip(args, slots, yielded.operands)])
 
-    body = _region(s, region, inside)
+    body = _region(s, inside)
     s.add(For(op, number, tuple(slots), body))
     for res, slot in zip(op.results, slots):
         if isinstance(slot, Induction):
@@ -230,11 +221,8 @@ def for_loop(s: Schedule, op: Op):
     _read(s, op.results, slots)
 
 
-def _induction(s: Schedule, arg: Value, init: Value, moved, res: Value, number: int) -> Induction:
+def _induction(s: Schedule, arg: Value, init: Value, moved, number: int) -> Induction:
     step, times = moved
-    if arg.type.elem == "ptr":
-        s.carried[arg] = init
-        s.carried[res] = init
     # Read in the loop and after it, when memory may hold something else: loads happen now.
     probe = Space(s.known, arg.type.shape)
     sinks = [(init, probe.identity), (step, probe.identity)]
@@ -294,7 +282,7 @@ def if_op(s: Schedule, op: Op):
             if slots:  # without results a branch may be empty: it has no terminator then
                 assign(s, list(zip(op.results, slots, region.block.ops[-1].operands)))
 
-        branches.append(_region(s, region, inside))
+        branches.append(_region(s, inside))
     s.add(If(op, tuple(slots), tuple(branches)))
     _read(s, op.results, slots)
 
@@ -312,14 +300,14 @@ def while_loop(s: Schedule, op: Op):
         s.run(before.block)
         assign(s, list(zip(op.results, outs, before.block.ops[-1].operands[1:])))
 
-    test = _region(s, before, test)
+    test = _region(s, test)
     _read(s, after.block.args, outs)
 
     def inside():
         s.run(after.block)
         assign(s, list(zip(before.block.args, ins, after.block.ops[-1].operands)))
 
-    s.add(While(op, tuple(entry), test, _region(s, after, inside)))
+    s.add(While(op, tuple(entry), test, _region(s, inside)))
     _read(s, op.results, outs)
 
 

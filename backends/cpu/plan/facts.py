@@ -160,10 +160,10 @@ class Facts:
 def root_pointer(v: Value, through=None) -> Value | None:
     """The kernel argument (a scalar pointer) that a pointer value is derived from; None when that is not known.
 
-    `through` maps loop-carried pointers to the values they start from."""
+    through: loop-carried values -> Induction."""
     for _ in range(10000):
         if through and v in through:
-            v = through[v]
+            v = through[v].init
             continue
         op = v.op
         if op is None:

@@ -28,7 +28,7 @@ def worth_keeping(s, v: Value, op: Op) -> bool:
         return False
     if v.op.block is not s.block:
         return False
-    return bool(s.facts.consumers(v) - s.executed - {op})
+    return s.sequence.last(v) > s.sequence.done[op]
 
 
 def first_to_materialise(s, space: Space, visited, order) -> Value | None:
@@ -63,11 +63,11 @@ def reads_identically(s, op: Op, value: Value) -> bool:
     return bool(found) and all(found)  # what is not found is read behind a change of shape that no index follows
 
 
-def unread(s, shape, v: Value, done: set[Op]) -> tuple[Value, ...] | None:
-    """The masks behind which nobody reads `v`, kept by a nest over `shape`, any more once `done` are carried out; None where somebody may
-    read all of it."""
+def unread(s, shape, v: Value, op: Op) -> tuple[Value, ...] | None:
+    """The masks behind which nobody reads `v`, kept by a nest over `shape`, any more once `op` is carried out; None where somebody may read all
+    of it."""
     masks = []
-    for later in sorted(s.facts.consumers(v) - done, key=s.position):
+    for later in sorted(s.sequence.later(v, s.sequence.done[op]), key=s.sequence.end.__getitem__):
         if later.name != "tt.store" or len(later.operands) < 3 or later.operands[0].type.shape != shape:
             return None
         if not reads_identically(s, later, v):

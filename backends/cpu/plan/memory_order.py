@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 def argument(s, ptr: Value) -> int | None:
     """The place among the kernel's arguments of what `ptr` is derived from; None where that is not known."""
-    root = root_pointer(ptr, s.carried)
+    root = root_pointer(ptr, s.inductions)
     return s.func.args.index(root) if root in s.func.args else None
 
 
@@ -42,12 +42,12 @@ def meets(s, load: Op, target: int | None, fine: bool = False) -> Answer:
     return Answer(Meets.ONLY_IF_OVERLAP, (source, target), fine)
 
 
-def settle(s, answer):
-    """Loads that have not happened yet and that meet something, as `answer(load)` says, happen now; what the others rely on is noted."""
-    still = []
-    for load in s.pending_loads:
+def settle(s, answer, now: int):
+    """Loads from before the number `now` that have not happened yet and that meet something, as `answer(load)` says, happen here; what the others rely
+    on is noted."""
+    for load in s.sequence.loads_before(now):
         v = load.result
-        if v in s.buffers or not s.facts.consumers(v) - s.executed:
+        if v in s.buffers:
             continue
         found = answer(load)
         if found.meets is Meets.YES:
@@ -55,29 +55,29 @@ def settle(s, answer):
             continue
         if found.pair is not None:
             s.rely_on(found.pair, found.fine)
-        still.append(load)
-    s.pending_loads = still
 
 
-def before_write(s, op: Op, ptr: Value):
-    """Loads that stand before a write but have not happened yet, and that the write might change, happen now."""
+def before_write(s, op: Op, ptr: Value, now: int | None = None):
+    """Loads that stand before a write but have not happened yet, and that the write might change, happen here. now: the number behind which
+    somebody has to need them, where that is not where the scheduler stands."""
     target = argument(s, ptr)
+    now = s.now if now is None else now
 
     def answer(load) -> Answer:
         v = load.result
-        own = s.facts.consumers(v) - s.executed == {op} and keeping.reads_identically(s, op, v)
+        own = s.sequence.later(v, now) == {op} and keeping.reads_identically(s, op, v)
         if target is not None and argument(s, load.operands[0]) == target:
             return Answer(Meets.NEVER if own and same_expression(load.operands[0], ptr) else Meets.YES)
         return meets(s, load, target, own and same_offsets(load.operands[0], ptr))
 
-    settle(s, answer)
+    settle(s, answer, now)
 
 
 def before_atomic(s, ptr: Value):
     """As `before_write`, for an operation whose elements may meet one another in memory: every load that it might change
     happens first."""
     target = argument(s, ptr)
-    settle(s, lambda load: meets(s, load, target))
+    settle(s, lambda load: meets(s, load, target), s.now)
 
 
 def before_region(s, op: Op):
@@ -101,7 +101,7 @@ def before_region(s, op: Op):
             s.materialise(v, why="a loop needs it in every trip" if loops else "several roots in a branch need it")
     if stores:
         targets = [argument(s, o.operands[0]) for o in stores]
-        settle(s, lambda load: _worst(s, [meets(s, load, t) for t in targets]))
+        settle(s, lambda load: _worst(s, [meets(s, load, t) for t in targets]), s.now)
 
 
 def _worst(s, answers: list[Answer]) -> Answer:

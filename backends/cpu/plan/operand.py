@@ -14,7 +14,7 @@ from ..llvm import ir
 from ..llvm.elements import REGISTER
 from ..llvm.targets import Product as Instruction
 from ..ttir.types import Value
-from .control import captured, forget_foreign
+from .control import apart, captured
 from .facts import poly_const
 from .records import Buffer, row_major
 from .schedule import Schedule
@@ -114,10 +114,8 @@ def _either(s: Schedule, out: Buffer, holds: bool | None, pack, how: str, **more
         with captured(s) as steps:
             pack()
         return Operand("packed", out, tuple(steps), **more)
-    before = set(s.buffers)
-    with captured(s) as steps:
+    with apart(s), captured(s) as steps:
         pack()
-    forget_foreign(s, before, ())
     return Operand(how, out, tuple(steps), only_if=True, **more)
 
 

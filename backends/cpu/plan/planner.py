@@ -11,7 +11,7 @@ from . import control, facts, rows, scratch
 from .checks import Checks
 from .control import CONTROL, scalar_region
 from .lazy import Lazy
-from .product import DEFERRED, PRODUCTS
+from .product import PRODUCTS
 from .records import Piece, Plan, Room, Scalar
 from .roots import ROOTS, check, checked_early, finite_after, finite_before
 from .schedule import Schedule
@@ -63,16 +63,15 @@ def _operation(s: Schedule, op: Op):
         if s.checks.finite is not None:
             finite_before(s, op)
         if check(s, op):
-            s.executed.add(op)
             return
     if op in s.partners:
         s.exchange(op)
     elif s.lazy(op):
         if op.name == "tt.load":
-            s.pending_loads.append(op)
-        elif op.name == "arith.constant" and isinstance(op.attrs["value"], list):
+            return
+        if op.name == "arith.constant" and isinstance(op.attrs["value"], list):
             s.buffers[op.result] = s.table(op.result)
-    elif op not in s.fused:
+    elif op not in s.unneeded:
         _root(s, op)
 
 
@@ -88,11 +87,8 @@ def _root(s: Schedule, op: Op):
     if op.name in _COMBINE and not s.lazy.vectorises(op.regions[0].block):
         scalar_region(s, op.regions[0])
     if rule is not None:
-        if rule(s, op) is DEFERRED:
-            return
+        rule(s, op)
     elif row(op).kind in SCALARS or op.name == "tt.load":
         s.add(Scalar(op))
-        s.computed.update(op.results)
     else:
         raise s.refuse(op, "this operation is not covered yet; `backends/cpu/emit/rules.py` lists what is")
-    s.executed.add(op)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ..llvm import ir
 from ..llvm.elements import REGISTER
-from ..ttir.ops import row
 from ..ttir.types import Op, Type, Value
 from . import keeping
 from .control import captured
@@ -66,33 +65,13 @@ class Decode:
     k_axis: int
 
 
-DEFERRED = object()  # what a product returns that a later one carries out with itself
-
-
 def dot(s: Schedule, op: Op):
-    if _next(op) is not None:
-        return DEFERRED
-    chain = [op]
-    while chain[0].operands[2].op is not None and chain[0].operands[2].op.name == "tt.dot" and _next(chain[0].operands[2].op) is chain[0]:
-        chain.insert(0, chain[0].operands[2].op)
+    chain = s.sequence.products.get(op)
+    if chain is None:  # a later one carries it out with itself
+        return
     for o in chain:
         _check(s, o)
     product(s, op, [o.operands[0] for o in chain], [o.operands[1] for o in chain], chain[0].operands[2], chain[0])
-    s.executed.update(chain)
-
-
-def _next(op: Op) -> Op | None:
-    """The product that adds to this one's result, right behind it in the block, and is all that reads it: K in pieces, as in an unrolled
-    loop. (The two are multiplied at once: the accumulators go through registers once.)"""
-    out = op.result
-    if len(out.uses) != 1 or out.uses[0].name != "tt.dot" or out.uses[0].block is not op.block:
-        return None
-    other = out.uses[0]
-    if other.operands[2] is not out or [o.type for o in other.operands] != [o.type for o in op.operands]:
-        return None
-    ops = op.block.ops
-    between = ops[ops.index(op) + 1:ops.index(other)]
-    return other if not any(o.regions or row(o).writes for o in between) else None
 
 
 def _check(s: Schedule, op: Op):

@@ -42,20 +42,18 @@ def find(s: Schedule, first: Op) -> Group | None:
     shape = first.operands[0].type.shape
     ops = first.block.ops
     group, between, results = Group([first]), [], set(first.results)
-    ready = set(s.computed)
     for op in ops[ops.index(first) + 1:]:
         if s.lazy(op):
             if op.name == "tt.load":
                 between.append(op)
             continue
         if not any(r.type.is_tensor for r in op.results) and op.results and (row(op).kind is Kind.ELEMENTWISE or op.name in _EARLY):
-            if not all(_is_ready(o, ready) for o in op.operands):
+            if not all(_is_ready(s, o, group.early) for o in op.operands):
                 group.why = f"{_called(op)} needs a number that is not there before the rows"
                 break
             group.early.append(op)
-            ready |= set(op.results)
             continue
-        group.why = _against(s, op, shape, results, ready)
+        group.why = _against(s, op, shape, results, group.early)
         if group.why:
             break
         group.roots.append(op)
@@ -74,8 +72,9 @@ def _called(op: Op) -> str:
     return f"{op.name} of line {op.loc.line}" if op.loc.line else op.name
 
 
-def _is_ready(v: Value, ready: set[Value]) -> bool:
-    return v in ready or (v.op is not None and v.op.name == "arith.constant")
+def _is_ready(s: Schedule, v: Value, early: list[Op]) -> bool:
+    """Is a scalar there before a group whose `early` scalar operations are carried out first?"""
+    return v.op is None or v.op.name == "arith.constant" or s.sequence.end[v.op] <= s.now or v.op in early
 
 
 def _is_row_reduction(op: Op) -> bool:
@@ -83,7 +82,7 @@ def _is_row_reduction(op: Op) -> bool:
             and op.attrs["axis"] == 1 and min(op.operands[0].type.shape) > 1 and known_combination(op) is not None)
 
 
-def _against(s: Schedule, op: Op, shape, results: set[Value], ready: set[Value]) -> str:
+def _against(s: Schedule, op: Op, shape, results: set[Value], early: list[Op]) -> str:
     """What stands against `op` in a group over `shape` with these results so far; "" where nothing does."""
     store = op.name == "tt.store" and op.operands[0].type.is_tensor
     if not (store or _is_row_reduction(op)):
@@ -100,7 +99,7 @@ def _against(s: Schedule, op: Op, shape, results: set[Value], ready: set[Value])
         if v in results or (s.known.children(v, dims) and any(o in tainted for o in inputs)):
             tainted.add(v)
         for o in inputs:
-            if not o.type.is_tensor and s.lazy(v.op) and v not in s.buffers and not _is_ready(o, ready):
+            if not o.type.is_tensor and s.lazy(v.op) and v not in s.buffers and not _is_ready(s, o, early):
                 return f"{_called(op)} needs a number that is not there before the rows"
     forced = keeping.first_to_materialise(s, space, [x for x in visited if x[0] in tainted], [0, 1])
     return "" if forced is None else f"{_called(op)} needs {_called(forced.op)} in memory, of all rows"
@@ -115,7 +114,7 @@ def _may_interleave(s: Schedule, group: list[Op], between: list[Op]) -> tuple[st
         return "what is loaded between the roots is read after the store", []
     target = argument(s, store.operands[0])
     pairs = []
-    for load in s.pending_loads + between:
+    for load in s.sequence.loads_before(s.now) + between:
         users = s.facts.consumers(load.result) & set(group)
         if load.result in s.buffers or not users:
             continue
@@ -140,26 +139,22 @@ def plan(s: Schedule, group: Group, checked: list[Op]):
         s.rely_on((source, target), fine)
     for op in group.early:
         s.operation(op)
-        s.fused.add(op)
     for op in checked:
         check(s, op)
     roots, inside = group.roots, set(group.roots)
     if roots[-1].name == "tt.store":
-        s.executed |= inside
-        before_write(s, roots[-1], roots[-1].operands[0])
-        s.executed -= inside
+        before_write(s, roots[-1], roots[-1].operands[0], s.sequence.end[roots[-1]])
     shape = roots[0].operands[0].type.shape
     nest = s.nest(Walk(shape, [(o, _IDENTITY) for op in roots for o in op.operands], vdim=1))
     outs = [s.alloc(op.result.type.shape, op.result.type.elem) if op.results and s.facts.consumers(op.result) - inside else None for op in roots]
     kept, keeps = _kept(s, group, nest, shape)
     stages = []
     for n, op in enumerate(roots):
-        stages.append(_stage(s, nest, op, outs[n], keeps[n], kept, s.executed | set(roots[:n + 1])))
+        stages.append(_stage(s, nest, op, outs[n], keeps[n], kept))
         for v in keeps[n]:
             s.buffers[v] = kept[v]
     s.add(Rows(tuple(stages), nest))
-    s.executed |= inside
-    s.fused |= inside
+    s.now = max(s.sequence.end[op] for op in group.early + roots)
     for op, out in zip(roots, outs):
         if out is not None:
             s.buffers[op.result] = out
@@ -175,7 +170,7 @@ def _kept(s: Schedule, group: Group, nest: NestPlan, shape) -> tuple[dict[Value,
     for n, op in enumerate(group.roots):
         mine = []
         for v, dims in space.explore([(o, _IDENTITY) for o in op.operands]):
-            later = s.facts.consumers(v) - s.executed - set(group.roots[:n + 1])
+            later = s.sequence.later(v, s.sequence.end[op])
             if dims == _IDENTITY and v.type.shape == shape and v not in kept and later and v not in s.buffers \
                     and v.op is not None and s.lazy(v.op) and keeping.keepable(s, v) and v.op.block is s.block \
                     and all(keeping.reads_identically(s, u, v) for u in later & inside):  # other rows are not there yet
@@ -188,11 +183,11 @@ def _kept(s: Schedule, group: Group, nest: NestPlan, shape) -> tuple[dict[Value,
     return kept, keeps
 
 
-def _stage(s: Schedule, nest: NestPlan, op: Op, out: Buffer | None, keeps: list[Value], kept, done: set[Op]) -> Stage:
+def _stage(s: Schedule, nest: NestPlan, op: Op, out: Buffer | None, keeps: list[Value], kept) -> Stage:
     space = Space(s.known, nest.shape)
     visited = space.explore([(o, _IDENTITY) for o in op.operands])
     reads = {v: s.buffers[v] for v, _ in visited if v in s.buffers}
-    written = tuple(Keep(v, kept[v], keeping.unread(s, nest.shape, v, done)) for v in keeps)
+    written = tuple(Keep(v, kept[v], keeping.unread(s, nest.shape, v, op)) for v in keeps)
     if op.name == "tt.store":
         times = order.times_unrolled(s.known, space.explore([(op.operands[1], _IDENTITY)]), s.target)
         return Stage(op, None, reads, written, times=times)

@@ -11,11 +11,12 @@ from dataclasses import replace
 from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.ops import row
-from ..ttir.types import Func, Op, Value, walk
+from ..ttir.types import Func, Op, Value
 from . import keeping, order, ranges
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
 from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Room, Root, Walk, row_major
+from .sequence import Sequence
 from .space import Known, Space
 
 
@@ -33,27 +34,23 @@ class Schedule:
         self.buffers: dict[Value, Buffer] = {}
         self.inductions: dict[Value, Induction] = {}
         self.known = Known(self.buffers, self.inductions, lazy)
+        #: of partners: what they are made of otherwise
+        self.unneeded = {x.operands[1].op.operands[0].op.operands[0].op for x in self.partners}
+        self.sequence = Sequence(func.body, lazy, self.facts, self.unneeded)
+        self.now = 0  # what has been carried out: all up to this number of the sequence
         self.places: list[Room | Place] = []
-        self.computed: set[Value] = set(func.args)  # scalars
-        self.pending_loads: list[Op] = []
-        self.executed: set[Op] = set()
-        #: carried out already, as part of a group, or not needed
-        self.fused: set[Op] = {x.operands[1].op.operands[0].op.operands[0].op for x in self.partners}
         self.disjoint: dict[tuple[int, int], bool] = {}
         self.most: dict[tuple[str, int], int] = {}  # ("grid", axis) or ("argument", place) -> the most that a launch may have there
-        self.carried: dict[Value, Value] = {}  # loop-carried pointer -> what it starts from
         self.block = None
         self.op: Op | None = None
         self.frame = None  # the function that is walked (control.Frame)
         self.steps: list = []
         self.regions: dict = {}
-        self.loops = 0
         self.notes: dict[Op, str] = {}  # what was not done, and why
         self.checks = None  # checks.Checks of a checked kernel
         self.made: dict[tuple, list] = {}  # shape -> what may have made something that is not finite and is not noted yet (finite.Maker)
         self.checked: set[Op] = set()  # whose check is planned
         self.required: set = set()  # comparisons, and blocks in which it has been seen to that they do not wrap
-        self._position = {o: n for n, o in enumerate(walk(func.body))}
 
     # -- walking
     def operation(self, op: Op):
@@ -64,8 +61,15 @@ class Schedule:
         """The steps of a block's operations, in order."""
         outer, self.block = self.block, block
         for op in block.ops:
-            self.operation(op)
+            if self.lazy(op) or self.sequence.end[op] > self.now:  # else it was carried out with another one
+                self.operation(op)
+            self.now = max(self.now, self.sequence.end[op])
         self.block = outer
+
+    def remember(self, buffers: dict[Value, Buffer]):
+        """From here on these values are in memory."""
+        self.buffers = buffers
+        self.known = Known(buffers, self.inductions, self.lazy)
 
     # -- what was decided
     def add(self, step):
@@ -85,10 +89,6 @@ class Schedule:
                 self.most[key] = min(most, self.most.get(key, most))
             return True
         return found
-
-    def position(self, op: Op) -> int:
-        """Where an operation stands in the kernel."""
-        return self._position[op]
 
     # -- scratch
     def _place(self, place: Room | Place) -> int:
@@ -144,12 +144,11 @@ class Schedule:
     def keep(self, nest: NestPlan, op: Op, kept: dict[Value, Buffer] | None = None) -> NestPlan:
         """`nest` with places for what it keeps; `kept`: those that the root has already."""
         kept = {} if kept is None else kept
-        done = self.executed | {op}
         keeps = []
         for v, _, _ in nest.keeps:
             if v not in kept:
                 kept[v] = self._kept_buffer(nest, v)
-            keeps.append(Keep(v, kept[v], keeping.unread(self, nest.shape, v, done)))
+            keeps.append(Keep(v, kept[v], keeping.unread(self, nest.shape, v, op)))
         return replace(nest, keeps=tuple(keeps))
 
     def _kept_buffer(self, nest: NestPlan, v: Value) -> Buffer:
@@ -205,9 +204,7 @@ class Schedule:
         """A root's step is the next one; its results and what it kept are in memory from there on."""
         self.add(step)
         for v, buf in zip(step.op.results, step.out):
-            if not v.type.is_tensor:
-                self.computed.add(v)
-            elif buf is not None:
+            if v.type.is_tensor and buf is not None:
                 self.buffers[v] = buf
         for nest in step.nests:
             for keep in nest.keeps:
@@ -215,7 +212,7 @@ class Schedule:
 
     def exchange(self, op: Op):
         """`x ^ xor_sum(x, axis)` over two elements is each element's partner: a view of x that walks the axis backwards."""
-        if self.facts.consumers(op.result) <= self.executed:
+        if self.sequence.last(op.result) <= self.now:
             return
         x, axis = self.partners[op]
         why = "neighbours change places"

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .product import Decode, Product
-from .records import Body, Branch, Buffer, Call, Check, Copy, Fill, FiniteStore, For, If, Lookup, Made, NestPlan, Prints, Root, Rows, While
+from .records import (Assign, Body, Branch, Buffer, Call, Check, Copy, Fill, FiniteStore, For, If, Jump, Lookup, Made, NestPlan, Prints, Reduction, Return,
+                      Root, Rows, Scalar, While)
 
 ALIGNMENT = 64
 #: bytes that are left free behind each buffer
@@ -53,7 +54,7 @@ class _Lives:
     def plain(self, step):
         now, self.clock = self.clock, self.clock + 1
         found = self.found
-        for buf in _touched(step):
+        for buf in _TOUCHED[type(step)](step):
             if buf is None or buf.piece is None:
                 continue
             old = found.get(buf.piece)
@@ -112,38 +113,47 @@ _WITHIN = {Body: _Lives.body, For: _Lives.loop, If: _Lives.branches, While: _Liv
            Call: lambda walk, step: walk.body(step.body)}
 
 
-def _touched(step) -> Iterator[Buffer | None]:
-    """The buffers that a step itself reads or writes."""
-    match step:
-        case Fill():
-            yield step.buffer
-            yield from _walked(step.nest)
-        case Root():
-            yield from step.out
-            for nest in step.nests:
-                yield from _walked(nest)
-            if isinstance(step, Lookup):
-                yield step.source
-        case Rows():
-            yield from _walked(step.nest)
-            for stage in step.stages:
-                yield stage.out
-                yield from stage.reads.values()
-                yield from (keep.buffer for keep in stage.keeps)
-        case Copy():
-            yield from (step.to, step.source)
-        case Product():
-            yield from (step.a.buffer, step.b.buffer, step.destination, step.final)
-        case Check() | Made() | FiniteStore():
-            if step.nest is not None:
-                yield from _walked(step.nest)
-        case Decode():
-            yield from (step.source, step.scales, step.out)
-
-
 def _walked(nest: NestPlan) -> Iterator[Buffer | None]:
     yield from nest.reads.values()
     yield from (keep.buffer for keep in nest.keeps)
+
+
+def _of_fill(step: Fill):
+    yield step.buffer
+    yield from _walked(step.nest)
+
+
+def _of_root(step: Root):
+    yield from step.out
+    for nest in step.nests:
+        yield from _walked(nest)
+
+
+def _of_lookup(step: Lookup):
+    yield step.source
+    yield from _of_root(step)
+
+
+def _of_rows(step: Rows):
+    yield from _walked(step.nest)
+    for stage in step.stages:
+        yield stage.out
+        yield from stage.reads.values()
+        yield from (keep.buffer for keep in stage.keeps)
+
+
+def _of_check(step):
+    return () if step.nest is None else _walked(step.nest)
+
+
+def _none(step):
+    return ()
+
+
+#: step -> the buffers that it reads or writes itself
+_TOUCHED = {Fill: _of_fill, Root: _of_root, Reduction: _of_root, Prints: _of_root, Lookup: _of_lookup, Rows: _of_rows,
+            Copy: lambda step: (step.to, step.source), Product: lambda step: (step.a.buffer, step.b.buffer, step.destination, step.final),
+            Decode: lambda step: (step.source, step.scales, step.out), Check: _of_check, Made: _of_check, FiniteStore: _of_check, Scalar: _none, Assign: _none, Jump: _none, Return: _none}
 
 
 # --- places ----------------------------------------------------------------------------------------------------------
