@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu.llvm import targets
-from triport.backends.cpu.plan import keeping, memory_order, rows, sequence
+from triport.backends.cpu.plan import keeping, memory_order, order, rows, sequence
 from triport.backends.cpu.ttir import reader
 
 FOLDER = Path(__file__).parent / "plans"
@@ -58,6 +58,12 @@ def test_a_decision_that_is_switched_off_is_seen(what, monkeypatch):
     monkeypatch.setattr(module, name, mutant)
     with pytest.raises(AssertionError):
         test_plan(kernel, "x86-64-v4")
+
+
+def test_loops_behind_much_are_not_unrolled(monkeypatch):
+    assert "unrolled 4 times" in plan("softmax_rows", "x86-64-v4")
+    monkeypatch.setattr(order, "MUCH", 8)
+    assert "unrolled" not in plan("softmax_rows", "x86-64-v4") and "unrolled 4 times" in plan("copy", "x86-64-v4")
 
 
 def test_the_plan_is_a_stage():

@@ -97,11 +97,6 @@ class Kernel:
             access.store_buffer(nest, keep.buffer, nest.plan.identity, nest.at(keep.value, nest.plan.identity))
 
     # -- how loops are unrolled
-    @property
-    def large(self) -> bool:
-        """Has so much code been made already that LLVM should not multiply what is still to come?"""
-        return self.fn.count > 3000
-
     def unrolled(self, times: int) -> str:
         """What a loop's branch says to be unrolled."""
         if times == 1:

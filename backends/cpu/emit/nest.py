@@ -210,7 +210,7 @@ class Nest:
 
     def _unrolling(self, d: int) -> int:
         """How often LLVM is to unroll the loop over `d`."""
-        if d == self.order[-1] and self._whole and not (self.plan.merged or self.k.large):
+        if d == self.order[-1] and self._whole:
             return self.times if self._chunks == 1 else self.times_of_chunks
         return 1
 

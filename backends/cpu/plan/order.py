@@ -17,6 +17,10 @@ from .space import Known, Space
 _INDICES = ("tt.make_range", "tt.join", "tt.load")
 
 
+#: the cost of what is in front of a loop from which on it is not unrolled: for the hundreds of loops of a sort LLVM would take half as long again
+MUCH = 192
+
+
 def merged(known: Known, visited, shape, inner: int | None, into: Buffer | None) -> tuple[int, ...]:
     """`shape` with each run of dimensions that all of `visited` walks as one put into the run's last dimension. Sorting
     works on [2, 2, ..., 2]: ten nested loops of two trips would be a bad way through it."""
@@ -118,17 +122,19 @@ def is_heavy(known: Known, visited) -> bool:
     return any(v.op is not None and row(v.op).heavy and v not in known.buffers for v, _ in visited)
 
 
-def times_unrolled(known: Known, visited, target: Target) -> int:
-    """How often a loop over these expressions is unrolled: as often as its target has registers for. LLVM unrolls nothing by
-    itself: it does so where registers are short, too."""
+def times_unrolled(known: Known, visited, target: Target, before: int) -> int:
+    """How often a loop over these expressions is unrolled: as often as its target has registers for, and not behind a cost of `MUCH` in front of
+    it. LLVM unrolls nothing by itself: it does so where registers are short, too."""
+    if before > MUCH:
+        return 1
     work: set[Value] = {v for v, _ in visited if v.op is not None and v not in known.buffers and v.type.elem[0] in "fb"
                         and v.op.name.startswith(("arith.", "math.", "tt.extern"))}
     heavy = len(work) > 4 or is_heavy(known, visited)
     return min(target.unroll, target.polynomials) if heavy else target.unroll
 
 
-def chunks_together(known: Known, visited, target: Target) -> tuple[int, int]:
+def chunks_together(known: Known, visited, target: Target, before: int) -> tuple[int, int]:
     """(chunks of a reduction that run side by side, how often a loop over them is unrolled): enough to hide the latency of an addition, as many as
     fit in registers."""
     heavy = is_heavy(known, visited)
-    return (target.polynomials, 1) if heavy else (4, min(2, target.unroll))
+    return (target.polynomials, 1) if heavy else (4, 1 if before > MUCH else min(2, target.unroll))

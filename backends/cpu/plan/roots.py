@@ -128,8 +128,8 @@ def reduce(s: Schedule, op: Op):
     sinks = _sinks(op.operands)
     lanes = None if s.lazy.vectorises(op.regions[0].block) else 1
     nest = s.keep(s.nest(Walk(shape, sinks, inner=axis, lanes=lanes, merge=True), op), op)
-    chunks, times = order.chunks_together(s.known, Space(s.known, shape).explore(sinks), s.target) if known_combination(op) else (1, 1)
-    s.finish(Reduction(op, nest, out, quick, chunks, times))
+    chunks, times = order.chunks_together(s.known, Space(s.known, shape).explore(sinks), s.target, s.before) if known_combination(op) else (1, 1)
+    s.finish(Reduction(op, nest, out, quick, chunks, 1 if nest.merged else times))
 
 
 def result_buffers(s: Schedule, op: Op) -> tuple[Buffer | None, ...]:

@@ -189,7 +189,7 @@ def _stage(s: Schedule, nest: NestPlan, op: Op, out: Buffer | None, keeps: list[
     reads = {v: s.buffers[v] for v, _ in visited if v in s.buffers}
     written = tuple(Keep(v, kept[v], keeping.unread(s, nest.shape, v, op)) for v in keeps)
     if op.name == "tt.store":
-        times = order.times_unrolled(s.known, space.explore([(op.operands[1], _IDENTITY)]), s.target)
+        times = order.times_unrolled(s.known, space.explore([(op.operands[1], _IDENTITY)]), s.target, s.before)
         return Stage(op, None, reads, written, times=times)
-    chunks, times = order.chunks_together(s.known, visited, s.target)
+    chunks, times = order.chunks_together(s.known, visited, s.target, s.before)
     return Stage(op, out, reads, written, is_quick(s, op), chunks, times_of_chunks=times)

@@ -90,6 +90,11 @@ class Schedule:
             return True
         return found
 
+    @property
+    def before(self) -> int:
+        """The cost of the operations that have been carried out."""
+        return self.sequence.cost[self.now]
+
     # -- scratch
     def _place(self, place: Room | Place) -> int:
         self.places.append(place)
@@ -135,7 +140,7 @@ class Schedule:
         ident = tuple(range(len(shape)))
         keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and keeping.worth_keeping(self, v, op)] if op else []
         return NestPlan(
-            shape, full, tuple(loops), vdim, lanes, order.times_unrolled(self.known, visited, self.target),
+            shape, full, tuple(loops), vdim, lanes, 1 if shape != full else order.times_unrolled(self.known, visited, self.target, self.before),
             tuple(space.atoms(visited, self.proved)),
             {v: self.buffers[v] for v, _ in visited if v in self.buffers},
             {v: self.inductions[v] for v, _ in visited if v in self.inductions},

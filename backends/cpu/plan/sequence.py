@@ -31,12 +31,13 @@ class Sequence:
     """Numbers of a kernel's operations, in order.
 
     end: behind which number an operation has been walked past; done: behind which it has been carried out, which is later for a product that a
-    following one carries out with itself, and never for what nobody needs; products: the last of such products -> all of them, in order; loads: the
-    lazy loads, in order."""
+    following one carries out with itself, and never for what nobody needs; cost: of all operations on tensors up to a number, in simple vector
+    operations; products: the last of such products -> all of them, in order; loads: the lazy loads, in order."""
 
     def __init__(self, region, lazy: Lazy, facts: Facts, unneeded: Iterable[Op]):
         self.end: dict[Op, int] = {}
         self.done: dict[Op, int] = {}
+        self.cost = [0]
         self.products: dict[Op, list[Op]] = {}
         self.loads: list[Op] = []
         self._lazy, self._facts = lazy, facts
@@ -46,12 +47,13 @@ class Sequence:
             self.done[op] = len(self.end) + 1
 
     def _number(self, region):
-        end, done = self.end, self.done
+        end, done, cost = self.end, self.done, self.cost
         for block in region.blocks:
             for op in block.ops:
                 for r in op.regions:
                     self._number(r)
-                end[op] = done[op] = len(end) + 1
+                end[op] = done[op] = len(cost)
+                cost.append(cost[-1] + (row(op).cost if any(v.type.is_tensor for v in op.operands) else 0))
                 if op.name == "tt.load" and self._lazy(op):
                     self.loads.append(op)
                 elif op.name == "tt.dot":
