@@ -58,7 +58,7 @@ def test_tiles_that_do_not_fit_go_to_the_next_instruction():
 
 def test_an_isa_is_a_row():
     """A made-up one: its instruction reaches the micro-kernel by the row alone."""
-    made_up = targets.Product("quad", "f16", "f16", "f32", 2, "llvm.made.up.dot", "half")
+    made_up = targets.Product("pairs", "f16", "f16", "f32", "llvm.made.up.dot", "half")
     row = dataclasses.replace(targets.get("aarch64"), name="made-up", products=(made_up,))
     assert "llvm.made.up.dot" in instructions(row, "f16", "f32")
 

@@ -1,6 +1,6 @@
 """One row per ISA: everything that code generation asks about a machine. Passes ask a row's fields, never its name or its ISA's.
 
-To add an ISA add a `Target`, and a `Product` for each of its instructions that multiply matrices' elements in groups. `native()` is the only
+To add an ISA add a `Target`, and a `Product` for each of its instructions that multiply matrices' elements in pairs. `native()` is the only
 place that looks at the machine it runs on.
 """
 
@@ -16,8 +16,7 @@ from ...base import CompileError, suggest
 
 @dataclass(frozen=True)
 class Product:
-    """An instruction for the innermost step of a matrix product: neighbours along K, `group` of them (a pair: 2) in each lane, are multiplied and
-    added up.
+    """An instruction for the innermost step of a matrix product: two neighbours along K in each lane are multiplied and added up.
 
     name: for people; takes: TTIR's element type of both operands; packed, acc: the types that operands are packed to and that is added up in;
     intrinsic: LLVM's name; lane: LLVM's type of its operands' elements; adds: it takes the accumulators too (else its result is added to
@@ -28,7 +27,6 @@ class Product:
     takes: str
     packed: str
     acc: str
-    group: int
     intrinsic: str
     lane: str
     adds: bool = True
@@ -103,13 +101,13 @@ _RVV = dict(length="exactly", dot=(8, 2), dot_unroll=1, isa="RVV", registers=32,
 
 def _pmaddwd(name: str) -> Product:
     """Pairs of 16-bit integers: SSE2's instruction and its wider likes."""
-    return Product("pmaddwd", "i8", "i16", "i32", 2, f"llvm.x86.{name}", "i16", adds=False)
+    return Product("pmaddwd", "i8", "i16", "i32", f"llvm.x86.{name}", "i16", adds=False)
 
 
 _SSE_PAIRS, _AVX2_PAIRS, _AVX512_PAIRS = map(_pmaddwd, ("sse2.pmadd.wd", "avx2.pmadd.wd", "avx512.pmaddw.d.512"))
-_AVX512_BF16 = Product("avx512", "bf16", "bf16", "f32", 2, "llvm.x86.avx512bf16.dpbf16ps.512", "bfloat")
-_AMX_BF16 = Product("amx", "bf16", "bf16", "f32", 2, "llvm.x86.tdpbf16ps", "bfloat", tiles=(16, 16, 32), shape=(32, 2))
-_NEON_BF16 = Product("neon", "bf16", "bf16", "f32", 2, "llvm.aarch64.neon.bfdot.v4f32.v8bf16", "bfloat")
+_AVX512_BF16 = Product("avx512", "bf16", "bf16", "f32", "llvm.x86.avx512bf16.dpbf16ps.512", "bfloat")
+_AMX_BF16 = Product("amx", "bf16", "bf16", "f32", "llvm.x86.tdpbf16ps", "bfloat", tiles=(16, 16, 32), shape=(32, 2))
+_NEON_BF16 = Product("neon", "bf16", "bf16", "f32", "llvm.aarch64.neon.bfdot.v4f32.v8bf16", "bfloat")
 _CVTNEPS = "llvm.x86.avx512bf16.cvtneps2bf16.512"
 _HAS_BF16 = dict(products=(_AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
 _HAS_AMX = dict(products=(_AMX_BF16, _AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)

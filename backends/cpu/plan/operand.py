@@ -23,15 +23,22 @@ from .source import End, Source, all_known
 
 @dataclass(frozen=True)
 class Kind:
-    """How products are computed: element types of packed operands and accumulators, how many elements along K share one
-    lane (2: a pair of 16-bit numbers, low one first), whether whole tiles are multiplied (AMX), and the target's instruction for it (None:
-    one that multiplies and one that adds)."""
+    """How products are computed: element types of packed operands and accumulators, and the target's instruction for pairs along K (None: one that
+    multiplies and one that adds)."""
 
     packed: str
     acc: str
-    group: int = 1
-    tiles: bool = False
     by: Instruction | None = None
+
+    @property
+    def tiles(self) -> bool:
+        """Are whole tiles multiplied (AMX)?"""
+        return self.by is not None and self.by.tiles is not None
+
+    @property
+    def group(self) -> int:
+        """How many elements along K share one lane: a pair, low one first, where an instruction takes pairs."""
+        return 1 if self.by is None else 2
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
     if in_place:
         return replace(_either(s, out, src.is_given, pack, "in place"), limit=limit, padded=src.limits[1] is None)
     lanes = s.target.lanes(ir.bits_of(REGISTER[kind.packed]))
-    if kind.group == 1 and _turnable(s, src, (m, k), kind.packed, lanes, 1):
+    if kind.by is None and _turnable(s, src, (m, k), kind.packed, lanes, 1):
         return _either(s, out, src.is_given, pack, "turned")
     return _either(s, out, False, pack, "packed", why=_why_packed(src, v, kind))
 
@@ -134,7 +141,7 @@ def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, wid
     def pack():
         for u, x in enumerate(values):
             part = replace(s.view(out, u * piece * width, x.type.shape, out.strides), panel=out.panel)
-            s.fill(part, x, vdim=axis, inner=axis - 1, unroll=max(1, width // lanes), pairs=group == 2, why="panels of a product's operand")
+            s.fill(part, x, vdim=axis, inner=axis - 1, unroll=max(1, width // lanes), pairs=kind.by is not None, why="panels of a product's operand")
 
     if _turnable(s, src, (k, n), kind.packed, lanes, group):
         return _either(s, out, src.is_given, pack, "turned")

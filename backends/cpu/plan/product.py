@@ -87,8 +87,8 @@ def _kind(target, a: str, b: str, m: int, n: int, k: int) -> Kind:
     """How the target multiplies these operands best."""
     for p in target.products:
         fits = all(size % step == 0 for size, step in zip((m, n, k), p.tiles or (1, 1, 1)))
-        if a == b == p.takes and k >= p.group and n >= target.lanes(32) and fits:
-            return Kind(p.packed, p.acc, p.group, p.tiles is not None, p)
+        if a == b == p.takes and k > 1 and n >= target.lanes(32) and fits:
+            return Kind(p.packed, p.acc, p)
     return Kind(COMPUTE[a], COMPUTE[a])
 
 

@@ -196,7 +196,7 @@ def _rows(page, step: records.Rows):
 def _product(page, step: product.Product):
     count = f"{step.count} of " if step.count > 1 else ""
     pieces = f", {step.pieces} pieces of K at once" if step.pieces > 1 else ""
-    how = {1: step.kind.acc, 2: f"pairs of {step.kind.packed} into {step.kind.acc}"}[step.kind.group]
+    how = step.kind.acc if step.kind.by is None else f"pairs of {step.kind.packed} into {step.kind.acc}"
     how = f"AMX tiles of {step.kind.packed}" if step.kind.tiles else how
     page.say(f"{_line(step.op)}product {count}{step.m}x{step.k} by {step.k}x{step.n}{pieces}: {step.rows} rows x {step.vectors} vectors in registers, {how}")
     page.depth += 1

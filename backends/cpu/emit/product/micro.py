@@ -1,7 +1,7 @@
 """The inner loops of a matrix product: accumulators in registers across K, over rows of A and panels of B.
 
 - outer products: a vector of B's row times one element of A's column, for every type that the target can multiply;
-- groups: the same over groups of neighbours along K, where one of the target's instructions adds their products to a lane at once
+- pairs: the same over pairs of neighbours along K, where one of the target's instructions adds their products to a lane at once
   (`llvm/targets.py`, Product: x86's AVX512-BF16 and pmaddwd, Arm's BFDOT);
 - tiles: 16 x 16 accumulators in AMX's tile registers.
 """
@@ -146,9 +146,9 @@ def _outer(k, kind: Kind, lanes: int):
 
 
 def _by_instruction(k, kind: Kind, lanes: int):
-    """The target's instruction for groups along K."""
+    """The target's instruction for pairs along K."""
     b, how = k.b, kind.by
-    acc_ty, ty = ir.vec(REGISTER[kind.acc], lanes), ir.vec(how.lane, how.group * lanes)
+    acc_ty, ty = ir.vec(REGISTER[kind.acc], lanes), ir.vec(how.lane, kind.group * lanes)
 
     def multiply(s, col, acc):
         s, col = b.reinterpret(s, ty), b.reinterpret(col, ty)
