@@ -130,17 +130,16 @@ class Kernel:
                 b.br(after)
         b.enter(after)
 
-    def loop(self, lo: Val, hi: Val, step: int, fn, hint: str = "loop"):
-        """`for i in range(lo, hi, step): fn(i)` over i64."""
-        b = self.b
-        if lo.const is not None and hi.const is not None:
-            if hi.const <= lo.const:
-                return
-            if hi.const - lo.const <= step:
+    def loop(self, lo: Val, hi: Val, step: int, fn, hint: str = "loop", **more) -> bool:
+        """`for i in range(lo, hi, step): fn(i)` over i64. Says whether it takes a loop: what is known to run once, or never, takes none. more: as in
+        `Flow.loop`."""
+        if lo.const is not None and hi.const is not None and hi.const - lo.const <= step:
+            if lo.const < hi.const:
                 fn(lo)
-                return
-        with b.loop(lo, hi, step, hint) as i:
+            return False
+        with self.b.loop(lo, hi, step, hint, **more) as i:
             fn(i)
+        return True
 
     def helper(self, name: str, ret: str, args: list[Val], build) -> Val:
         """Call an LLVM function of this module, made on first use by `build(b, *parameters)` and inlined by LLVM: so that an

@@ -197,16 +197,9 @@ class Nest:
             after_inner(unroll if d == self.vdim else self._chunks)
 
     def _loop(self, lo: Val, hi: Val, step: int, d: int, inner):
-        if lo.const is not None and hi.const is not None:
-            if hi.const <= lo.const:
-                return
-            if hi.const - lo.const <= step:
-                self._enter_level(d, lo, inner)
-                return
-        b = self.b
-        with b.loop(lo, hi, step, flags="nuw nsw", tail=lambda: self.k.unrolled(self._unrolling(d))) as idx:
-            self._enter_level(d, idx, inner)
-        b.place(b.block)  # behind the body's blocks: keep the printed order readable
+        turn = lambda i: self._enter_level(d, i, inner)  # noqa: E731
+        if self.k.loop(lo, hi, step, turn, flags="nuw nsw", tail=lambda: self.k.unrolled(self._unrolling(d))):
+            self.b.place(self.b.block)  # behind the body's blocks: keep the printed order readable
 
     def _unrolling(self, d: int) -> int:
         """How often LLVM is to unroll the loop over `d`."""

@@ -269,7 +269,8 @@ class FiniteStore:
 
 @dataclass(frozen=True)
 class Stage:
-    """One root of a group, for one row. reads: what it finds in memory; times: how often its loop is unrolled."""
+    """One root of a group, for one row. reads: what it finds in memory; chunks: of a reduction, how many go side by side; times: how often its
+    loop (over these) is unrolled."""
 
     op: Op
     out: Buffer | None
@@ -278,7 +279,6 @@ class Stage:
     quick: bool = False
     chunks: int = 1
     times: int = 1
-    times_of_chunks: int = 1
 
 
 @dataclass(frozen=True)

@@ -192,4 +192,4 @@ def _stage(s: Schedule, nest: NestPlan, op: Op, out: Buffer | None, keeps: list[
         times = order.times_unrolled(s.known, space.explore([(op.operands[1], _IDENTITY)]), s.target, s.before)
         return Stage(op, None, reads, written, times=times)
     chunks, times = order.chunks_together(s.known, visited, s.target, s.before)
-    return Stage(op, out, reads, written, is_quick(s, op), chunks, times_of_chunks=times)
+    return Stage(op, out, reads, written, is_quick(s, op), chunks, times)

@@ -8,7 +8,7 @@ from ...llvm.ir import Val
 from ...plan.records import Fill, Rows, Stage
 from .. import access
 from ..element import convert
-from . import reduce, region
+from . import reduce
 from .memory import store_chunk
 
 
@@ -92,30 +92,10 @@ def _reduce_row(k, nest, stage: Stage, slot: Val):
 
 def _row(k, nest, stage: Stage, start: Val, combine) -> Val:
     """One row's reduction: the joined scalar."""
-    b, op = k.b, stage.op
-    block = op.regions[0].block
-    ty = ir.vec(start.ty, nest.lanes)
-    slots = [b.alloca(ty, "acc") for _ in range(stage.chunks)]
-    join = (lambda a, v: [combine(a[0], v[0])]) if combine else (lambda a, v: region.inline(k, block, a + v))
+    partial = reduce.Partial(k, nest, stage.op, stage.chunks, stage.keeps, start, combine)
     found = []
-
-    def before(chunks):
-        for s in slots[:chunks]:
-            b.store(b.splat(start, nest.lanes), s, 8)
-
-    def body(u):
-        k.write_keeps(nest, stage.keeps, reduces=True)
-        v = b.splat(nest.at(op.operands[0], (0, 1)), nest.lanes)
-        b.store(join([b.load(ty, slots[u], 8)], [v])[0], slots[u], 8)
-
-    def after(chunks):
-        accs = [b.load(ty, slots[0], 8)]
-        for s in slots[1:chunks]:
-            accs = join(accs, [b.load(ty, s, 8)])
-        found.append(reduce.across_lanes(k, join, accs)[0])
-
-    nest.times, nest.times_of_chunks = 1, stage.times_of_chunks
-    nest.inner(body, stage.chunks, before, after)
+    nest.times, nest.times_of_chunks = 1, stage.times
+    nest.inner(partial.add, stage.chunks, partial.before, lambda chunks: found.append(partial.finals(chunks)[0][0]))
     return found[-1]
 
 

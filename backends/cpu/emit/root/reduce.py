@@ -101,43 +101,34 @@ def reduce(k, step):
         limit, combine = quick_form(k, op)
         missed = b.alloca("i1", "missed")
         b.store(const("i1", False), missed, 1)
-        _Reduction(k, step, slots, limit, combine, missed).run()
+        _pass(k, step, slots, limit, combine, missed)
         again, done = k.fn.new_block("again"), k.fn.new_block("found")
         b.cond_br(b.load("i1", missed, 1), again, done)
         b.enter(again)
-        _Reduction(k, step, slots, exact).run()
+        _pass(k, step, slots, exact)
         b.br(done)
         b.place(done)
     else:
-        _Reduction(k, step, slots, exact).run()
+        _pass(k, step, slots, exact)
     for r, slot in zip(op.results, slots):
         if isinstance(slot, Val):
             k.env[r] = k.b.load(register_type(r), slot, 8)
 
 
-class _Reduction:
-    """One pass over the elements, into `results`: buffers and stack slots. `combine(acc, x)` stands in for the region; `missed` is set where a
-    result is still `start`; without a start the first elements are it."""
+class Partial:
+    """Partial results of one pass over the elements of a reduction's operands, in registers: of `chunks` chunks side by side. `combine(acc, x)` stands
+    in for the region; without a start the first elements are it. keeps: what is written on the way."""
 
-    def __init__(self, k, step, results, start: Val | None, combine=None, missed: Val | None = None):
-        self.k, self.b, self.step, self.results, self.start, self.missed = k, k.b, step, results, start, missed
-        op = step.op
+    def __init__(self, k, nest, op, chunks: int, keeps, start: Val | None, combine=None):
+        self.k, self.b, self.nest, self.op, self.chunks, self.keeps, self.start = k, k.b, nest, op, chunks, keeps, start
         block = op.regions[0].block
-        self.op, self.axis = op, op.attrs["axis"]
-        self.dims = tuple(range(len(op.operands[0].type.shape)))
-        self.nest = k.nest(step.nest)
-        self.nest.times_of_chunks = step.times
-        self.chunks = step.chunks
-        self.types = [ir.vec(REGISTER[v.type.elem], self.nest.lanes) for v in op.operands]
-        self.slots = [[self.b.alloca(t, "acc") for t in self.types] for _ in range(self.chunks)]
+        self.types = [ir.vec(REGISTER[v.type.elem], nest.lanes) for v in op.operands]
+        self.slots = [[self.b.alloca(t, "acc") for t in self.types] for _ in range(chunks)]
         self.started = self.b.alloca("i1", "started") if start is None else None
         self.join = (lambda accs, vals: [combine(accs[0], vals[0])]) if combine else (
             lambda accs, vals: region.inline(k, block, accs + vals))
 
-    def run(self):
-        self.nest.run(self._body, self.chunks, self._before, self._after)
-
-    def _before(self, chunks):
+    def before(self, chunks: int):
         b = self.b
         if self.start is None:
             b.store(const("i1", False), self.started, 1)
@@ -147,14 +138,14 @@ class _Reduction:
         for u in range(chunks):
             b.store(b.splat(self.start, self.nest.lanes), self.slots[u][0], 8)
 
-    def _body(self, u):
-        b = self.b
-        self.k.write_keeps(self.nest, self.step.nest.keeps, reduces=True)
-        vals = [b.splat(self.nest.at(v, self.dims), self.nest.lanes) for v in self.op.operands]
+    def add(self, u: int):
+        """The elements of chunk `u` are taken in."""
+        b, nest = self.b, self.nest
+        self.k.write_keeps(nest, self.keeps, reduces=True)
+        vals = [b.splat(nest.at(v, nest.plan.identity), nest.lanes) for v in self.op.operands]
         self.k.stores_here = True
         if self.start is not None:
-            acc = b.load(self.types[0], self.slots[u][0], 8)
-            b.store(self.join([acc], vals)[0], self.slots[u][0], 8)
+            b.store(self.join(self._accumulators(u), vals)[0], self.slots[u][0], 8)
             return
         accs = self._accumulators(0)
         go = b.load("i1", self.started, 1)
@@ -164,36 +155,43 @@ class _Reduction:
             b.store(b.select(go, v, w), slot, 8)
         b.store(const("i1", True), self.started, 1)
 
-    def _accumulators(self, u) -> list[Val]:
+    def _accumulators(self, u: int) -> list[Val]:
         return [self.b.load(t, slot, 8) for t, slot in zip(self.types, self.slots[u])]
 
-    def _after(self, chunks):
-        over_lanes = self.nest.vdim == self.axis
-        if over_lanes or self.start is None:
-            accs = self._accumulators(0)
-            for u in range(1, chunks if over_lanes else 1):
-                accs = self.join(accs, self._accumulators(u))
-            finals = [across_lanes(self.k, self.join, accs) if over_lanes else accs]
-        else:
-            finals = [[self.b.load(self.types[0], self.slots[u][0], 8)] for u in range(chunks)]
-        for u, final in enumerate(finals):
-            self.nest.u = u
-            self._store(final)
-        self.nest.u = 0
+    def finals(self, chunks: int) -> list[list[Val]]:
+        """The results behind the innermost loop: one of all chunks and lanes where these lie along the axis, else of each chunk."""
+        over_lanes = self.nest.vdim == self.op.attrs["axis"]
+        if not over_lanes and self.start is not None:
+            return [self._accumulators(u) for u in range(chunks)]
+        accs = self._accumulators(0)
+        for u in range(1, chunks if over_lanes else 1):
+            accs = self.join(accs, self._accumulators(u))
+        return [across_lanes(self.k, self.join, accs) if over_lanes else accs]
 
-    def _store(self, final: list[Val]):
-        b = self.b
-        out_dims = tuple(d for d in self.dims if d != self.axis)
-        for result, v in zip(self.results, final):
-            if isinstance(result, Buffer):
-                access.store_buffer(self.nest, result, out_dims, v)
-            else:
-                b.store(v, result, 8)
-        if self.missed is not None:
-            none = b.fcmp("oeq", final[0], self.start)
-            if none.lanes > 1:
-                none = b.call(f"llvm.vector.reduce.or.{ir.mangle(none.ty)}", "i1", [none])
-            b.store(b.or_(b.load("i1", self.missed, 1), none), self.missed, 1)
+
+def _pass(k, step, results, start: Val | None, combine=None, missed: Val | None = None):
+    """One pass over the elements, into `results`: buffers and stack slots. `missed` is set where a result is still `start`."""
+    nest, b = k.nest(step.nest), k.b
+    nest.times_of_chunks = step.times
+    partial = Partial(k, nest, step.op, step.chunks, step.nest.keeps, start, combine)
+    dims = tuple(d for d in nest.plan.identity if d != step.op.attrs["axis"])
+
+    def store(chunks):
+        for u, final in enumerate(partial.finals(chunks)):
+            nest.u = u
+            for result, v in zip(results, final):
+                if isinstance(result, Buffer):
+                    access.store_buffer(nest, result, dims, v)
+                else:
+                    b.store(v, result, 8)
+            if missed is not None:
+                none = b.fcmp("oeq", final[0], start)
+                if none.lanes > 1:
+                    none = b.call(f"llvm.vector.reduce.or.{ir.mangle(none.ty)}", "i1", [none])
+                b.store(b.or_(b.load("i1", missed, 1), none), missed, 1)
+        nest.u = 0
+
+    nest.run(partial.add, step.chunks, partial.before, store)
 
 
 ROOTS = {"tt.reduce": reduce}
