@@ -71,8 +71,8 @@ class Arithmetic(Lines):
         return self.value(one.ty, f"shufflevector {one.ty} {one.s}, {one.ty} poison, <{n} x i32> zeroinitializer")
 
     def unify(self, *vals: Val) -> tuple[Val, ...]:
-        n = max(v.lanes for v in vals)
-        return tuple(self.splat(v, n) for v in vals)
+        shapes = {v.lanes for v in vals}
+        return vals if len(shapes) == 1 else tuple([self.splat(v, max(shapes)) for v in vals])
 
     def iota(self, elem: str, n: int) -> Val:
         return Val(vec(elem, n), "<" + ", ".join(f"{elem} {k}" for k in range(n)) + ">") if n > 1 else const(elem, 0)
@@ -83,7 +83,8 @@ class Arithmetic(Lines):
         known = folded(opname, a, b)
         if known is not None:
             return known
-        a, b = self.unify(a, b)
+        if a.ty != b.ty:
+            a, b = self.unify(a, b)
         return self.value(a.ty, f"{opname} {flags + ' ' if flags else ''}{a.ty} {a.s}, {b.s}")
 
     def add(self, a, b):

@@ -23,16 +23,18 @@ _INT = {"add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y
 
 def folded(opname: str, a: Val, b: Val) -> Val | None:
     """The result of an integer operation whose operands say enough, else None."""
-    if opname not in _INT or a.elem in FLOATS:
+    if opname not in _INT:
         return None
     ca, cb = a.const, b.const
+    if ca is None and cb is None:
+        return None
+    if a.elem in FLOATS:
+        return None
     n = max(a.lanes, b.lanes)
     if ca is not None and cb is not None:
         if a.elem == "i1":
             return const("i1", _INT[opname](int(ca), int(cb)) & 1, n)
         return const(a.elem, _INT[opname](ca, cb), n)
-    if ca is None and cb is None:
-        return None
     c, other = (ca, b) if ca is not None else (cb, a)
     wide = other.lanes == n
     ones = (c is True) if a.elem == "i1" else c == -1

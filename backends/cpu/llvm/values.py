@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 
 FLOATS = {"half": 16, "float": 32, "double": 64}
@@ -69,6 +70,10 @@ def float_text_from_f32_bits(bits: int) -> str:
 
 def const(elem: str, value, lanes: int = 1) -> Val:
     """A constant of scalar LLVM type `elem`, in every one of `lanes` lanes."""
+    return _number(elem, value, lanes) if type(value) is int else _const(elem, value, lanes)
+
+
+def _const(elem: str, value, lanes: int) -> Val:
     if elem == "ptr":
         text = "null"
     elif elem in FLOATS:
@@ -84,6 +89,10 @@ def const(elem: str, value, lanes: int = 1) -> Val:
     if lanes > 1:
         text = f"splat ({elem} {text})"
     return Val(vec(elem, lanes), text, value)
+
+
+#: floats are not looked up: 0.0 equals -0.0
+_number = functools.lru_cache(maxsize=4096)(_const)
 
 
 def i64(v: int) -> Val:

@@ -195,7 +195,7 @@ def unknown(r, op: Op, results: int) -> list[Type]:
     """An operation that the table does not have: what stands up to the end of its line, values as operands. Making code for it is refused,
     by name."""
     end = _end_of_line(r)
-    while r.peek()[0] != "end" and r.peek()[2] < end and not (r.at("loc") and r.peek(1)[1] == "(") and not (r.at("}") or r.at("})")):
+    while r.peek()[0] != "end" and r.peek()[2] < end and not r.at_location() and not (r.at("}") or r.at("})")):
         if r.peek()[0] == "val":
             op.operands.append(r.use())
         elif r.peek()[1] in ("{", "<{", "({"):

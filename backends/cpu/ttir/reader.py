@@ -55,9 +55,12 @@ class Reader(Attributes):
 
     def loc(self) -> Loc:
         """An optional `loc(...)`."""
-        if not (self.at("loc") and self.peek(1)[1] == "("):
+        if not self.at_location():
             return Loc()
-        self.next()
+        kind, text, _ = self.toks[self.i]
+        self.i += 1
+        if kind == "loc":  # an alias
+            return self.locations.resolve(text[4:-1])
         start = self.toks[self.i][2] + 1
         self.skip_brackets()
         return self.locations.resolve(self.text[start:self.toks[self.i - 1][2]])

@@ -7,11 +7,13 @@ import re
 from ...base import CompileError
 from .locations import Locations
 
+_SPACE = r"(?:\s+|//[^\n]*)*"
 _TOKEN = re.compile(
-    r"""(?P<ws>\s+|//[^\n]*)|(?P<str>"(?:[^"\\]|\\.)*")|(?P<val>%[\w$.-]+(?:\#\d+)?)|(?P<alias>\#[\w$.-]+)"""
-    r"""|(?P<block>\^[\w]+)|(?P<sym>@[\w$.-]+|@"[^"]*")|(?P<type>(?:!?[A-Za-z_][\w.]*)<)|(?P<num>-?0x[0-9A-Fa-f]+"""
-    r"""|-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?P<id>!?[A-Za-z_][\w.$]*)|(?P<arrow>->)|(?P<open><\{|\(\{)"""
-    r"""|(?P<close>\}>|\}\))|(?P<p>[{}()<>\[\],:=*|?+-])""", re.X)
+    _SPACE + r"""(?:(?P<loc>loc\(\#[\w$.-]+\))|(?P<val>%[\w$.-]+(?:\#\d+)?)"""
+    r"""|(?P<type>(?:tensor|!tt\.ptr|!tt\.tensordesc|vector|!ttg\.memdesc)<(?:[^<>-]|<[^<>-]*>)*>)|(?P<head>!?[A-Za-z_][\w.]*<)"""
+    r"""|(?P<id>!?[A-Za-z_][\w.$]*)|(?P<arrow>->)|(?P<open><\{|\(\{)|(?P<close>\}>|\}\))"""
+    r"""|(?P<num>-?0x[0-9A-Fa-f]+|-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?P<p>[{}()<>\[\],:=*|?+-])"""
+    r"""|(?P<str>"(?:[^"\\]|\\.)*")|(?P<alias>\#[\w$.-]+)|(?P<block>\^[\w]+)|(?P<sym>@[\w$.-]+|@"[^"]*")|(?P<end>\Z))""")
 
 _TYPE_HEADS = ("tensor<", "!tt.ptr<", "!tt.tensordesc<", "vector<", "!ttg.memdesc<")
 _KERNEL = re.compile(r'tt\.func\s+public\s+@"?([\w$.-]+)')
@@ -47,24 +49,21 @@ class Cursor:
         self._tokenise()
 
     def _tokenise(self):
-        text, out, i, n = self.text, self.toks, 0, len(self.text)
-        while i < n:
-            m = _TOKEN.match(text, i)
+        text, out, match, i, kind = self.text, self.toks, _TOKEN.match, 0, ""
+        while kind != "end":
+            m = match(text, i)
             if m is None:
+                i = re.compile(_SPACE).match(text, i).end()
                 raise self.error(f"cannot read {text[i:i + 20].partition(chr(10))[0]!r}", i)
-            kind, tok = m.lastgroup, m.group()
-            i = m.end()
-            if kind == "ws":
-                continue
-            if kind == "type":
-                if tok in _TYPE_HEADS:  # take the type as one token
-                    i = self._end_of_type(m.start(), i)
-                    tok = text[m.start():i]
+            kind = m.lastgroup
+            start, i = m.span(kind)
+            if kind == "head":
+                if m[kind] in _TYPE_HEADS:  # take the type as one token
+                    kind, i = "type", self._end_of_type(start, i)
                 else:  # array<i32: 0>, dense<...>, overflow<nsw>: the word, then the bracket
-                    out.append(("id", tok[:-1], m.start()))
-                    kind, tok = "p", "<"
-            out.append((kind, tok, m.start()))
-        out.append(("end", "", n))
+                    out.append(("id", text[start:i - 1], start))
+                    kind, start = "p", i - 1
+            out.append((kind, text[start:i], start))
 
     def _end_of_type(self, start: int, i: int) -> int:
         """Behind the bracket that closes the type that starts at `start`; `i` is behind its opening bracket."""
@@ -96,7 +95,7 @@ class Cursor:
     # -- tokens
 
     def peek(self, k: int = 0) -> Token:
-        return self.toks[min(self.i + k, len(self.toks) - 1)]
+        return self.toks[min(self.i + k, len(self.toks) - 1)] if k else self.toks[self.i]
 
     def next(self, *kinds: str) -> str:
         """The next token's text, which must be of one of `kinds` where some are given."""
@@ -113,10 +112,15 @@ class Cursor:
         return tok == text and kind != "str"
 
     def accept(self, text: str) -> bool:
-        if self.at(text):
-            self.i += 1
-            return True
-        return False
+        kind, tok, _ = self.toks[self.i]
+        found = tok == text and kind != "str"
+        self.i += found
+        return found
+
+    def at_location(self) -> bool:
+        """Does a `loc(...)` follow?"""
+        kind, tok, _ = self.toks[self.i]
+        return kind == "loc" or tok == "loc" and self.peek(1)[1] == "("
 
     def expect(self, text: str):
         if not self.accept(text):
