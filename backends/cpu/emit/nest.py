@@ -47,7 +47,7 @@ class Nest:
 
     # -- levels
     def level(self, dims) -> int:
-        return max((self.depth_of.get(d, 0) for d in dims if d >= 0), default=0)
+        return max([self.depth_of.get(d, 0) for d in dims if d >= 0], default=0)
 
     def index_of(self, d: int) -> Val:
         """The scalar index of nest dimension `d`, at the start of the current chunk."""

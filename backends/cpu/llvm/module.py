@@ -33,10 +33,13 @@ class Block:
         stack = [iter(self.items)]
         while stack:
             for item in stack[-1]:
-                if isinstance(item, list):
+                if type(item) is str:
+                    yield item
+                elif type(item) is list:
                     stack.append(iter(item))
                     break
-                yield item.line() if isinstance(item, Phi) else item
+                else:
+                    yield item.line()
             else:
                 stack.pop()
 

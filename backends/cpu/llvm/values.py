@@ -20,7 +20,7 @@ class Val:
 
     @property
     def lanes(self) -> int:
-        return int(self.ty[1:self.ty.index(" x")]) if self.ty[0] == "<" else 1
+        return _lanes(self.ty) if self.ty[0] == "<" else 1
 
     @property
     def elem(self) -> str:
@@ -28,6 +28,11 @@ class Val:
 
     def __repr__(self):
         return f"{self.ty} {self.s}"
+
+
+@functools.lru_cache(maxsize=512)
+def _lanes(ty: str) -> int:
+    return int(ty[1:ty.index(" x")])
 
 
 def vec(elem: str, n: int) -> str:

@@ -38,7 +38,7 @@ def first_to_materialise(s, space: Space, visited, order) -> Value | None:
     for v, dims in reversed(visited):
         if v in s.buffers or v.op is None or not s.lazy(v.op):
             continue
-        if row(v.op).renames and renamed(v.op, dims) is None:
+        if (renames := row(v.op).renames) is not None and renames(v.op, dims) is None:
             return v
         if not keepable(s, v):
             continue

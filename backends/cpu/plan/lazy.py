@@ -11,8 +11,8 @@ from .records import at_index
 
 def renamed(op: Op, dims):
     """The dims of `op`'s operand, where it only renames indices and a renaming says where they are; else None."""
-    fn = row(op).renames
-    return fn(op, dims) if fn else None
+    renames = row(op).renames
+    return renames(op, dims) if renames is not None else None
 
 
 def halves(op: Op, dims):

@@ -82,21 +82,12 @@ def before_atomic(s, ptr: Value):
 
 def before_region(s, op: Op):
     """Values from outside that a loop needs: dear ones and loads that the loop may overwrite are computed first."""
-    inner, stores = set(), []
-    for r in op.regions:
-        for o in walk(r):
-            inner.add(o.block)
-            if row(o).writes:
-                stores.append(o)
+    inside = [o for r in op.regions for o in walk(r)]
+    inner, stores = {o.block for o in inside}, [o for o in inside if row(o).writes]
     loops = op.name in ("scf.for", "scf.while")
-    outside = []
-    for r in op.regions:
-        for o in walk(r):
-            for v in o.operands:
-                home = v.op.block if v.op is not None else v.block
-                if v.type.is_tensor and home not in inner and v.op is not None and s.lazy(v.op):
-                    outside.append(v)
-    for v in dict.fromkeys(outside):
+    operands = dict.fromkeys(v for o in inside for v in o.operands)
+    outside = [v for v in operands if v.op is not None and v.op.block not in inner and v.type.is_tensor and s.lazy(v.op)]
+    for v in outside:
         if v not in s.buffers and keeping.keepable(s, v) and (loops or len(s.facts.consumers(v)) > 1):
             s.materialise(v, why="a loop needs it in every trip" if loops else "several roots in a branch need it")
     if stores:

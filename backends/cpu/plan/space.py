@@ -38,8 +38,8 @@ class Known:
             return [(op.operands[0], d) for d in halves(op, dims)]
         if op.name == "tt.join":
             return [(o, dims[:-1]) for o in op.operands]
-        if row(op).renames:
-            mapped = renamed(op, dims)
+        if (renames := row(op).renames) is not None:
+            mapped = renames(op, dims)
             return [(op.operands[0], mapped)] if mapped is not None else []
         return [(o, dims) for o in op.operands if o.type.is_tensor]
 

@@ -251,4 +251,4 @@ _UNKNOWN = Row("", Kind.ROOT)
 
 def row(op: Op | str) -> Row:
     """The row of an operation (or of its name). One that has none is refused where code is made for it; until then it is an expensive root."""
-    return TABLE.get(op if isinstance(op, str) else op.name, _UNKNOWN)
+    return TABLE.get(op if type(op) is str else op.name, _UNKNOWN)

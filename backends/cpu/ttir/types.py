@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from functools import lru_cache
 
 from ...base import CompileError
@@ -78,8 +79,7 @@ def _first(text: str) -> str:
 # --- values, operations, regions -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Loc:
+class Loc(NamedTuple):
     """Where in the user's Python an operation comes from; line 0 means unknown."""
 
     file: str = "<unknown>"
