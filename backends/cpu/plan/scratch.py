@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .product import Decode, Product
-from .records import (Assign, Body, Branch, Buffer, Call, Check, Copy, Fill, FiniteStore, For, If, Jump, Lookup, Made, NestPlan, Prints, Reduction, Return,
-                      Root, Rows, Scalar, While)
+from .records import (Assign, Body, Branch, Buffer, Call, Check, Copy, Fill, FiniteStore, For, If, Jump, Lookup, Made, NestPlan, Prints, Reduction,
+                      Return, Root, Rows, Scalar, While)
 
 ALIGNMENT = 64
 #: bytes that are left free behind each buffer
@@ -153,7 +153,8 @@ def _none(step):
 #: step -> the buffers that it reads or writes itself
 _TOUCHED = {Fill: _of_fill, Root: _of_root, Reduction: _of_root, Prints: _of_root, Lookup: _of_lookup, Rows: _of_rows,
             Copy: lambda step: (step.to, step.source), Product: lambda step: (step.a.buffer, step.b.buffer, step.destination, step.final),
-            Decode: lambda step: (step.source, step.scales, step.out), Check: _of_check, Made: _of_check, FiniteStore: _of_check, Scalar: _none, Assign: _none, Jump: _none, Return: _none}
+            Decode: lambda step: (step.source, step.scales, step.out), Check: _of_check, Made: _of_check, FiniteStore: _of_check,
+            **dict.fromkeys((Scalar, Assign, Jump, Return), _none)}
 
 
 # --- places ----------------------------------------------------------------------------------------------------------
