@@ -12,9 +12,9 @@ from .checks import Checks
 from .control import CONTROL, scalar_region
 from .lazy import Lazy
 from .product import PRODUCTS
-from .records import Piece, Plan, Room, Scalar
+from .records import Piece, Plan, Scalar
 from .roots import ROOTS, check, checked_early, finite_after, finite_before
-from .schedule import Schedule
+from .schedule import Room, Schedule
 
 #: bytes of scratch per thread
 SCRATCH_LIMIT = 1 << 28

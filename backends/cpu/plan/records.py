@@ -16,13 +16,6 @@ from .facts import Poly
 # --- scratch ---------------------------------------------------------------------------------------------------------
 
 
-class Room(NamedTuple):
-    """A place in a thread's scratch block that is yet to be found, of `size` bytes, for the sake of `op`."""
-
-    size: int
-    op: Op | None
-
-
 class Piece(NamedTuple):
     """A place in a thread's scratch block: `size` bytes, `offset` from its start, needed from the step numbered `first` to `last`."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
@@ -15,9 +16,16 @@ from ..ttir.types import Func, Op, Value
 from . import keeping, order, ranges
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
-from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Room, Root, Walk, row_major
+from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Root, Walk, row_major
 from .sequence import Sequence
 from .space import Known, Space
+
+
+class Room(NamedTuple):
+    """A place in a thread's scratch block that is yet to be found, of `size` bytes, for the sake of `op`."""
+
+    size: int
+    op: Op | None
 
 
 class Schedule:
