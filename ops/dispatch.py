@@ -28,7 +28,7 @@ def watched(*tensors: torch.Tensor) -> bool:
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
-        if (type(t) not in _PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg() or t._is_zerotensor()
+        if (type(t) not in PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg() or t._is_zerotensor()
                 or t.layout is not torch.strided or _batched(t)):
             return True
     return False
@@ -36,7 +36,7 @@ def watched(*tensors: torch.Tensor) -> bool:
 
 def bare(*tensors: torch.Tensor) -> bool:
     """Is a call on plain CUDA tensors, and followed by autograd at most? (The profiler sees kernels on a GPU, whoever launches them.)"""
-    return not _observed() and all(type(t) in _PLAIN and t.is_cuda and t.layout is torch.strided
+    return not _observed() and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
                                    and not (t.is_neg() or t._is_zerotensor() or _batched(t)) for t in tensors)
 
 
@@ -47,7 +47,7 @@ def _observed() -> bool:
 
 
 compiling = torch.compiler.is_dynamo_compiling  # elsewhere tracing works by modes and subclasses, which a site sees
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INTERPRETED = knobs.runtime.interpret  # Triton, too, looks when a kernel is decorated
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack

@@ -2,8 +2,8 @@
 
 Of 16-bit numbers small results take one kernel, which computes x a beside x w: it is launched once, and a thin product of its own keeps few
 multiprocessors busy. Where x w is the larger work by far x a comes first, K cut into parts, for each tile of columns would compute it again.
-Calls that nothing watches come here without torch's dispatcher, and with the compiled kernel of the last call like them at hand: a launch through
-Triton's own takes the host longer than the GPU needs for the work.
+Calls that nothing watches come here without torch's dispatcher, and what was worked out for one serves all like it (launches.py): choosing, and
+launching by Triton, take the host longer than the GPU needs for the work.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from dataclasses import dataclass
+from typing import Callable, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from triton.runtime.jit import JITFunction
 
 from ..backends import cuda
-from ..backends.dispatch import drivers
+from ..backends.dispatch.cuda_launch import Address, Described, Number
 from .checks import FLOATS, check, check_low_rank
-from .dispatch import interpreted, launch
+from .dispatch import interpreted
+from .launches import Drawing, Plan, TensorDescriptor
 from .sizes import cdiv, known, next_power_of_2
 from .lora_kernels import lora_gradients_kernel, lora_kernel, lora_parts_kernel, lora_tma_kernel
-from .product_tma import TensorDescriptor, _turned
+from .product_tma import turned
 
 KERNELS = (lora_kernel, lora_tma_kernel, lora_parts_kernel, lora_gradients_kernel)
 MOST = 64  # the largest rank
@@ -64,7 +65,7 @@ _accepted: dict = {}
 
 def accepts(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
     """`takes`, of tensors that are `bare`; raises `ArgumentError` for those that do not fit. Calls like one before are not checked again."""
-    key = (x.shape, w.shape, a.shape, b.shape, x.dtype, w.dtype, a.dtype, b.dtype, x.device, w.device, a.device, b.device)
+    key = tuple((t.shape, t.dtype, t.device) for t in (x, w, a, b))
     found = _accepted.get(key)
     if found is None:
         check("lora_linear", FLOATS, x=x, w=w, a=a, b=b)
@@ -96,118 +97,167 @@ def how(m: int, n: int, k: int, r: int, wide: bool, described: bool, workers: in
     return How(TMA_LARGE if described else LARGE, described, parts(PARTS), PARTS)
 
 
-_compiled: dict = {}
-_run = JITFunction.run
+class Matrix(NamedTuple):
+    """A matrix as plans know it. memory: its number; aligned: it begins at a multiple of 16 bytes."""
+
+    memory: int
+    shape: tuple
+    strides: tuple
+    dtype: torch.dtype
+    aligned: bool
+
+    @property
+    def T(self) -> Matrix:
+        return self._replace(shape=self.shape[::-1], strides=self.strides[::-1])
 
 
-def _launch(key: tuple, kernel, grid: int, args: tuple, consts: dict, warps: int, stages: int, device: int):
-    """Launch a kernel, as it was compiled for an earlier call with this key, which says all by which Triton specialises."""
-    made = _compiled.get(key)
-    if made is not None and JITFunction.run is _run and device in kernel.device_caches:  # else somebody looks at launches, or had it forgotten
-        made[grid, 1, 1](*args, *[consts[name] for name in kernel.arg_names[len(args):]], stream=torch._C._cuda_getCurrentRawStream(device))
-        return
-    if not args[0].is_cuda:
-        launch(kernel, (grid,), *args, **consts, num_warps=warps, num_stages=stages)
-        return
-    if len(_compiled) >= 4096:
-        _compiled.clear()
-    with drivers.serving("cuda"):
-        _compiled[key] = kernel[(grid,)](*args, **consts, num_warps=warps, num_stages=stages)
+def matrices(*tensors: torch.Tensor | None) -> list[Matrix | None]:
+    """They have numbers in their order; None has none."""
+    out, number = [], 0
+    for t in tensors:
+        out.append(None if t is None else Matrix(number, tuple(t.shape), t.stride(), t.dtype, t.data_ptr() % 16 == 0))
+        number += t is not None
+    return out
 
 
-def _lines(x: torch.Tensor) -> tuple[int, int, int] | None:
+_plans: dict = {}
+
+
+def _planned(key: tuple, draw: Callable[[], Plan]) -> Plan:
+    """What `draw` made for the first call with this key."""
+    found = _plans.get(key)
+    if found is None:
+        if len(_plans) >= 1024:
+            _plans.clear()
+        found = _plans[key] = draw()
+    return found
+
+
+def lined(x: torch.Tensor) -> torch.Tensor:
+    """A matrix with contiguous lines; a copy where it has none. What fp32 is looked through by."""
+    return x.contiguous() if x.dtype is torch.float32 and 1 not in x.stride() else x
+
+
+def _lines(x: Matrix) -> tuple[int, int, int]:
     """(how many, how long, elements from one to the next) of a matrix's contiguous lines."""
-    if x.stride(1) == 1:
-        return x.shape[0], x.shape[1], x.stride(0)
-    return (x.shape[1], x.shape[0], x.stride(1)) if x.stride(0) == 1 else None
+    return (x.shape[0], x.shape[1], x.strides[0]) if x.strides[1] == 1 else (x.shape[1], x.shape[0], x.strides[1])
 
 
-def _by_eight(r: int, a: torch.Tensor, b: torch.Tensor) -> int:
+def _by_eight(r: int, a: Matrix, b: Matrix) -> int:
     """What is a multiple of 8, for the kernels: 1 (r), 2 (the steps from row to row of a) and 4 (those from column to column of b), added up.
     Triton sees multiples of 16 itself, and no others: it would read rank 8 a number at a time."""
     if r % 8 or r % 16 == 0:
         return 0
-    return 1 + 2 * (a.stride(1) == 1 and a.stride(0) % 8 == 0) + 4 * (b.stride(0) == 1 and b.stride(1) % 8 == 0)
+    return 1 + 2 * (a.strides[1] == 1 and a.strides[0] % 8 == 0) + 4 * (b.strides[0] == 1 and b.strides[1] % 8 == 0)
 
 
-def _descriptors(x, w, a, b):
-    """Whether the operands can be described: False or True, whether w, a and b are turned; None where they cannot, or not all alike."""
-    turned = _turned(w)
-    return turned if _turned(x) is False and turned is not None and _turned(a) is turned and _turned(b) is turned else None
+def _turned(*operands: Matrix) -> bool | None:
+    """Whether x, w, a and b can be described: False or True, whether w, a and b are turned; None where they cannot, or not all alike."""
+    x, w, a, b = (turned(p.shape, p.strides, p.dtype.itemsize, p.aligned) for p in operands)
+    return w if x is False and w is not None and a is w and b is w else None
 
 
-def product(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, s: float, keep: bool = False, done: int = 0,
-            by: How | None = None) -> tuple:
-    """(x w + t b, t = s x a if it is to be kept, `done` counters that are 0, int32). Takes what `takes` does; CPU tensors with a `by`."""
-    (m, k), (r, n) = x.shape, b.shape
-    wide, device = x.dtype is torch.float32, x.get_device()
-    turned = None if wide else _descriptors(x, w, a, b)
-    h = by or how(m, n, k, r, wide, turned is not None, cuda.limits(device)[0])
-    out = torch.empty((m, n), dtype=x.dtype, device=x.device)
-    t = torch.empty((m, r), dtype=x.dtype, device=x.device) if keep else out
-    counters = torch.empty(done, dtype=torch.int32, device=x.device) if done else out
-    strides = (*x.stride(), *w.stride(), *a.stride(), *b.stride())
-    key = (x.dtype, device, m, n, k, r, strides, *[p.data_ptr() & 15 for p in (x, w, a, b)], keep, done, h)
+def draw_product(d: Drawing, x: Matrix, w: Matrix, a: Matrix, b: Matrix, device: int, out: int, t: int | None = None, counters: int | None = None,
+                 done: int = 0, by: How | None = None):
+    """Draw out = x w + t b with t = s x a, s the first of the plan's numbers. out, t and counters are numbers of memory: t where it is to be kept,
+    `done` counters (int32) that the product sets to 0. device: as `Plan`'s."""
+    (m, k), (r, n), wide = x.shape, b.shape, x.dtype is torch.float32
+    across = None if wide else _turned(x, w, a, b)
+    h = by or how(m, n, k, r, wide, across is not None, cuda.limits(device)[0])
+    keep = t is not None
     ranks = dict(BR=max(16, next_power_of_2(r)), SPLITS=h.splits, BY_EIGHT=_by_eight(r, a, b))
-    parts, flags, count = _parts(key, x, w, a, b, h, ranks) if h.splits else (out, out, 0)
+    parts, flags, count = _draw_parts(d, x, w, a, b, h, ranks) if h.splits else (out, out, 0)
     bm, bn, bk, warps, stages = h.tile
     consts = dict(BM=bm, BN=bn, BK=bk, **ranks, GROUP=GROUP, KEEP=keep, DONE=128 if done else 0)
     grid = cdiv(m, bm) * cdiv(n, bn)
+    low, zeros = Address(t if keep else out), Address(counters if done else out)
     if h.tma:
         def of(p, *block):
-            return TensorDescriptor.from_tensor(p.T, [block[1], block[0]]) if turned else TensorDescriptor.from_tensor(p, list(block))
+            p, block = (p.T, block[::-1]) if across and p is not x else (p, block)
+            return Described(p.memory, p.shape, p.strides, block)
 
-        descriptors = TensorDescriptor.from_tensor(x, [bm, bk]), of(w, bk, bn), of(a, bk, ranks["BR"]), of(b, ranks["BR"], bn)
-        _launch(("tma", *key), lora_tma_kernel, grid, (out, t, parts, counters, *descriptors, m, n, k, r, s, done), {**consts, "TURNED": turned},
-                warps, stages, device)
-    else:
-        # the right factor's columns must lie contiguous for TF32; those of w seldom do, those of x^T are x's rows
-        how_multiplied = dict(EVEN=m % bm == 0 and n % bn == 0 and k % bk == 0, SWAP=wide and w.stride(0) != 1,
-                              PRECISION="tf32x3" if wide else "ieee", FLAGS=512 if wide else 0, STAGES=stages)
-        _launch(("sum", *key), lora_kernel, grid, (x, w, a, b, out, t, parts, flags, counters, m, n, k, r, s, count, done, *strides),
-                {**consts, **how_multiplied}, warps, stages, device)
-    return out, t if keep else None, counters if done else None
+        descriptors = of(x, bm, bk), of(w, bk, bn), of(a, bk, ranks["BR"]), of(b, ranks["BR"], bn)
+        d.launch(lora_tma_kernel, grid, (Address(out), low, Address(parts), zeros, *descriptors, m, n, k, r, Number(0), done),
+                 {**consts, "TURNED": across}, warps, stages)
+        return
+    # the right factor's columns must lie contiguous for TF32; those of w seldom do, those of x^T are x's rows
+    how_multiplied = dict(EVEN=m % bm == 0 and n % bn == 0 and k % bk == 0, SWAP=wide and w.strides[0] != 1,
+                          PRECISION="tf32x3" if wide else "ieee", FLAGS=512 if wide else 0, STAGES=stages)
+    operands = [Address(p.memory) for p in (x, w, a, b)]
+    d.launch(lora_kernel, grid, (*operands, Address(out), low, Address(parts), Address(flags), zeros, m, n, k, r, Number(0), count, done,
+                                 *x.strides, *w.strides, *a.strides, *b.strides), {**consts, **how_multiplied}, warps, stages)
 
 
-def _parts(key, x, w, a, b, h: How, ranks: dict) -> tuple[torch.Tensor, torch.Tensor, int]:
+def _draw_parts(d: Drawing, x: Matrix, w: Matrix, a: Matrix, b: Matrix, h: How, ranks: dict) -> tuple[int, int, int]:
     """(the parts of x a, fp32; flags for numbers in fp32 operands that TF32 does not do for, int32; how many)."""
     (m, k), r, (bm, bk, warps, stages) = x.shape, a.shape[1], h.parts
-    parts = torch.empty((h.splits, m, r), dtype=torch.float32, device=x.device)
+    parts = d.piece(h.splits * m * r, torch.float32)
     work, scans, lines, flags = cdiv(m, bm) * h.splits, 0, (0,) * 6, parts
     if x.dtype is torch.float32:
-        w, b = (p if _lines(p) else p.contiguous() for p in (w, b))
         lines = (*_lines(w), *_lines(b))
         scans = min(SCANS, cdiv(lines[0], bm) * cdiv(lines[1], bk) + cdiv(lines[3], bm) * cdiv(lines[4], bk))
-        flags = torch.empty(work + scans, dtype=torch.int32, device=x.device)
-    _launch(("parts", *key), lora_parts_kernel, work + scans, (x, a, parts, w, b, flags, m, k, r, *lines, *x.stride(), *a.stride()),
-            dict(BM=bm, BK=bk, **ranks, EVEN=m % bm == 0 and k % (bk * h.splits) == 0, SCANS=scans), warps, stages, x.get_device())
+        flags = d.piece(work + scans, torch.int32)
+    d.launch(lora_parts_kernel, work + scans, (*map(Address, (x.memory, a.memory, parts, w.memory, b.memory, flags)), m, k, r, *lines, *x.strides,
+                                               *a.strides),
+             dict(BM=bm, BK=bk, **ranks, EVEN=m % bm == 0 and k % (bk * h.splits) == 0, SCANS=scans), warps, stages)
     return parts, flags, work + scans if scans else 0
 
 
-def gradient_tiles(k: int, n: int, wide: bool) -> int:
-    """How many counters `low_rank_gradients` takes at most."""
-    bc = (WIDE_GRADIENTS if wide else GRADIENTS)[1]
+def draw_gradients(d: Drawing, x: Matrix, u: int | None, ga: int | None, g: Matrix, t: int | None, gb: int | None, r: int, device: int,
+                   done: int | None, by: tuple = (), splits: int = 0):
+    """Draw ga = x^T u and gb = t^T g, of contiguous u and t, numbers of memory; without u or t its gradient is left out. done: as many counters that
+    are 0 as `gradient_tiles` says."""
+    (m, k), n, wide = x.shape, g.shape[1], g.dtype is torch.float32
+    bm, bc, warps, stages = by or (WIDE_GRADIENTS if wide else GRADIENTS)
+    tiles = (cdiv(k, bc) if u is not None else 0) + (cdiv(n, bc) if t is not None else 0)
+    splits = splits or max(1, min(8, 1 << (2 * cuda.limits(device)[0] // tiles).bit_length() >> 1, m // (2 * bm)))
+    ranks, unused = max(16, next_power_of_2(r)), gb if ga is None else ga
+    parts = d.piece(tiles * splits * bc * ranks, torch.float32) if splits > 1 else unused
+    memory = [Address(unused if p is None else p) for p in (x.memory, u, ga, g.memory, t, gb, parts, done)]
+    d.launch(lora_gradients_kernel, tiles * splits, (*memory, m, k, n, r, x.strides[0], g.strides[0]),
+             dict(BM=bm, BC=bc, BR=ranks, SPLITS=splits, BY_EIGHT=int(r % 16 == 8), GA=u is not None, GB=t is not None), warps, stages)
+
+
+def gradient_tiles(k: int, n: int, wide: bool, by: tuple = ()) -> int:
+    """How many counters the gradients take at most."""
+    bc = (by or (WIDE_GRADIENTS if wide else GRADIENTS))[1]
     return cdiv(k, bc) + cdiv(n, bc)
 
 
-def low_rank_gradients(x, u, g, t, done=None, by: tuple = (), splits: int = 0) -> tuple:
-    """(x^T u, t^T g); None where u or t is None. u and t are contiguous; done: counters from `product`."""
-    m, r = (t if u is None else u).shape
-    wide, k, n = g.dtype is torch.float32, x.shape[1], g.shape[1]
-    x, g = (p if p.stride(1) == 1 else p.contiguous() for p in (x, g))
-    bm, bc, warps, stages = by or (WIDE_GRADIENTS if wide else GRADIENTS)
-    tiles = (cdiv(k, bc) if u is not None else 0) + (cdiv(n, bc) if t is not None else 0)
-    splits = splits or max(1, min(8, 1 << (2 * cuda.limits(g.get_device())[0] // tiles).bit_length() >> 1, m // (2 * bm)))
-    ga = torch.empty((k, r), dtype=g.dtype, device=g.device) if u is not None else None
-    gb = torch.empty((r, n), dtype=g.dtype, device=g.device) if t is not None else None
-    ranks = max(16, next_power_of_2(r))
-    parts = torch.empty(tiles * splits * bc * ranks, dtype=torch.float32, device=g.device) if splits > 1 else None
-    if splits > 1 and done is None:
-        done = torch.zeros(tiles, dtype=torch.int32, device=g.device)
-    device, unused = g.get_device(), g if ga is None else ga
-    aligned = [p.data_ptr() & 15 for p in (x, g)]
-    key = ("gradients", g.dtype, device, m, k, n, r, x.stride(0), g.stride(0), *aligned, u is None, t is None, bm, bc, warps, stages, splits)
-    tensors = [unused if p is None else p for p in (x, u, ga, g, t, gb, parts, done)]
-    _launch(key, lora_gradients_kernel, tiles * splits, (*tensors, m, k, n, r, x.stride(0), g.stride(0)),
-            dict(BM=bm, BC=bc, BR=ranks, SPLITS=splits, BY_EIGHT=int(r % 16 == 8), GA=u is not None, GB=t is not None), warps, stages, device)
-    return ga, gb
+def product(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, keep: bool, shape: tuple) -> Plan:
+    """The plan of (x w + t b as a tensor of this shape, t = s x a if it is to be kept), for tensors and alignment like these. Takes what `takes`
+    does, w and b `lined`."""
+    operands, device = matrices(x, w, a, b), x.get_device()
+
+    def draw():
+        d = Drawing(4)
+        out = d.made(shape, x.dtype)
+        draw_product(d, *operands, device, out, d.made((x.shape[0], a.shape[1]), x.dtype) if keep else None)
+        return d.plan(device)
+
+    return _planned(("product", device, keep, tuple(shape), *operands), draw)
+
+
+def gradients(x, w, a, b, t, g, u, zeros, needed: tuple, shape: tuple) -> Plan:
+    """The plan of the gradients of x (as a tensor of this shape), a and b, those of them that are needed, for tensors like these, all those that are
+    not None the plan's. g: the result's gradient; t: s x a, where b's is needed; u: s g b^T, where a's is and x's is not; zeros: `gradient_tiles` of them,
+    int32, where x's is not needed. x and g have contiguous rows, t and u are contiguous."""
+    of, device = matrices(x, w, a, b, t, g, u, zeros), g.get_device()
+
+    def draw():
+        mx, mw, ma, mb, mt, mg, mu, mz = of
+        d, (k, r), n, thin = Drawing(sum(p is not None for p in of)), a.shape, b.shape[1], needed[2] or needed[3]
+        gx = d.made(shape, g.dtype) if needed[0] else None
+        ga = d.made((k, r), g.dtype) if needed[2] else None
+        gb = d.made((r, n), g.dtype) if needed[3] else None
+        low, done = (None if p is None else p.memory for p in (mu, mz))
+        if needed[0]:
+            counters = gradient_tiles(k, n, g.dtype is torch.float32) if thin else 0
+            low = d.piece(g.shape[0] * r, g.dtype) if needed[2] else None
+            done = d.piece(counters, torch.int32) if thin else None
+            draw_product(d, mg, mw.T, mb.T, ma.T, device, gx, low, done, counters)
+        if thin:
+            draw_gradients(d, mx, low, ga, mg, mt.memory if needed[3] else None, gb, r, device, done)
+        return d.plan(device)
+
+    return _planned(("gradients", device, needed[:1] + needed[2:], tuple(shape), *of), draw)

@@ -7,6 +7,7 @@ stored, so nothing of the result's size is read, or written twice. The gradient 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 
 import torch
@@ -15,10 +16,10 @@ import triton.language as tl
 from torch._library.triton import is_wrap_triton_enabled
 from torch.autograd import profiler
 
-from . import autocast, lora_gpu
+from . import autocast, launches, lora_gpu
 from .autograd import added
 from .checks import FLOATS, check, check_low_rank, check_number, check_product, check_tensors
-from .dispatch import bare, direct, launch, replayed, watched, wrap_triton
+from .dispatch import PLAIN, bare, compiling, direct, launch, replayed, watched, wrap_triton
 from .layout import roomy, unexpanded
 from .register import register, served
 from .sizes import cdiv, known, next_power_of_2, planned
@@ -121,7 +122,8 @@ def _lora_linear_body(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torc
     if a.shape[1] == 0:
         return _matmul_body(rows, w).view(shape)
     if not is_wrap_triton_enabled() and lora_gpu.takes(rows, w, a, b):  # nobody traces
-        return lora_gpu.product(rows, w, a, b, s)[0].view(shape)
+        with lora_gpu.on(x):
+            return _forward(None, None, None, x, w, a, b, s)
     out = roomy(torch.empty(shape, dtype=x.dtype, device=x.device))
     if rows.shape[1] == 0:
         return out.zero_()
@@ -192,52 +194,115 @@ def _backward(kept, params, grad, needed):
             _matmul(_scaled_matmul(rows, a, s).T, grads) if needed[3] else None)
 
 
-def _gradients_on_gpu(x, w, a, b, t, s, grad, needed):
-    """As `_backward`, by kernels of lora_gpu.py. t: s x a, where forward kept it."""
-    rows, grads = _rows(x), _rows(unexpanded(grad))
-    gx = u = done = ga = gb = None
-    with lora_gpu.on(x):
-        if needed[0]:
-            counters = lora_gpu.gradient_tiles(a.shape[0], b.shape[1], x.dtype == torch.float32) if needed[2] or needed[3] else 0
-            gx, u, done = lora_gpu.product(grads, w.T, b.T, a.T, s, keep=needed[2], done=counters)
-        elif needed[2]:
-            u = _scaled_matmul(grads, b.T, s)
-        if needed[3] and t is None:
-            t = _scaled_matmul(rows, a, s)
-        if needed[2] or needed[3]:
-            ga, gb = lora_gpu.low_rank_gradients(rows, u, grads, t if needed[3] else None, done)
-        return None if gx is None else gx.view(x.shape), _matmul(rows.T, grads) if needed[1] else None, ga, gb
+# --- on GPUs, without the dispatcher -----------------------------------------------------------------------------------------
 
 
-def _forward(ctx, x, w, a, b, s):
-    rows = _rows(x)
+class _Kind:
+    """Calls like one before: whether autograd follows them, plans by whether x a is kept for the gradient of b, and backward's."""
+
+    def __init__(self, *tensors):
+        self.follows = any(t.requires_grad for t in tensors)
+        self.plans, self.backward = {}, launches.Calls(16)
+
+
+_calls = launches.Calls()
+
+
+def _known(x, w, a, b, s):
+    """The result of a call like one before that nothing but autograd follows, else None."""
+    if type(x) not in PLAIN or type(s) is not float or launches.unseen():
+        return None
+    found = _calls.find(x.shape, (x, w, a, b))
+    if found is None:
+        return None
+    kind, addresses = found
+    if kind.follows and torch.is_grad_enabled():
+        return _apply(kind, addresses, x, w, a, b, s)
+    return _forward(None, kind, addresses, x, w, a, b, s)
+
+
+def _on_gpu(x, w, a, b, s):
+    """A call that `lora_gpu.accepts`."""
+    run = _apply if torch.is_grad_enabled() and any(t.requires_grad for t in (x, w, a, b)) else functools.partial(_forward, None)
+    with profiler.record_function("triport::lora_linear") if profiler._is_profiler_enabled else contextlib.nullcontext():
+        out = run(None, None, x, w, a, b, s)
+    if _rows(x).data_ptr() == x.data_ptr() and all(lora_gpu.lined(t) is t for t in (w, b)):
+        _calls.learn(x.shape, (x, w, a, b), _Kind(x, w, a, b))
+    return out
+
+
+def _forward(ctx, kind, addresses, x, w, a, b, s):
+    keep = ctx is not None and ctx.needs_input_grad[5]
     with lora_gpu.on(x):
-        out, t, _ = lora_gpu.product(rows, w, a, b, s, keep=ctx is not None and ctx.needs_input_grad[3])
+        plan = None if kind is None else kind.plans.get(keep)
+        if plan is None:
+            rows, v, low = _rows(x), lora_gpu.lined(w), lora_gpu.lined(b)
+            plan, addresses = lora_gpu.product(rows, v, a, low, keep, (*x.shape[:-1], w.shape[1])), [t.data_ptr() for t in (rows, v, a, low)]
+            if kind is not None:
+                kind.plans[keep] = plan
+            made = plan((rows, v, a, low), addresses, s)
+        else:
+            made = plan((x, w, a, b), addresses, s)
     if ctx is not None:
-        ctx.save_for_backward(x, w, a, b, t)
-        ctx.s = s
+        ctx.save_for_backward(x, w, a, b, *made[1:])
+        ctx.call = kind, s
         ctx.set_materialize_grads(False)
-    return out if x.dim() == 2 else out.view(*x.shape[:-1], w.shape[1])
+    return made[0]
 
 
 def _backward_of_gpu(ctx, grad):
     if grad is None:
-        return (None,) * 5
-    *kept, t = ctx.saved_tensors
-    needed = ctx.needs_input_grad[:4]
-    if torch.is_grad_enabled() or not bare(*kept, grad):  # gradients of gradients: t is no constant
-        return *_backward(kept, (ctx.s,), grad, needed), None
-    return *_gradients_on_gpu(*kept, t, ctx.s, grad, needed), None
+        return (None,) * 7
+    kept, needed, (kind, s) = ctx.saved_tensors, ctx.needs_input_grad[2:6], ctx.call
+    if not torch.is_grad_enabled():
+        if kind is not None and not launches.unseen():
+            found = kind.backward.find(needed, (*kept, grad))
+            if found is not None:
+                (plan, order), addresses = found
+                with lora_gpu.on(grad):
+                    made = plan((*kept, grad), addresses, s)
+                return None, None, *[None if place is None else made[place] for place in order], None
+        if bare(*kept, grad) and lora_gpu.takes(*kept[:4]):
+            return None, None, *_gradients_on_gpu(*kept, *[None] * (5 - len(kept)), s, grad, needed, kind), None
+    return None, None, *_backward(kept[:4], (s,), grad, needed), None  # gradients of gradients: t is no constant
 
 
-#: calls on a GPU that nothing but autograd follows, without the dispatcher; called in autograd's graph as the registered op is
+def _gradients_on_gpu(x, w, a, b, t, s, grad, needed, kind=None):
+    """As `_backward`, by kernels of lora_gpu.py. t: s x a, where forward kept it; kind: learns such calls."""
+    rows, grads, u, zeros = _by_rows(_rows(x)), _by_rows(_rows(unexpanded(grad))), None, None
+    thin, given = needed[2] or needed[3], t
+    with lora_gpu.on(x):
+        if needed[2] and not needed[0]:
+            u = _scaled_matmul(grads, b.T, s)
+        if needed[3] and t is None:
+            t = _scaled_matmul(rows, a, s)
+        if thin and not needed[0]:
+            zeros = torch.zeros(lora_gpu.gradient_tiles(a.shape[0], b.shape[1], x.dtype is torch.float32), dtype=torch.int32, device=x.device)
+        places = iter(range(3))
+        order = [next(places) if asked and k != 1 else None for k, asked in enumerate(needed)]
+        v, low = lora_gpu.lined(w), lora_gpu.lined(b)
+        tensors = [rows, v, a, low, t, grads, u, zeros]
+        made = ()
+        if thin or needed[0]:
+            plan, tensors = lora_gpu.gradients(*tensors, needed, tuple(x.shape)), [p for p in tensors if p is not None]
+            made = plan(tensors, [p.data_ptr() for p in tensors], s)
+            same = (rows, x), (grads, grad), (v, w), (low, b)
+            if kind is not None and not (needed[1] or zeros is not None) and given is t and all(p.data_ptr() == q.data_ptr() for p, q in same):
+                kind.backward.learn(needed, (x, w, a, b, *([] if t is None else [t]), grad), (plan, order))
+        out = [None if place is None else made[place] for place in order]
+        if needed[1]:
+            out[1] = _matmul(rows.T, grads)
+        return out
+
+
+def _by_rows(x: torch.Tensor) -> torch.Tensor:
+    """A matrix whose rows are contiguous."""
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
+#: calls on a GPU that nothing but autograd follows; called in autograd's graph as the registered op is
 _OnGPU = type("triport_lora_linear_", (torch.autograd.Function,), {"forward": staticmethod(_forward), "backward": staticmethod(_backward_of_gpu)})
-
-
-def _on_gpu(x, w, a, b, s):
-    followed = torch.is_grad_enabled() and (x.requires_grad or w.requires_grad or a.requires_grad or b.requires_grad)
-    with profiler.record_function("triport::lora_linear") if profiler._is_profiler_enabled else contextlib.nullcontext():
-        return _OnGPU.apply(x, w, a, b, s) if followed else _forward(None, x, w, a, b, s)
+_apply = super(torch.autograd.Function, _OnGPU).apply  # Function's own asks for functorch's levels, of which there are none here
 
 
 def _total(*pairs) -> torch.Tensor | None:
@@ -280,6 +345,10 @@ def lora_linear(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tens
     requires them alone: of a frozen w none.
 
     Raises `ArgumentError` for shapes that do not fit, other dtypes, an s that is no number, and mixed devices."""
+    if not compiling():
+        out = _known(x, w, a, b, s)
+        if out is not None:
+            return out
     check_number("lora_linear", "s", s)
     if watched(x, w, a, b):
         check_tensors("lora_linear", x=x, w=w, a=a, b=b)

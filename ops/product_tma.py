@@ -63,13 +63,17 @@ def _has_tma(device: int) -> bool:
     return TensorDescriptor is not None and torch.version.hip is None and cuda.limits(device)[2] >= (9, 0)
 
 
-def _turned(x: torch.Tensor) -> bool | None:
-    """Are a matrix's columns what lies contiguous in memory? None where it cannot be described: that takes one contiguous dimension and
-    lines that begin at multiples of 16 bytes."""
-    for turned, along, line in ((False, 1, 0), (True, 0, 1)):
-        if x.stride(along) == 1 and x.stride(line) >= x.shape[along] and x.stride(line) * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0:
-            return turned
+def turned(shape: tuple, strides: tuple, size: int, aligned: bool) -> bool | None:
+    """Are a matrix's columns what lies contiguous in memory? None where it cannot be described: that takes one contiguous dimension, lines that
+    begin at multiples of 16 bytes, and memory that does. size: of an element, in bytes."""
+    for answer, along, line in ((False, 1, 0), (True, 0, 1)):
+        if strides[along] == 1 and strides[line] >= shape[along] and strides[line] * size % 16 == 0 and aligned:
+            return answer
     return None
+
+
+def _turned(x: torch.Tensor) -> bool | None:
+    return turned(x.shape, x.stride(), x.element_size(), x.data_ptr() % 16 == 0)
 
 
 def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
