@@ -296,8 +296,10 @@ def _gradients_on_gpu(x, w, a, b, t, s, grad, needed, kind=None):
 
 
 def _by_rows(x: torch.Tensor) -> torch.Tensor:
-    """A matrix whose rows are contiguous."""
-    return x if x.stride(1) == 1 else x.contiguous()
+    """A matrix whose rows are contiguous, of 16 bits `lora_gpu.fetched`; a copy where it is not so."""
+    if x.stride(1) == 1 and (x.dtype is torch.float32 or lora_gpu.fetched(x)):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 #: calls on a GPU that nothing but autograd follows; called in autograd's graph as the registered op is

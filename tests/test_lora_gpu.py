@@ -103,11 +103,17 @@ class Stub:
 
     is_cuda, dtype = True, torch.bfloat16
 
-    def __init__(self, *shape):
-        self.shape = shape
+    def __init__(self, *shape, strides=None, at=0):
+        self.shape, self._strides, self._at = shape, strides or torch.empty(shape, device="meta").stride(), at
 
     def get_device(self):
         return 0
+
+    def stride(self):
+        return self._strides
+
+    def data_ptr(self):
+        return self._at
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 0)])
@@ -119,6 +125,19 @@ def test_what_is_taken(capability, monkeypatch):
     assert not lora_gpu.takes(Stub(2, 0, 16), w, a, b) and not lora_gpu.takes(x, w, Stub(16, 65), Stub(65, 8))
     given = torch.zeros(64, 64)
     assert not lora_gpu.takes(given, given, given, given)
+
+
+@pytest.mark.parametrize("change, taken", [({}, True), ({"x": Stub(2, 3, 16, strides=(72, 24, 1))}, True), ({"w": Stub(16, 8, strides=(1, 16))}, True),
+                                           ({"x": Stub(2, 3, 16, at=8)}, False), ({"x": Stub(2, 3, 16, strides=(60, 20, 1))}, False),
+                                           ({"w": Stub(16, 8, strides=(16, 2))}, False), ({"w": Stub(16, 8, strides=(1, 20))}, False),
+                                           ({"w": Stub(16, 12, strides=(1, 16)), "b": Stub(8, 12, strides=(1, 8))}, False),
+                                           ({"a": Stub(16, 5), "b": Stub(5, 8, at=2)}, True)])
+def test_16_bit_lines_begin_at_multiples_of_16_bytes(change, taken, monkeypatch):
+    monkeypatch.setattr(lora_gpu.cuda, "limits", lambda index: (132, 1 << 17, (9, 0)))
+    given = {"x": Stub(2, 3, 16), "w": Stub(16, 8), "a": Stub(16, 8), "b": Stub(8, 8), **change}
+    assert lora_gpu.takes(*given.values()) == taken
+    monkeypatch.setattr(Stub, "dtype", torch.float32)
+    assert lora_gpu.takes(*given.values())
 
 
 @pytest.mark.parametrize("wide, described", [(True, False), (False, True), (False, False)])
@@ -171,10 +190,10 @@ def small(dtype, device="cuda", seed=0):
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("m, k, n, r", [(512, 1024, 1024, 8), (512, 1024, 1024, 64), (2048, 1024, 1024, 16), (2048, 1024, 1024, 64),
-                                        (2048, 2048, 2048, 16), (333, 257, 511, 5), (3, 64, 5, 1), (4000, 1000, 3000, 64)])
+                                        (2048, 2048, 2048, 16), (333, 257, 511, 5), (3, 64, 5, 1), (333, 264, 504, 8), (4000, 1000, 3000, 64)])
 def test_on_a_gpu(m, k, n, r, dtype, turned, seed):
     given = [t.requires_grad_() for t in tensors(m, k, n, r, DTYPES[dtype], turned, seed, "cuda")]
-    assert lora_gpu.takes(*given) == (torch.cuda.get_device_capability() == (9, 0))
+    assert lora_gpu.takes(*given) == (torch.cuda.get_device_capability() == (9, 0) and (dtype == "fp32" or k % 8 == n % 8 == 0))
     twins = [t.detach().double().requires_grad_() for t in given]
     out, want = ops.lora_linear(*given, 0.5), OP.eager(*twins, 0.5)
     g = torch.randn(m, n, device="cuda").to(out.dtype)
