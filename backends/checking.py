@@ -80,10 +80,22 @@ if os.environ.get(KEEP_GOING, "0") not in ("", "0"):
     _going_on.append(lambda error: print(error, file=sys.stderr, flush=True))
 
 
+#: told what every launch is checked for, whenever that changes
+_told: list = []
+
+
+def tell(note):
+    """Have `note(kinds)` called now, and whenever what every launch is checked for changes."""
+    _told.append(note)
+    note(on)
+
+
 def enable(kinds: str = "bounds,race") -> str:
     """From here on every launch on the CPU is checked for `kinds` (""  for none). Returns what was checked before."""
     global on
     before, on = on, parse(kinds, "kinds")
+    for note in _told:
+        note(on)
     return before
 
 

@@ -28,6 +28,16 @@ from .plugin.claims import other_claimants
 extra.install()
 
 
+def _follow(kinds: str):
+    """Tensors of torch.empty are followed from before the first launch that is checked for reading them."""
+    if "uninit" in kinds:
+        from .run import unwritten
+        unwritten.watch()
+
+
+checking.tell(_follow)
+
+
 @dataclass(frozen=True)
 class CPUOptions:
     """A launch's options. The names are Triton's; those without effect on a CPU keep one value."""

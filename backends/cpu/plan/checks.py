@@ -14,11 +14,11 @@ from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value, walk
 from .finite import Finite
 
-READ, WRITE, ATOMIC, INDEX, OVERFLOW, FINITE = range(6)
-WORDS = ("reads", "writes", "updates", "indexes", "computes", "makes")
+READ, WRITE, ATOMIC, INDEX, OVERFLOW, FINITE, LOOK = range(7)  # LOOK: an atomic operation that only reads
+WORDS = ("reads", "writes", "updates", "indexes", "computes", "makes", "reads")
 #: operation -> (access, position of its mask among the operands)
 _ACCESSES = {"tt.load": (READ, 1), "tt.store": (WRITE, 2), "tt.atomic_rmw": (ATOMIC, 2), "tt.atomic_cas": (ATOMIC, None),
-             "tt.atomic_load": (ATOMIC, 1), "tt.atomic_store": (ATOMIC, 2), "tt.atomic_poll": (ATOMIC, None)}
+             "tt.atomic_load": (LOOK, 1), "tt.atomic_store": (ATOMIC, 2), "tt.atomic_poll": (LOOK, None)}
 #: how Triton's front end spells the assertions of sanitize_overflow
 _OVERFLOW = "overflow detected for operation"
 #: sites that a race's report can tell apart
@@ -64,12 +64,12 @@ class Checks:
             if op.name in _ACCESSES:
                 access, at = _ACCESSES[op.name]
                 ptr = op.operands[0]
-                orders = _orders(op) if not ptr.type.is_tensor else ()
-                self.alone |= access == ATOMIC and not ptr.type.is_tensor
+                orders = _orders(op) if access in (ATOMIC, LOOK) and not ptr.type.is_tensor else ()  # no load or store
+                self.alone |= access in (ATOMIC, LOOK) and not ptr.type.is_tensor
                 if memory:
                     mask = op.operands[at] if at is not None and len(op.operands) > at else None
-                    if op.attrs.get("isVolatile") and not ptr.type.is_tensor:  # how kernels wait for what an atomic operation of another one writes
-                        access, orders = ATOMIC, ("acquire",)
+                    if op.attrs.get("isVolatile") and access == READ:  # how kernels wait for what an atomic operation of another one writes
+                        access, orders = LOOK, () if ptr.type.is_tensor else ("acquire",)
                     self.sites[op] = Site(number, op, access, origins.of(ptr), bytes_of(ptr.type.pointee.elem), mask, orders)
             elif op.name == "tt.gather" and "bounds" in self.kinds:
                 self.sites[op] = Site(number, op, INDEX)
@@ -103,8 +103,11 @@ class Checks:
 
 
 def _orders(op: Op) -> tuple[str, ...]:
+    """What an atomic operation of one element puts in order. Whoever does not look at what was there acquires nothing."""
     sem = op.attrs.get("sem", "acq_rel")
-    return {"acquire": ("acquire",), "release": ("release",), "acq_rel": ("acquire", "release")}.get(sem, ())
+    read = not op.results or bool(op.results[0].uses)
+    return tuple(x for x in {"acquire": ("acquire",), "release": ("release",), "acq_rel": ("acquire", "release")}.get(sem, ())
+                 if x == "release" or read)
 
 
 def exact_result(cond: Value) -> Value | None:

@@ -7,14 +7,14 @@ import struct
 
 from ... import checking
 from ...base import Unsupported
-from ..plan.checks import ATOMIC, READ, WRITE
-from ..emit.checks.block import CAPACITY, FOUND, PLACES, RECORD, STOPPED
+from ..emit.checks.block import CAPACITY, FOUND, GROUPS, JOINED, MEMO, PLACES, RECORD, STOPPED
+from ..plan.checks import ATOMIC, LOOK, READ, WRITE
 from . import extents, findings, grid, launch as launches, unwritten
 from .metadata import checked as facts
 from .shadow import EPISODES, Zeros, marks
 
 _EXTENT = struct.Struct("<qqQQQqQQ")
-_BLOCK = struct.Struct("<qqQQQqIIIIQQQQ")
+_BLOCK = struct.Struct("<qqQQQqIIIIQQQQqqqQQq")
 _RECORD = struct.Struct(f"<{len(RECORD.fields)}q")
 #: programs of a launch whose order is kept exactly, and what each may release
 _KEPT, _RELEASES = 1 << 17, 8
@@ -42,7 +42,7 @@ class Kernel:
         self.values = eval(f"lambda a: ({''.join(v + ', ' for v in values)})", env)
         self.given = eval(f"lambda a: ({''.join(e + ', ' for e, _, _ in flat)})", {})
         #: positions of arguments that some access may write, and read; None: any
-        self.writes, self.reads = (_touched(self.sites.values(), accesses) for accesses in ((WRITE, ATOMIC), (READ, ATOMIC)))
+        self.writes, self.reads = (_touched(self.sites.values(), accesses) for accesses in ((WRITE, ATOMIC), (READ, ATOMIC, LOOK)))
         self.pointers = [n for n, (_, _, ty) in enumerate(flat) if ty.startswith("*")]
         self.pack = struct.Struct("<8Q" + fmt + "Q").pack
 
@@ -71,24 +71,31 @@ class Run:
         self._kept: list = []
         self._notes = kernel.notes.pop() if kernel.notes else Zeros(kernel.room)
         records, counts = self._notes.address, self._notes.address + CAPACITY * _RECORD.size
-        self.launch, owners, mine, sets, words = 0, 0, 0, 0, 0
+        self.launch, self.groups, self.words, owners, order = 0, 0, 0, 0, (0,) * 9
         if kernel.race:
             episodes = programs + (_RELEASES * programs + 64 if kernel.orders else 0)
-            if episodes + 1 > EPISODES:
+            if episodes + GROUPS + 1 > EPISODES:
                 raise Unsupported(f"triton-cpu: kernel {kernel.name}: races are looked for in launches of up to {EPISODES} programs, and this one has "
                                   f"{programs}; check a smaller grid, or other kinds: check=\"bounds\"")
-            words = (min(episodes, _KEPT) + 64) // 64 + 1 if kernel.orders else 0
-            self.launch = marks.begin(episodes + 2)
-            owners = self._zeros(4 * (episodes + 64 * 2 + 8))
+            self.launch = marks.begin(episodes + 2 + GROUPS)
+            self.groups = self.launch + episodes + 2
+            owners = self._zeros(4 * (episodes + 2))
             if kernel.orders:
-                mine, sets = self._zeros(8 * words), self._zeros(8 * words * PLACES)
+                order = self._order(episodes, programs)
         self._records, self._counts, self._owners = records, counts, owners
         written, read = (self._storages(places) for places in (kernel.writes, kernel.reads))
         table = b"".join(self._row(e, e.start in written, e.start in read) for e in self.extents)
         rows = ctypes.create_string_buffer(table, max(1, len(table)))
         self._kept.append(rows)
         self._block = ctypes.create_string_buffer(_BLOCK.pack(
-            0, CAPACITY, records, counts, ctypes.addressof(rows), len(self.extents), self.launch, self.launch, self.launch, 0, owners, mine, sets, words))
+            0, CAPACITY, records, counts, ctypes.addressof(rows), len(self.extents), self.launch, self.launch, self.launch, self.groups, owners, *order))
+
+    def _order(self, episodes: int, programs: int) -> tuple[int, ...]:
+        """What the order of episodes is kept in: the last fields of the block."""
+        self.words = words = (min(episodes, _KEPT) + 64) // 64
+        self._members = self._zeros(8 * words * GROUPS)
+        return (self._zeros(8 * words), self._zeros(8 * words * PLACES), words, episodes - programs, 0, GROUPS, self._members,
+                self._zeros(4 * len(JOINED.fields) * MEMO), 0)
 
     @property
     def address(self) -> int:
@@ -107,7 +114,8 @@ class Run:
         writers = readers = written = skew = writers_apart = readers_apart = 0
         known = extent.bytes < 1 << 48  # more is somewhere that nobody knows
         if self.kernel.race and extent.bytes and known and is_written:  # what nobody writes nobody races for
-            writers, readers, skew, writers_apart, readers_apart = marks.of(extent.start, extent.bytes, self.kernel.granule)
+            writers, readers, skew, writers_apart, readers_apart, kept = marks.of(extent.start, extent.bytes, self.kernel.granule)
+            self._kept.append(kept)
             readers = readers if is_read else 0
         if self.kernel.uninit and extent.argument is not None:
             written = unwritten.marks(extent.argument)
@@ -123,10 +131,16 @@ class Run:
         counts = (ctypes.c_int64 * (len(FOUND) * (len(self.kernel.sites) + 1))).from_address(self._counts)
         return list(_RECORD.iter_unpack(raw)), {(n // len(FOUND), n % len(FOUND)): c for n, c in enumerate(counts) if c}
 
-    def program_of(self, mark: int) -> int | None:
-        """The program that left a mark; None where several did."""
-        episode = (mark >> 8) - self.launch
-        return ctypes.c_int32.from_address(self._owners + 4 * episode).value if episode > 0 else None
+    def programs_of(self, mark: int) -> list[int]:
+        """The programs that left a mark; none where that is not known."""
+        number = mark >> 8
+        if self.words and number >= self.groups:
+            raw = ctypes.string_at(self._members + 8 * self.words * (number - self.groups), 8 * self.words)
+            bits = int.from_bytes(raw, "little")
+            numbers = [n for n in range(64 * self.words) if bits >> n & 1]
+        else:
+            numbers = [number - self.launch] if number > self.launch else []
+        return list(dict.fromkeys(ctypes.c_int32.from_address(self._owners + 4 * n).value for n in numbers))
 
 
 def make(name: str, signature, metadata, overlapping, constants: dict, other):

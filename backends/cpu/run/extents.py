@@ -19,7 +19,7 @@ class Extent(NamedTuple):
 
 def of(argument) -> Extent:
     """What a pointer argument may touch: the whole storage that a tensor lives in, whichever view of it it is."""
-    if argument is None:
+    if argument is None or isinstance(argument, int) and not argument:
         return Extent(0, 0, None)
     storage = getattr(argument, "untyped_storage", None)
     if storage is not None:
@@ -41,10 +41,12 @@ def living() -> list[Extent]:
 
     found = {}
     for o in gc.get_objects():
-        if type(o) in (torch.Tensor, torch.nn.Parameter) and o.is_cpu and o.layout is torch.strided:
+        if issubclass(type(o), torch.Tensor):
             try:
+                if not o.is_cpu or o.layout is not torch.strided:
+                    continue
                 e = of(o)
-            except RuntimeError:  # a tensor without storage, as those of tracers are
+            except (RuntimeError, NotImplementedError):  # a tensor without storage, as those of tracers are
                 continue
             if e.bytes:
                 found.setdefault(e.start, e)

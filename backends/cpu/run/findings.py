@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ... import checking
 from ..emit.checks.block import FOUND
-from ..plan.checks import ATOMIC, INDEX, READ, SITES, WORDS, WRITE
+from ..plan.checks import INDEX, SITES, WORDS
 from .extents import Extent
 
 _DONE = {"tt.load": "tl.load", "tt.store": "tl.store", "tt.gather": "tl.gather", "tt.atomic_rmw": "tl.atomic_*", "tt.atomic_cas": "tl.atomic_cas",
@@ -123,14 +123,18 @@ class _Page:
 
     def race(self, site: Site, address: int, mark: int, written: int) -> tuple[str, Extent, int | None]:
         n, e = self.argument(site, address)
-        other = self.run.program_of(mark)
+        others = [self.program(p) for p in self.run.programs_of(mark)]
         there = self.kernel.sites.get(mark & 127) if mark & 127 <= SITES else None
         where = f" at {there.at} ({there.source})" if there is not None and (there.at != site.at) else ""
         did = "wrote" if written else "read"
-        if other is None:
-            who = "several programs have read"
+        atomically = " atomically" if mark & 128 else ""
+        if not others:
+            who = f"several programs {did}{atomically}"
+        elif len(others) == 1:
+            who = f"program {others[0]} {did}{atomically}"
         else:
-            who = f"program {self.program(other)} {did}{' atomically' if mark & 128 else ''}"
+            more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+            who = f"programs {others[0]}, {others[1]}{more} {did}{atomically}"
         return (f"{WORDS[site.access]} element {self._index(e, address)} of {self.named(n, e)}, which {who}{where}; nothing puts the two in order", e, n)
 
     def _index(self, e: Extent, address: int) -> str:
@@ -157,7 +161,7 @@ class _Page:
         word, site = FOUND[kind], self.kernel.sites[number]
         where, lanes, argument, element, text = said[0]
         mask = ""
-        if site.access in (READ, WRITE, ATOMIC) and site.shape:
+        if site.bytes and site.shape:
             mask = "its mask is true there" if site.masked else "it has no mask"
         more = "; ".join(x for x in (mask, f"with {self.given()}" if self.given() else "") if x)
         lines = [f"  {word}: {site.called} at {site.at}" + (f", {count} times here" if count > 1 else ""), f"      {site.source}" if site.source else "",

@@ -50,9 +50,9 @@ class Marks:
         self.episode += episodes
         return before
 
-    def of(self, start: int, size: int, granule: int) -> tuple[int, int, int, int, int]:
-        """Of a storage: the addresses of its lines' writers and readers, bytes from its first line's start to its own, and the addresses of its
-        granules' writers and readers."""
+    def of(self, start: int, size: int, granule: int) -> tuple[int, int, int, int, int, object]:
+        """Of a storage: the addresses of its lines' writers and readers, bytes from its first line's start to its own, the addresses of its
+        granules' writers and readers, and what all of this is in, to be held as long as it is used."""
         low, high = start // _AROUND * _AROUND, -(-(start + size) // _AROUND) * _AROUND
         key, line = (low, high, granule), LINE * granule
         lines = (high - low) // line + 2
@@ -65,7 +65,7 @@ class Marks:
             self._size += 2 * room
         first, skew = divmod(start - low, line)
         whole = [m.address + 4 * first for m in self._of[key]]
-        return *whole, skew, *(m.address + 4 * (lines + LINE * first) for m in self._of[key])
+        return *whole, skew, *(m.address + 4 * (lines + LINE * first) for m in self._of[key]), self._of[key]
 
 
 marks = Marks()

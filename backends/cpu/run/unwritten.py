@@ -1,8 +1,8 @@
 """Tensors of torch.empty, and which of their bytes nobody has written.
 
 `watch()` has torch's functions that give memory as it is mark what they give: it is filled with a pattern, and each byte counts as unwritten until a
-checked kernel writes it. A torch operation that writes the tensor changes its version, and then all of it counts as written; what others write (NumPy, C)
-is known by the pattern, which is gone.
+checked kernel writes it. What others write (torch, NumPy, C) is known by the pattern, which is gone: it differs from byte to byte, and four of them
+count as one, so what is written does not look like it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,30 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from dataclasses import dataclass
 
-from ..emit.checks.block import PATTERN
+import numpy as np
+
+from ..emit.checks.block import PATTERN, STEP
 from .shadow import Zeros
 
 _NAMES = {"torch": ("empty", "empty_like", "empty_strided", "empty_permuted"), "Tensor": ("new_empty", "new_empty_strided")}
-_known: dict[int, tuple] = {}  # address of a storage -> (weak reference to it, marks)
+_ROW = ((np.arange(256) * STEP + PATTERN) & 255).astype(np.uint8)  # from then on it repeats
 _lock = threading.Lock()
 _watching = False
+
+
+@dataclass
+class _Empty:
+    """A storage of torch.empty. ref: weak; marks: a byte for each of its; version: of the tensor when it was last looked through."""
+
+    ref: object
+    size: int
+    marks: Zeros
+    version: int = 0
+
+
+_known: dict[int, _Empty] = {}  # by the storage's address
 
 
 def watch():
@@ -32,7 +48,6 @@ def watch():
         setattr(torch, name, _followed(getattr(torch, name)))
     for name in _NAMES["Tensor"]:
         setattr(torch.Tensor, name, _followed(getattr(torch.Tensor, name)))
-    torch.Tensor.numpy = _lent(torch.Tensor.numpy)
 
 
 def _followed(make):
@@ -45,16 +60,6 @@ def _followed(make):
     return made
 
 
-def _lent(numpy):
-    @functools.wraps(numpy)
-    def lent(self, *args, **kwargs):
-        with _lock:
-            _known.pop(self.untyped_storage().data_ptr(), None)  # whoever has the array may write it
-        return numpy(self, *args, **kwargs)
-
-    return lent
-
-
 def note(t):
     """`t` was made, and nobody has written it."""
     import torch
@@ -62,28 +67,55 @@ def note(t):
 
     if type(t) is not torch.Tensor or not t.is_cpu or t.layout is not torch.strided or torch.compiler.is_compiling():
         return
-    storage = t.untyped_storage()
-    if not storage.nbytes():
+    try:
+        storage = t.untyped_storage()
+    except RuntimeError:  # what torch.func and tracers wrap
         return
-    ctypes.memset(storage.data_ptr(), PATTERN & 255, storage.nbytes())
+    size = storage.nbytes()
+    if not size:
+        return
+    memory = _bytes(storage.data_ptr(), size)
+    whole = size // 256 * 256
+    memory[:whole].reshape(-1, 256)[:] = _ROW
+    memory[whole:] = _ROW[:size - whole]
     with _lock:
         if len(_known) > 4096:
-            for start in [start for start, (ref, _) in _known.items() if ref.expired()]:
+            for start in [start for start, e in _known.items() if e.ref.expired()]:
                 del _known[start]
-        _known[storage.data_ptr()] = (StorageWeakRef(storage), Zeros(storage.nbytes() + 64))
+        _known[storage.data_ptr()] = _Empty(StorageWeakRef(storage), size, Zeros(size + 64))
+
+
+def _bytes(start: int, size: int) -> np.ndarray:
+    return np.frombuffer((ctypes.c_ubyte * size).from_address(start), np.uint8)
 
 
 def marks(argument) -> int:
     """The address of an argument's marks, a byte for each of its storage's; 0 where all of it counts as written."""
-    storage = getattr(argument, "untyped_storage", None)
-    if storage is None:
+    get = getattr(argument, "untyped_storage", None)
+    if get is None:
         return 0
-    start = storage().data_ptr()
+    storage = get()
+    start = storage.data_ptr()
     with _lock:
-        ref, written = _known.get(start, (None, None))
-        if ref is None:
+        known = _known.get(start)
+        if known is None:
             return 0
-        if ref.expired() or argument.is_inference() or argument._version:
+        if known.ref.expired() or known.ref.cdata != storage._weak_ref() or known.size != storage.nbytes():  # the memory is another's by now
             del _known[start]
             return 0
-        return written.address
+        version = -1 if argument.is_inference() else argument._version
+        if version != known.version or version < 0:
+            _look_through(known, start)
+            known.version = version
+        return known.marks.address
+
+
+def _look_through(known: _Empty, start: int):
+    """Mark what torch has written since: the kernels would see it, too, one element after the other."""
+    words = known.size // 4
+    seen, row = _bytes(start, 4 * words).view(np.uint32), _ROW.view(np.uint32)
+    marked = _bytes(known.marks.address, 4 * words).view(np.uint32)
+    step = 1 << 20
+    for first in range(0, words, step):
+        part = seen[first:first + step]
+        marked[first:first + step][part != np.resize(row, part.size)] = 0x01010101

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64
-from ...plan.checks import READ, WRITE
+from ...plan.checks import LOOK, READ, WRITE
 from . import race
-from .block import BLOCK, EACH, EXTENT, FOUND, PATTERN, RECORD, SITE
+from .block import BLOCK, EACH, EXTENT, FOUND, JOINED, PATTERN, RECORD, SITE, STEP, UNIT
 
 
 def add(m: Module, kinds: frozenset[str], granule: int, orders: bool):
     """@check.lanes and what it calls."""
-    m.globals += [s.line() for s in (EXTENT, BLOCK, RECORD, SITE)]
+    m.globals += [s.line() for s in (EXTENT, BLOCK, RECORD, SITE, JOINED)]
     _record(m)
     _find(m)
     if "race" in kinds:
         race.add(m, granule, orders)
     if "uninit" in kinds:
+        _missing(m)
         _written(m)
     _run(m, kinds)
     _lanes(m)
@@ -125,24 +126,37 @@ def _written(m: Module):
     written = b.get(EXTENT, extent, "written")
     with b.when(b.icmp("eq", written, NULL)):
         b.ret()
-    here = b.gep("i8", written, b.sub(address, b.get(EXTENT, extent, "start")))
+    begin = b.sub(address, b.get(EXTENT, extent, "start"))
+    here = b.gep("i8", written, begin)
     access, size = b.get(SITE, site, "access"), b.cast("zext", b.get(SITE, site, "bytes"), "i64")
     with b.when(b.icmp("ne", access, i32(WRITE))):
         all_ = b.variable(Val("i8", "1"))
         with b.loop(i64(0), bytes_) as k:
             all_.set(b.and_(all_.get(), b.load("i8", b.gep("i8", here, k))))
         with b.when(b.icmp("eq", all_.get(), 0)), b.loop(i64(0), b.udiv(bytes_, size)) as n:
-            missing = b.variable(TRUE)
-            with b.loop(i64(0), size) as k:
-                at = b.add(b.mul(n, size), k)
-                pattern = b.icmp("eq", b.load("i8", b.address(b.add(address, at), "ptr")), PATTERN)
-                missing.set(b.and_(missing.get(), b.and_(b.icmp("eq", b.load("i8", b.gep("i8", here, at)), 0), pattern)))
-            with b.when(missing.get()):
+            at = b.add(begin, b.mul(n, size))
+            with b.when(b.call("check.missing", "i1", [extent, at, size])):
                 record(b, "uninit", block, b.cast("zext", b.get(SITE, site, "number"), "i64"), program, b.add(address, b.mul(n, size)),
                        b.add(first, b.mul(step, n)))
-    with b.when(b.icmp("ne", access, i32(READ))):
+    with b.when(b.and_(b.icmp("ne", access, i32(READ)), b.icmp("ne", access, i32(LOOK)))):
         b.call("llvm.memset.p0.i64", "void", [here, Val("i8", "1"), bytes_, FALSE])
     b.ret()
+
+
+def _missing(m: Module):
+    """Has nobody written any of the bytes of an element? at: its place in its storage."""
+    b = define(m, "check.missing", "i1", "internal", "noinline", extent="ptr", at="i64", bytes="i64")
+    extent, at, bytes_ = b.fn.args
+    start, written = b.get(EXTENT, extent, "start"), b.get(EXTENT, extent, "written")
+    low, end = b.and_(at, i64(-UNIT)), b.add(at, bytes_)
+    with b.loop(low, b.smin(b.smax(b.add(low, i64(UNIT)), end), b.get(EXTENT, extent, "bytes"))) as k:
+        mine = b.and_(b.icmp("sge", k, at), b.icmp("slt", k, end))
+        marked = b.icmp("ne", b.load("i8", b.gep("i8", written, k)), 0)
+        pattern = b.cast("trunc", b.add(b.mul(k, i64(STEP)), i64(PATTERN)), "i8")
+        touched = b.icmp("ne", b.load("i8", b.address(b.add(start, k), "ptr")), pattern)
+        with b.when(b.select(marked, mine, touched)):
+            b.ret(FALSE)
+    b.ret(TRUE)
 
 
 def _indices(m: Module):

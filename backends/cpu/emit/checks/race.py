@@ -6,7 +6,8 @@ operation of one element, sem release or acq_rel) is in order before what anothe
 relation of Lamport, kept by epochs as in FastTrack (Flanagan and Freund, PLDI 2009): an *episode* is what a program does between two releases,
 and they are numbered through all launches of the process. For each granule of memory the last writer and the last reader are kept, as
 episode << 8 | atomic << 7 | site; what earlier launches left there has smaller numbers, so nothing is ever cleared.
-`launch << 8` as a reader says that several read it that are in no order.
+Where several have read that are in no order, or have written atomically, a *group* of episodes is kept: its number is larger than that of all episodes
+of the launch. A kernel whose operations put nothing in order needs no groups: there `launch << 8` stands for several.
 
 A *line* is so many granules one behind the other. It has a mark of its own, which holds for all of them as long as programs touch it as a whole; then
 theirs are not looked at. Once one touches a part of it, the line's mark says that granules stand apart, for the rest of the launch.
@@ -15,8 +16,8 @@ theirs are not looked at. Once one touches a part of it, the line's mark says th
 from __future__ import annotations
 
 from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64, mangle, vec
-from ...plan.checks import ATOMIC, READ, SITES
-from .block import APART, BLOCK, EXTENT, FOUND, LINE, LINE_BITS, PLACES, SITE
+from ...plan.checks import ATOMIC, LOOK, READ, SITES
+from .block import APART, BLOCK, EXTENT, FOUND, JOINED, LINE, LINE_BITS, MEMO, PLACES, SITE
 
 ATOMICALLY = 1 << 7
 
@@ -26,6 +27,7 @@ def add(m: Module, granule: int, orders: bool):
     if orders:
         _ordered(m)
         _order(m)
+        _join(m)
     _begin(m, orders)
     _race(m, granule, orders)
 
@@ -47,14 +49,24 @@ def _begin(m: Module, orders: bool):
         mine, words = b.get(BLOCK, block, "mine"), b.get(BLOCK, block, "words")
         with b.loop(i64(0), words) as w:
             b.store(i64(0), b.gep("i64", mine, w))
+        _include(b, block, mine, here)
     b.ret()
 
 
-def foreign(b: Builder, block: Val, who: Val) -> Val:
-    """Lanes of `who`, a granule's writers or readers: of this launch, and of another program than the one that runs."""
+def _include(b: Builder, block: Val, bits: Val, n: Val):
+    """An episode, counted from the launch's first one, becomes one of those that `bits` says, where there is room."""
+    word = b.lshr(n, 6)
+    with b.when(b.icmp("ult", word, b.get(BLOCK, block, "words"))):
+        at = b.gep("i64", bits, word)
+        b.store(b.or_(b.load("i64", at), b.shl(i64(1), b.and_(n, i64(63)))), at)
+
+
+def foreign(b: Builder, block: Val, who: Val, orders: bool) -> Val:
+    """Lanes of `who`, a granule's writers or readers: of this launch, and of another program than the one that runs, or of several."""
     base = b.shl(b.get(BLOCK, block, "launch"), 8)
     span = b.sub(b.shl(b.get(BLOCK, block, "first"), 8), base)
-    return b.icmp("ult", b.sub(who, b.splat(base, who.lanes)), b.splat(span, who.lanes))
+    out = b.icmp("ult", b.sub(who, b.splat(base, who.lanes)), b.splat(span, who.lanes))
+    return b.or_(out, b.icmp("uge", who, b.splat(b.shl(b.get(BLOCK, block, "groups"), 8), who.lanes))) if orders else out
 
 
 def mark(b: Builder, block: Val, number: Val, atomically: Val | None = None) -> Val:
@@ -69,15 +81,68 @@ def several(b: Builder, block: Val) -> Val:
 
 
 def _ordered(m: Module):
-    """Is what another program left in order before now?"""
+    """Is what others left, an episode or a group, in order before now?"""
     b = define(m, "check.ordered", "i1", "internal", block="ptr", who="i32")
     block, who = b.fn.args
-    n = b.cast("zext", b.sub(b.lshr(who, 8), b.get(BLOCK, block, "launch")), "i64")
+    words, mine = b.get(BLOCK, block, "words"), b.get(BLOCK, block, "mine")
+    number, groups = b.lshr(who, 8), b.get(BLOCK, block, "groups")
+    with b.when(b.icmp("uge", number, groups)):
+        members = _members(b, block, b.sub(number, groups))
+        with b.loop(i64(0), words) as w:
+            missing = b.and_(b.load("i64", b.gep("i64", members, w)), b.xor(b.load("i64", b.gep("i64", mine, w)), i64(-1)))
+            with b.when(b.icmp("ne", missing, 0)):
+                b.ret(FALSE)
+        b.ret(TRUE)
+    n = b.cast("zext", b.sub(number, b.get(BLOCK, block, "launch")), "i64")
     word = b.lshr(n, 6)
-    with b.when(b.icmp("uge", word, b.get(BLOCK, block, "words"))):
+    with b.when(b.icmp("uge", word, words)):
         b.ret(TRUE)  # not kept: too many episodes
-    bits = b.load("i64", b.gep("i64", b.get(BLOCK, block, "mine"), word))
+    bits = b.load("i64", b.gep("i64", mine, word))
     b.ret(b.cast("trunc", b.lshr(bits, b.and_(n, i64(63))), "i1"))
+
+
+def _members(b: Builder, block: Val, group: Val) -> Val:
+    """The bits of a group, an i32 from 0 up."""
+    return b.gep("i64", b.get(BLOCK, block, "members"), b.mul(b.cast("zext", group, "i64"), b.get(BLOCK, block, "words")))
+
+
+def _join(m: Module):
+    """What stands for `old`, an episode or a group, and `new`, an episode: both as marks. Where there is no room for another group, `new`."""
+    b = define(m, "check.join", "i32", "internal", "noinline", block="ptr", old="i32", new="i32")
+    block, old, new = b.fn.args
+    words, groups, launch = (b.get(BLOCK, block, name) for name in ("words", "groups", "launch"))
+    was, now = b.lshr(old, 8), b.lshr(new, 8)
+    n = b.cast("zext", b.sub(now, launch), "i64")
+    grouped, old_n = b.icmp("uge", was, groups), b.cast("zext", b.sub(was, launch), "i64")
+    theirs = _members(b, block, b.select(grouped, b.sub(was, groups), i32(0)))
+    low = b.and_(new, i32(255))
+    too_many = b.icmp("uge", b.lshr(n, 6), words)
+    with b.when(b.or_(too_many, b.and_(b.not_(grouped), b.icmp("uge", b.lshr(old_n, 6), words)))):
+        b.ret(new)
+    with b.when(grouped):
+        bits = b.load("i64", b.gep("i64", theirs, b.lshr(n, 6)))
+        with b.when(b.cast("trunc", b.lshr(bits, b.and_(n, i64(63))), "i1")):
+            b.ret(b.or_(b.shl(was, 8), low))
+    place = b.and_(b.add(b.mul(was, i32(31)), now), i32(MEMO - 1))
+    memo = b.gep(JOINED.ty, b.get(BLOCK, block, "memo"), b.cast("zext", place, "i64"))
+    known = b.and_(b.icmp("eq", b.get(JOINED, memo, "old"), was), b.icmp("eq", b.get(JOINED, memo, "new"), now))
+    with b.when(known):
+        b.ret(b.or_(b.shl(b.get(JOINED, memo, "group"), 8), low))
+    count = b.get(BLOCK, block, "grouped")
+    with b.when(b.icmp("sge", count, b.get(BLOCK, block, "most"))):
+        b.ret(new)
+    b.put(BLOCK, block, "grouped", b.add(count, 1))
+    ours = _members(b, block, b.cast("trunc", count, "i32"))
+    with b.either(grouped) as (yes, no):
+        with yes, b.loop(i64(0), words) as w:
+            b.store(b.load("i64", b.gep("i64", theirs, w)), b.gep("i64", ours, w))
+        with no:
+            _include(b, block, ours, old_n)
+    _include(b, block, ours, n)
+    group = b.add(groups, b.cast("trunc", count, "i32"))
+    for name, v in dict(old=was, new=now, group=group).items():
+        b.put(JOINED, memo, name, v)
+    b.ret(b.or_(b.shl(group, 8), low))
 
 
 def _order(m: Module):
@@ -94,26 +159,37 @@ def _order(m: Module):
         with b.loop(i64(0), words) as w:
             at = b.gep("i64", theirs, w)
             b.store(b.or_(b.load("i64", at), b.load("i64", b.gep("i64", mine, w))), at)
-        launch, episode = b.get(BLOCK, block, "launch"), b.get(BLOCK, block, "episode")
-        begun, now = (b.cast("zext", b.sub(e, launch), "i64") for e in (b.get(BLOCK, block, "first"), episode))
-        most = b.mul(words, i64(64))
-        with b.loop(begun, b.smin(b.add(now, 1), most)) as n:
-            at = b.gep("i64", theirs, b.lshr(n, 6))
-            b.store(b.or_(b.load("i64", at), b.shl(i64(1), b.and_(n, i64(63)))), at)
-        with b.when(b.icmp("slt", b.add(now, 1), most)):
+        episode = b.get(BLOCK, block, "episode")
+        following = b.add(b.cast("zext", b.sub(episode, b.get(BLOCK, block, "launch")), "i64"), 1)
+        with b.when(b.icmp("slt", following, b.get(BLOCK, block, "releases"))):
             b.put(BLOCK, block, "episode", b.add(episode, 1))
-            b.store(b.cast("trunc", program, "i32"), b.gep("i32", b.get(BLOCK, block, "owners"), b.add(now, 1)))
+            b.store(b.cast("trunc", program, "i32"), b.gep("i32", b.get(BLOCK, block, "owners"), following))
+            _include(b, block, mine, following)
     b.ret()
 
 
 def _is_foreign(b: Builder, block: Val, who: Val, orders: bool) -> Val:
     """An i1: did another program of this launch leave `who`, in no order with what runs now?"""
     if not orders:
-        return foreign(b, block, who)
-    out = b.variable(foreign(b, block, who))
+        return foreign(b, block, who, orders)
+    out = b.variable(foreign(b, block, who, orders))
     with b.when(out.get()):
         out.set(b.not_(b.call("check.ordered", "i1", [block, who])))
     return out.get()
+
+
+def _kinds(b: Builder, site: Val) -> tuple[Val, Val]:
+    """Does a site only read, and is it atomic?"""
+    access = b.get(SITE, site, "access")
+    looking = b.icmp("eq", access, i32(LOOK))
+    return b.or_(looking, b.icmp("eq", access, i32(READ))), b.or_(looking, b.icmp("eq", access, i32(ATOMIC)))
+
+
+def _with(b: Builder, me: Val, before: Val) -> Val:
+    """What the program that runs leaves where `before` was left: what it did plainly in one episode counts beside what it did atomically."""
+    lanes = before.lanes
+    same = b.icmp("eq", b.lshr(before, 8), b.splat(b.lshr(me, 8), lanes))
+    return b.select(same, b.and_(b.splat(me, lanes), b.or_(before, b.splat(i32(~ATOMICALLY), lanes))), b.splat(me, lanes))
 
 
 def _granule(m: Module, orders: bool):
@@ -121,20 +197,32 @@ def _granule(m: Module, orders: bool):
     b = define(m, "check.granule", "void", "internal", "", block="ptr", site="ptr", program="i64", writer_at="ptr", reader_at="ptr", address="i64",
                lane="i64")
     block, site, program, writer_at, reader_at, address, lane = b.fn.args
-    access, number = b.get(SITE, site, "access"), b.get(SITE, site, "number")
-    reading, atomic = b.icmp("eq", access, i32(READ)), b.icmp("eq", access, i32(ATOMIC))
+    number = b.get(SITE, site, "number")
+    reading, atomic = _kinds(b, site)
     writer, reader = b.load("i32", writer_at), b.load("i32", reader_at)
-    both = b.and_(atomic, b.icmp("ne", b.and_(writer, i32(ATOMICALLY)), 0))
-    written, read = b.and_(_is_foreign(b, block, writer, orders), b.not_(both)), _is_foreign(b, block, reader, orders)
-    with b.when(b.or_(written, b.and_(read, b.not_(reading)))):
-        b.call("check.record", "void", [i64(FOUND.index("race")), block, b.cast("zext", number, "i64"), program, address, lane,
-                                        b.cast("zext", b.select(written, writer, reader), "i64"), b.cast("zext", written, "i64")])
     me = mark(b, block, number, atomic)
+
+    def both(who: Val) -> Val:
+        return b.and_(atomic, b.icmp("ne", b.and_(who, i32(ATOMICALLY)), 0))
+
+    def leave(at: Val, who: Val, keep: Val):
+        """The mark at a place, where `who` was; keep: too?"""
+        out = b.variable(_with(b, me, who))
+        with b.when(keep):
+            joined = b.call("check.join", "i32", [block, who, me]) if orders else b.or_(several(b, block), b.and_(me, i32(ATOMICALLY)))
+            out.set(b.and_(joined, b.or_(who, i32(~ATOMICALLY))))
+        b.store(out.get(), at)
+
+    written, read = _is_foreign(b, block, writer, orders), _is_foreign(b, block, reader, orders)
+    wrong = b.and_(written, b.not_(both(writer)))
+    with b.when(b.or_(wrong, b.and_(b.and_(read, b.not_(both(reader))), b.not_(reading)))):
+        b.call("check.record", "void", [i64(FOUND.index("race")), block, b.cast("zext", number, "i64"), program, address, lane,
+                                        b.cast("zext", b.select(wrong, writer, reader), "i64"), b.cast("zext", wrong, "i64")])
     with b.either(reading) as (yes, no):
         with yes:
-            b.store(b.select(read, several(b, block), me), reader_at)
+            leave(reader_at, reader, read)
         with no:
-            b.store(me, writer_at)
+            leave(writer_at, writer, b.and_(written, both(writer)))
     b.ret()
 
 
@@ -168,13 +256,13 @@ def _race(m: Module, granule: int, orders: bool):
     with b.when(b.icmp("eq", writers, NULL)):
         b.ret()
     unread = b.icmp("eq", readers, NULL)
-    access, number = b.get(SITE, site, "access"), b.get(SITE, site, "number")
-    reading, atomic = b.icmp("eq", access, i32(READ)), b.icmp("eq", access, i32(ATOMIC))
+    number = b.get(SITE, site, "number")
+    reading, atomic = _kinds(b, site)
     size = b.cast("zext", b.get(SITE, site, "bytes"), "i64")
     start = b.add(b.sub(address, b.get(EXTENT, extent, "start")), b.get(EXTENT, extent, "skew"))
     begin = b.udiv(start, granule)
     end = b.udiv(b.add(b.add(start, bytes_), granule - 1), granule)
-    spare, me = b.field(BLOCK, block, "padding"), mark(b, block, number, atomic)
+    spare, me = b.field(BLOCK, block, "spare"), mark(b, block, number, atomic)
     base, span = (b.shl(v, 8) for v in (b.get(BLOCK, block, "launch"), b.sub(b.get(BLOCK, block, "first"), b.get(BLOCK, block, "launch"))))
 
     writers_apart, readers_apart = (b.get(EXTENT, extent, f"{who}_apart") for who in ("writers", "readers"))
@@ -205,14 +293,14 @@ def _race(m: Module, granule: int, orders: bool):
             lanes = b.iota("i64", LINE)
             mask = b.and_(b.icmp("sge", lanes, b.splat(from_, LINE)), b.icmp("slt", lanes, b.splat(to, LINE)))
             writers_now, readers_now = (b.load(vec("i32", LINE), at, 4) for at in (mine, others))
-            fresh, free = (b.or_(b.not_(foreign(b, block, now)), b.not_(mask)) for now in (writers_now, readers_now))
+            fresh, free = (b.or_(b.not_(foreign(b, block, now, orders)), b.not_(mask)) for now in (writers_now, readers_now))
             alone = b.and_(_all(b, fresh), b.or_(_all(b, free), FALSE if orders else reading))
             with b.either(alone) as (yes, no):
                 with yes, b.either(reading) as (reads, writes):
                     with reads:
-                        b.store(b.select(mask, b.select(free, b.splat(me, LINE), b.splat(base, LINE)), readers_now), others, 4)
+                        b.store(b.select(mask, b.select(free, _with(b, me, readers_now), b.splat(base, LINE)), readers_now), others, 4)
                     with writes:
-                        b.store(b.select(mask, b.splat(me, LINE), writers_now), mine, 4)
+                        b.store(b.select(mask, _with(b, me, writers_now), writers_now), mine, 4)
                 with no, b.loop(from_, to) as n:
                     here = b.add(low, n)
                     element = b.udiv(b.mul(b.sub(here, begin), i64(granule)), size)
