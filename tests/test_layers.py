@@ -8,7 +8,7 @@ import textwrap
 import pytest
 from conftest import ROOT
 
-TOPS = ("backends", "ops", "bench", "tools", "checking")
+TOPS = ("backends", "ops", "bench", "tools", "checking", "testing")
 #: from the bottom up: a module imports those of its own layer and of the layers in front of it. Of the prefixes that a module's name begins with the
 #: longest counts
 LAYERS = (
@@ -29,6 +29,7 @@ LAYERS = (
     ("for users", ("checking",)),
     ("bench", ("bench",)),
     ("tools", ("tools",)),
+    ("pytest's plugin", ("testing",)),
 )
 #: (module, what it imports) against the order -> why
 ALLOWED = {("backends.table", "backends"): "a backend is imported by its name when somebody asks for it",

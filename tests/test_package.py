@@ -21,13 +21,13 @@ def config():
 
 def test_listed_packages_are_the_folders():
     listed = set(config()["options"]["packages"].split())
-    found = {"triport." + ".".join(p.parent.relative_to(ROOT).parts) for top in ("backends", "ops", "bench", "tools", "checking")
+    found = {"triport." + ".".join(p.parent.relative_to(ROOT).parts) for top in ("backends", "ops", "bench", "tools", "checking", "testing")
              for p in (ROOT / top).rglob("__init__.py")}
     assert listed == found
 
 
 def test_every_folder_with_code_is_a_package():
-    for top in ("backends", "ops", "bench", "tools"):
+    for top in ("backends", "ops", "bench", "tools", "testing"):
         for p in (ROOT / top).rglob("*.py"):
             assert (p.parent / "__init__.py").exists(), p
 
@@ -96,7 +96,7 @@ def test_pages_name_what_is_there(page):
     rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     named = set(re.findall(r"(?:`|^)make ([a-z]+(?:-[a-z]+)*)", text, re.M))
     assert named <= rules, named - rules
-    paths = re.findall(r"`((?:backends|ops|bench|tools|tests|docs|\.ci)/[\w./-]+)`", text)
+    paths = re.findall(r"`((?:backends|ops|bench|tools|testing|tests|docs|\.ci)/[\w./-]+)`", text)
     gone = [x for x in paths if not (ROOT / x).exists() and not (ROOT / x).with_suffix(".py").exists()]  # `module.name`, too
     assert not gone, gone
 

@@ -1,0 +1,98 @@
+"""A GPU that is not there: everything that `--triton-cpu` replaces, for as long as a run lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+
+import torch
+import torch._dynamo  # tables of torch's functions, which it makes when it is imported; the first operation under a mode imports it
+from torch.library import Library
+from torch.utils import cpp_extension
+
+from . import cuda, tensors
+from .gpus import GPU
+from .marks import GPU as DEVICE
+from .marks import Following, implementations
+from .patches import Patches
+
+
+@contextlib.contextmanager
+def pretending(gpu: GPU):
+    """Within it torch has one GPU, `gpu`, whose tensors are the CPU's and whose Triton kernels our compiler runs."""
+    patches = Patches()
+    following = Following()
+    try:
+        tensors.install(patches)
+        cuda.install(patches, gpu)
+        _extensions(patches)
+        _registered(patches)
+        _threads(patches)
+        _driver(patches, gpu)
+        with following:
+            yield
+    finally:
+        patches.undo()
+        implementations.clear()
+
+
+def _extensions(patches: Patches):
+    build = cuda.unmeant("torch.utils.cpp_extension", "CUDA C++ runs on a GPU alone")
+    load, inline = cpp_extension.load, cpp_extension.load_inline
+
+    def loaded(name, sources, *args, **kwargs):
+        files = [sources] if isinstance(sources, str) else sources
+        return build() if any(str(f).endswith((".cu", ".cuh")) for f in files) or kwargs.get("with_cuda") else load(name, sources, *args, **kwargs)
+
+    def inlined(name, cpp_sources, cuda_sources=None, *args, **kwargs):
+        return build() if cuda_sources or kwargs.get("with_cuda") else inline(name, cpp_sources, cuda_sources, *args, **kwargs)
+
+    patches.put(cpp_extension, "load", loaded)
+    patches.put(cpp_extension, "load_inline", inlined)
+
+
+def _registered(patches: Patches):
+    """What Python code registers for CUDA (`torch.library`) serves the GPU's tensors."""
+    impl = Library.impl
+
+    def seen(self, op_name, fn, dispatch_key="", **kwargs):
+        if dispatch_key == "CUDA" and callable(fn):
+            name = op_name if isinstance(op_name, str) else op_name.name()
+            implementations[name if "::" in name else f"{self.ns}::{name}"] = fn
+        return impl(self, op_name, fn, dispatch_key, **kwargs)
+
+    patches.put(Library, "impl", seen)
+
+
+def _threads(patches: Patches):
+    """Modes of torch are a thread's own: each new one follows tensors, too."""
+    inner = threading.Thread._bootstrap_inner
+
+    def begun(self):
+        with Following():
+            inner(self)
+
+    patches.put(threading.Thread, "_bootstrap_inner", begun)
+
+
+def _driver(patches: Patches, gpu: GPU):
+    """Triton's active driver is ours, which tells the stated GPU's sizes."""
+    import triton
+
+    from ..backends.cpu import driver as ours
+    config = triton.runtime.driver
+    before = config._active
+    mine = ours.own()
+    patches.put(config, "_active", before)
+    config.set_active(mine)
+    told = mine.utils.get_device_properties
+    patches.put(mine, "get_active_torch_device", lambda: DEVICE)
+
+    def sizes(device):
+        """The GPU's, but for Triton itself, which holds a kernel's scratch memory against them before it is loaded."""
+        if sys._getframe(1).f_globals.get("__name__") == "triton.compiler.compiler":
+            return told(device)
+        return {**told(device), "max_shared_mem": gpu.shared, "multiprocessor_count": gpu.multiprocessors, "warpSize": 32}
+
+    patches.put(mine.utils, "get_device_properties", sizes)
