@@ -61,4 +61,4 @@ def make_launcher(driver, src, metadata):
     if metadata.check:
         from ..run import checked as checks
         return checks.make(metadata.name, signature, metadata, overlapping, values, checked)
-    return launch.make_launch(metadata.name, signature, metadata, overlapping, values, checked)
+    return launch.make_launch(metadata.name, signature, metadata, overlapping, values, None if metadata.check_given else checked)

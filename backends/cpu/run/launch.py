@@ -11,6 +11,7 @@ import functools
 import os
 import struct
 import threading
+import types
 from typing import Callable
 
 from ... import checking
@@ -250,7 +251,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
 
     signature: (argument name, Triton type) of every argument, constexprs included; a tuple's type is a tuple. constants: the constexprs' values
     by name, for traces. `overlapping(...)` takes the same launch where pointers that were taken to be disjoint are not, or sizes are beyond what was taken;
-    `checked(...)`, of `checking.on`."""
+    `checked(...)`, of `checking.on`; None where the launch itself said that nothing is to be checked."""
     import torch
     from torch.autograd import profiler
 
@@ -264,7 +265,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
-           "checking": checking, "checked": checked, "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
+           "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
     exec(compile(_LAUNCH.format(values=", ".join(values), beyond=" or ".join(beyond) or "0"), f"<launch {name}>", "exec"), env)
     launch = env["launch"]
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import os
 import threading
 
 from ..emit.checks.block import LINE
@@ -18,13 +19,17 @@ _HUGE = 1 << 21
 _AROUND = 1 << 20
 
 
+#: a forked child has marks of its own: what Python makes otherwise is shared with it
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+
+
 class Zeros:
     """Memory that is zero until somebody writes it, of which only what is touched takes room."""
 
     def __init__(self, size: int):
         self.size = max(size, 1)
         large = self.size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE")
-        self._memory = mmap.mmap(-1, self.size + (_HUGE if large else 0))
+        self._memory = mmap.mmap(-1, self.size + (_HUGE if large else 0), **_PRIVATE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         if large:  # 4 KiB pages cost five times what the checks do: a fault each, and a place in the TLB
             with contextlib.suppress(OSError):
@@ -69,3 +74,6 @@ class Marks:
 
 
 marks = Marks()
+# A child is forked between two launches: it finds the marks whole, and the lock free.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=marks.lock.acquire, after_in_parent=marks.lock.release, after_in_child=marks.lock.release)
