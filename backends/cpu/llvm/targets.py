@@ -57,7 +57,10 @@ class Target:
     machine the host's own features take the place of the row's (LLVM ends the process on RISC-V features that it does not know).
 
     spin: LLVM's intrinsic for a waiting loop and the i32s that it takes (None: there is none); counter: LLVM's intrinsic for a counter that any
-    program may read, which counts on by 2 to 4 a nanosecond, on all cores alike ("": none); futex: Linux's system call number."""
+    program may read, which counts on by 2 to 4 a nanosecond, on all cores alike ("": none); futex: Linux's system call number; context: where Linux's ucontext_t has program counter,
+    stack pointer and, it or the frame of a signal that it is in, the address that an instruction failed to access; and if there may be none, where it has a
+    word and which number in it says so."""
+
 
     name: str
     triple: str
@@ -70,6 +73,7 @@ class Target:
     spin: tuple[str, tuple[int, ...]] | None = None
     counter: str = ""
     futex: int = 98
+    context: tuple[int, ...] = ()
     abi: str = ""
     plain: str = ""
     length: str = "fixed"
@@ -92,10 +96,10 @@ class Target:
 
 
 _X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin=("llvm.x86.sse2.pause", ()), futex=202,
-            counter="llvm.readcyclecounter")
-_ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin=("llvm.aarch64.hint", (1,)))
+            counter="llvm.readcyclecounter", context=(168, 160, 216, 200, 13))
+_ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin=("llvm.aarch64.hint", (1,)), context=(440, 432, 176))
 _RISCV = dict(triple="riscv64-unknown-linux-gnu", plain="rv64gc", abi="lp64d", model=("pic", "medium"), turns=False,
-              adopts=False)
+              adopts=False, context=(176, 192, -112))
 _RVV = dict(length="exactly", dot=(8, 2), dot_unroll=1, isa="RVV", registers=32, **_RISCV)
 
 

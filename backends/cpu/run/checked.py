@@ -10,6 +10,7 @@ from ...base import Unsupported
 from ..emit.checks.block import CAPACITY, FOUND, GROUPS, JOINED, MEMO, PLACES, RECORD, STOPPED
 from ..plan.checks import ATOMIC, LOOK, READ, WRITE
 from . import extents, findings, grid, launch as launches, unwritten
+from .job import INTERRUPTED
 from .metadata import checked as facts
 from .shadow import EPISODES, Zeros, marks
 
@@ -180,7 +181,7 @@ def make(name: str, signature, metadata, overlapping, constants: dict, other):
         finally:
             if leave is not None:
                 leave(lm)
-        if counts:
+        if counts and status != INTERRUPTED:
             checking.fail(findings.error(kernel, run, found, counts, values, sizes))
         elif status and status != STOPPED:
             launches.failed(name, status, kernel.known["scratch_bytes"], kernel.known["asserts"], gx, gy)

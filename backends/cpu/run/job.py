@@ -11,23 +11,29 @@ from ..llvm.ir import FALSE, NULL, TRUE, Builder, Module, Struct, Val, define, i
 
 MAX_THREADS = 256
 SLOTS = 512
-#: status codes of a launch; anything else is what a kernel returned
-NO_MEMORY = 1
+#: status codes of a launch; anything else is what a kernel returned (2: a check stopped a program)
+NO_MEMORY, INTERRUPTED = 1, 3
 
 #: taken: by a thread that works, 0 or 1
 SLOT = Struct("slot", scratch="ptr", bytes="i64", taken="i32", padding="i32")
-#: count: of programs. next: of each thread, the program that is taken next, a cache line each. begun: when the calling thread began; ended: when
-#: the last program ended so far (nanoseconds)
+#: count: of programs. next: of each thread, a cache line: the program that is taken next, and where launches are watched (watch.py) pthread_self() of
+#: the thread while it is in programs, else 0. begun: when the calling thread began; ended: when the last program ended so far (nanoseconds). stop:
+#: take no more programs; waiting: the calling thread is done and waits for the others
 JOB = Struct("job", function="ptr", args="ptr", count="i64", scratch="i64", gx="i32", gy="i32", gz="i32", threads="i32", status="i64",
-             next=f"[{MAX_THREADS} x [8 x i64]]", begun="i64", ended="i64")
+             next=f"[{MAX_THREADS} x [8 x i64]]", begun="i64", ended="i64", stop="i32", waiting="i32")
+#: What one thread is doing, where launches are watched: its programs, and where it is to go on (null: nowhere) when they are to end. previous: what it
+#: was doing when it was interrupted to do this
+RECORD = Struct("record", previous="ptr", job="ptr", jump="ptr", begin="i64", end="i64", scratch="ptr", all="i64", padding="i64", buffer="[64 x i64]")
 _SLOTS = Val("ptr", "@slots")
 
 
-def add(m: Module):
-    """@prepare and @enter, and what they need; @now is somebody else's."""
+def add(m: Module, watched: bool):
+    """@prepare and @enter, and what they need; @now is somebody else's, and where launches are watched @watched and @begun, too."""
     m.variable("slots", f"[{SLOTS} x {SLOT.ty}] zeroinitializer", tail=", align 64")
-    for write in (_part, _work, _enter, _prepare):
-        write(m)
+    _part(m)
+    _work(m, watched)
+    _enter(m, "watched" if watched else "work")
+    _prepare(m, watched)
 
 
 def slot(b: Builder, k: Val) -> Val:
@@ -35,7 +41,13 @@ def slot(b: Builder, k: Val) -> Val:
 
 
 def status(b: Builder, job: Val) -> Val:
-    return b.atomic_load("i64", b.field(JOB, job, "status"))
+    stopped = b.icmp("ne", b.atomic_load("i32", b.field(JOB, job, "stop")), 0)
+    return b.select(stopped, i64(INTERRUPTED), b.atomic_load("i64", b.field(JOB, job, "status")))
+
+
+def thread(b: Builder, job: Val, t: Val) -> Val:
+    """Where pthread_self() of thread t is while it is in programs."""
+    return b.field(JOB, job, "next", t, i32(1))
 
 
 def prepare(b: Builder) -> tuple[Val, Val]:
@@ -58,10 +70,10 @@ def _part(m: Module):
     b.ret(b.add(b.mul(each, k), b.select(b.icmp("ult", k, over), k, over)))
 
 
-def _work(m: Module):
+def _work(m: Module, watched: bool):
     """Take the programs of thread t's part, then what is left of the others'. Past a deadline (0: none) no more are taken. Are all taken?"""
-    b = define(m, "work", "i1", "internal", job="ptr", t="i32", scratch="ptr", deadline="i64")
-    job, t, scratch, deadline = b.fn.args
+    b = define(m, "work", "i1", "internal", job="ptr", t="i32", scratch="ptr", deadline="i64", **({"record": "ptr"} if watched else {}))
+    job, t, scratch, deadline, *record = b.fn.args
     timed = b.icmp("ne", deadline, 0)
     function, args, count, *grid, n = (b.get(JOB, job, f) for f in ("function", "args", "count", "gx", "gy", "gz", "threads"))
     chunk = b.intrinsic("umax", b.udiv(count, b.mul(b.cast("zext", n, "i64"), 8)), i64(1))
@@ -78,6 +90,10 @@ def _work(m: Module):
                 begin = b.atomic("add", counter, chunk)
                 chunks.leave(b.icmp("sge", begin, last))
                 end = b.smin(b.add(begin, chunk), last)
+                if watched:
+                    chunks.leave(b.icmp("ne", b.atomic_load("i32", b.field(JOB, job, "stop")), 0))
+                    b.put(RECORD, record[0], "begin", begin)
+                    b.put(RECORD, record[0], "end", end)
                 result = b.call(function, "i64", [args, scratch, begin, end, *grid])
                 with b.when(b.icmp("ne", result, 0)):
                     b.atomic_store(result, b.field(JOB, job, "status"))
@@ -91,13 +107,13 @@ def _work(m: Module):
     b.ret(TRUE)
 
 
-def _enter(m: Module):
+def _enter(m: Module, work: str):
     """Find scratch (a kept block, or one for this launch alone) and work."""
     b = define(m, "enter", "i1", "internal", job="ptr", t="i32", deadline="i64")
     job, t, deadline = b.fn.args
     need = b.get(JOB, job, "scratch")
     with b.when(b.icmp("eq", need, 0)):
-        b.ret(b.call("work", "i1", [job, t, NULL, deadline]))
+        b.ret(b.call(work, "i1", [job, t, NULL, deadline]))
     tries = b.variable(i32(0))
     with b.forever() as search:
         mine = slot(b, b.urem(b.add(t, tries.get()), SLOTS))
@@ -117,7 +133,7 @@ def _enter(m: Module):
             b.atomic_store(i32(0), taken, "release")
             _no_memory(b, job)
         b.put(SLOT, mine, "bytes", size)
-    all_ = b.call("work", "i1", [job, t, memory.get(), deadline])
+    all_ = b.call(work, "i1", [job, t, memory.get(), deadline])
     b.atomic_store(i32(0), taken, "release")
     b.ret(all_)
 
@@ -127,16 +143,21 @@ def _no_memory(b: Builder, job: Val):
     b.ret(TRUE)
 
 
-def _prepare(m: Module):
+def _prepare(m: Module, watched: bool):
     """Fill a job for `threads` at most. Returns the number of threads that it is for."""
     b = define(m, "prepare", "i32", "internal", job="ptr", fn="ptr", args="ptr", gx="i32", gy="i32", gz="i32", scratch="i64", threads="i32")
     job, function, args, gx, gy, gz, scratch, threads = b.fn.args
     x, y, z = (b.cast("zext", g, "i64") for g in (gx, gy, gz))
     count = b.mul(b.mul(x, y), z)
     use = b.smax(b.smin(threads, b.cast("trunc", b.smin(count, MAX_THREADS), "i32")), 1)
-    filled = dict(function=function, args=args, count=count, scratch=scratch, gx=gx, gy=gy, gz=gz, threads=use, status=i64(0), ended=i64(0))
+    filled = dict(function=function, args=args, count=count, scratch=scratch, gx=gx, gy=gy, gz=gz, threads=use, status=i64(0), ended=i64(0),
+                  stop=i32(0), waiting=i32(0))
     for field, v in filled.items():
         b.put(JOB, job, field, v)
     with b.loop(i32(0), use) as t:
         b.store(b.call("part", "i64", [count, use, t]), b.field(JOB, job, "next", t, i32(0)))
+        if watched:
+            b.store(i64(0), thread(b, job, t))
+    if watched:
+        b.call("begun", "void", [job])
     b.ret(use)

@@ -16,12 +16,12 @@ from typing import Callable
 
 from ... import checking
 from ...base import ArgumentError, CompileError, Error
-from . import elf, grid, kept, link, loaded, perf_map, settings
+from . import codes, crash, elf, grid, interrupt, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
 from .loaded import Function
 from .metadata import checked as facts
-from .pool import NO_MEMORY, pool_ir
+from .pool import INTERRUPTED, NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
 _linked: set[Callable] = set()  # what would take each object out of the process again
@@ -38,12 +38,13 @@ def load_object(obj: bytes, symbols: list[str]) -> dict[str, int]:
 
 def load_function(obj: bytes, name: str) -> Function:
     """Link a kernel's object file into the process for as long as somebody holds the result, or for good where perf's map lists it."""
-    addresses, unmap = placed(obj, [name])
+    addresses, unmap = placed(obj, [name], kernel=name)
     return Function(addresses[name], name, None if perf_map.asked() else unmap)
 
 
-def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[], None]]:
-    """(address of each symbol, a function that unmaps them all) of an object file for this machine, linked into the process."""
+def placed(obj: bytes, symbols: list[str], kernel: str = "") -> tuple[dict[str, int], Callable[[], None]]:
+    """(address of each symbol, a function that unmaps them all) of an object file for this machine, linked into the process. kernel: the name of the
+    one that it is, if it is one."""
     loaded.free()
     with _lock:
         addresses = {s: link.address_of(s) for s in elf.undefined_symbols(obj)}
@@ -61,8 +62,15 @@ def placed(obj: bytes, symbols: list[str]) -> tuple[dict[str, int], Callable[[],
             raise CompileError(f"triton-cpu: the compiled object lacks {', '.join(missing)}")
         if perf_map.asked():
             perf_map.add(obj, linked.symbols)
+        if kernel:
+            unload = functools.partial(_forgotten, codes.add(kernel, linked), unload)
         _linked.add(unload)
         return out, functools.partial(_take_out, unload)
+
+
+def _forgotten(forget: Callable, unload: Callable):
+    forget()
+    unload()
 
 
 def _by_llvm(obj: bytes, addresses: dict[str, int], name: str):
@@ -103,7 +111,8 @@ class Pool:
 
     def __init__(self):
         target = targets.native()
-        address = load_object(kept.emitted("pool", pool_ir, target), ["tp_call", "tp_forget"])
+        address = load_object(kept.emitted("pool", pool_ir, target), ["tp_call", "tp_forget", *interrupt.SYMBOLS, *crash.SYMBOLS])
+        self._watch, self._crash = interrupt.Watch(address), crash.Handler(address)
         self.address = address["tp_call"]
         self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
         self._forget = ctypes.CFUNCTYPE(None)(address["tp_forget"])
@@ -114,7 +123,12 @@ class Pool:
     def forked(self):
         """In a forked child OpenMP's threads are gone and it does not know, so our own start afresh."""
         self._forget()
+        self._watch.forked()
         self.openmp = (0, 0)
+
+    def raise_signal(self):
+        """Raise what the handler of a signal raised that ended a launch."""
+        self._watch.raise_exception()
 
 
 _pool: list[Pool] = []
@@ -258,6 +272,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     known = facts(metadata)
     flat = flatten(name, signature, known["arguments"])
     fmt, values = packed(name, flat)
+    codes.announce(name, [(label, ty) for _, label, ty in flat])
     beyond = [f"overlap({flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
     beyond += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
@@ -323,7 +338,9 @@ def traced(kernel: dict, gx: int, gy: int, gz: int, tensors, call: Callable, pac
 
 
 def failed(name: str, status: int, scratch: int, asserts, gx: int, gy: int):
-    """Raise for a launch that returned `status`: no memory for scratch, or a device_assert that did not hold."""
+    """Raise for a launch that returned `status`: what a signal's handler raised, no memory for scratch, or a device_assert that did not hold."""
+    if status == INTERRUPTED:
+        pool().raise_signal()
     if status == NO_MEMORY:
         raise Error(f"triton-cpu: kernel {name}: no memory for {scratch} bytes of scratch per thread; use smaller blocks "
                     "or fewer threads (torch.set_num_threads)")

@@ -72,14 +72,15 @@ def _unwinder():
 
 
 class Linked:
-    """An object in this process. symbols: name -> address of what it defines. It stays until `unload`, however few refer to it."""
+    """An object in this process. symbols: name -> address of what it defines; code: where its code starts and ends; entry: `gdb.show`'s.
+    It stays until `unload`, however few refer to it."""
 
-    def __init__(self, memory: Memory, symbols: dict[str, int], frames: list[int], entry):
-        self.memory, self.symbols, self._frames, self._entry = memory, symbols, frames, entry
+    def __init__(self, memory: Memory, symbols: dict[str, int], frames: list[int], entry, code: tuple[int, int]):
+        self.memory, self.symbols, self._frames, self.entry, self.code = memory, symbols, frames, entry, code
 
     def unload(self):
         """Give its memory back. Nothing may run in it, or call it afterwards; as `link`, one thread at a time (`launch.load_object` has a lock)."""
-        gdb.take_back(self._entry)
+        gdb.take_back(self.entry)
         for frames in self._frames:
             getattr(_unwinder(), "__deregister_frame")(frames)
         self._frames = []
@@ -149,7 +150,8 @@ def link(obj: bytes) -> Linked:
     frames = [base + lay.starts[s.index] for s in lay.fixed if s.name == ".eh_frame"] if _unwinder() else []
     for address in frames:
         _unwinder().__register_frame(address)
-    return Linked(memory, found, frames, gdb.show(elf.placed(obj, {k: base + v for k, v in lay.starts.items()})))
+    entry = gdb.show(elf.placed(obj, {k: base + v for k, v in lay.starts.items()}))
+    return Linked(memory, found, frames, entry, (base, base + lay.code))
 
 
 def _up(at: int, align: int) -> int:

@@ -25,14 +25,14 @@ def _initialised() -> bool:
 class Linked:
     """An object in this process, as `link.Linked`. It stays until `unload`, however few refer to it."""
 
-    def __init__(self, jit, tracker, symbols: dict[str, int], entry):
-        self.symbols, self._held, self._entry = symbols, (tracker, jit), entry
+    def __init__(self, jit, tracker, symbols: dict[str, int], entry, code: tuple[int, int]):
+        self.symbols, self._held, self.entry, self.code = symbols, (tracker, jit), entry, code
         _mapped.add(self)
 
     def unload(self):
         """Give its memory back. Nothing may run in it, or call it afterwards; as `link`, one thread at a time (`launch.placed` has a lock)."""
         _mapped.discard(self)
-        gdb.take_back(self._entry)
+        gdb.take_back(self.entry)
         for one in self._held:
             one.close()
 
@@ -54,7 +54,10 @@ def link(obj: bytes, addresses: dict[str, int]) -> Linked:
         library.export_symbol(s.name)
     tracker = library.link(jit, "kernel")
     at = {s.name: tracker[s.name] for s in defined}
-    return Linked(jit, tracker, at, gdb.show(elf.placed(obj, _code_at(obj, defined, at))))
+    sections, placed = elf.sections(obj), _code_at(obj, defined, at)
+    code = [(start, start + sections[index].size) for index, start in placed.items() if sections[index].flags & elf.EXEC]
+    bounds = min((c[0] for c in code), default=0), max((c[1] for c in code), default=0)
+    return Linked(jit, tracker, at, gdb.show(elf.placed(obj, placed)), bounds)
 
 
 def _code_at(obj: bytes, defined: list[elf.Symbol], at: dict[str, int]) -> dict[int, int]:

@@ -9,16 +9,18 @@ programs, `late.py` notices threads that come late, and here they are called:
   survive. It publishes one 64-bit word (generation << 32 | workers wanted); workers spin briefly, then sleep on its
   upper half with futex. One launch owns the pool at a time; another thread's launch meanwhile runs inline.
 - After fork the child has no workers: `tp_forget` (called from Python's at-fork hook) starts from nothing.
+
+In a process of Python's launches are watched, so that signals reach them (`watch.py`); a library for other programs has nothing of that.
 """
 
 from __future__ import annotations
 
 from ..llvm.ir import NULL, Builder, Module, Struct, Val, define, i32, i64
 from ..llvm.targets import Target
-from . import job as jobs, late
-from .job import JOB, MAX_THREADS, NO_MEMORY, SLOT, SLOTS
+from . import crash, job as jobs, late, watch
+from .job import INTERRUPTED, JOB, MAX_THREADS, NO_MEMORY, SLOT, SLOTS
 
-__all__ = ["MAX_THREADS", "NO_MEMORY", "module", "pool_ir"]
+__all__ = ["INTERRUPTED", "MAX_THREADS", "NO_MEMORY", "module", "pool_ir"]
 
 SPIN = 2000  # turns of the waiting loop before a worker of our own sleeps: some 50 microseconds
 _WAIT, _WAKE, _ALL = 128, 129, (1 << 31) - 1  # futex operations, private to the process; how many to wake
@@ -35,20 +37,24 @@ def pool_ir(target: Target, nanoseconds: int = late.LATE) -> str:
 
 
 def module(target: Target, hidden: bool = False, nanoseconds: int = late.LATE) -> Module:
-    """hidden: other objects of one library call it."""
+    """hidden: other objects of one library call it, and launches are not watched."""
     m = Module("pool", target.triple, attributes="")
     m.globals += [s.line() for s in (SLOT, JOB, _REGION)]
+    watched = not hidden and bool(target.context)
     for at, first in ((_WORD, "i64 0"), (_SLEEPERS, "i32 0"), (_PENDING, "i32 0"), (_LOCK, "i32 0"), (_WORKERS, "i32 0"), (_JOB, "ptr null")):
         m.variable(at.s[1:], first, tail="" if at is _WORKERS else ", align 64")  # who has the lock counts the workers
     late.add(m, target, nanoseconds)
-    jobs.add(m)
+    jobs.add(m, watched)
+    if watched:
+        watch.add(m, target)
+        crash.add(m, target)
     linkage = "hidden" if hidden else ""
     _worker(m, target)
     _launch(m, target, linkage)
     _region(m)
     _launch_omp(m, linkage)
-    _call(m, linkage)
-    _forget(m, linkage)
+    _call(m, linkage, watched)
+    _forget(m, linkage, watched)
     return m
 
 
@@ -128,6 +134,7 @@ def _launch(m: Module, target: Target, linkage: str):
     _start_workers(b, wanted)
     _publish(b, target, job, wanted)
     jobs.enter(b, job, i32(0))
+    b.atomic_store(i32(1), b.field(JOB, job, "waiting"))
     _all_done(b, target)
     b.atomic_store(i32(0), _LOCK, "release")
     b.call("met", "void", [job, start])
@@ -191,6 +198,8 @@ def _region(m: Module):
         with b.when(b.icmp("eq", t, 0)):  # the thread that called
             b.put(JOB, job, "begun", b.call("now", "i64", []))
         jobs.enter(b, job, t)
+        with b.when(b.icmp("eq", t, 0)):
+            b.atomic_store(i32(1), b.field(JOB, job, "waiting"))
     b.ret()
 
 
@@ -211,10 +220,10 @@ def _launch_omp(m: Module, linkage: str):
     b.ret(jobs.status(b, job))
 
 
-def _call(m: Module, linkage: str):
+def _call(m: Module, linkage: str, watched: bool):
     """Run one launch whose header and arguments are packed in one block of 8-byte slots: function, grid x, y, z, scratch bytes, threads for it |
     threads there are << 32, GOMP_parallel (0: our own threads), omp_get_thread_num, the kernel's arguments."""
-    b = define(m, "tp_call", "i64", linkage, p="ptr")
+    b = define(m, "call" if watched else "tp_call", "i64", "internal" if watched else linkage, p="ptr")
     slots = [b.gep("i64", b.fn.args[0], i64(k)) for k in range(9)]
     header = [b.load(ty, at) for ty, at in zip(("ptr", "i32", "i32", "i32", "i64", "i32", "ptr", "ptr"), slots)]
     function, *grid, scratch, threads, parallel, number = header
@@ -223,13 +232,17 @@ def _call(m: Module, linkage: str):
     with b.when(b.icmp("eq", parallel, NULL)):
         b.ret(b.call("tp_launch", "i64", launch))
     b.ret(b.call("tp_launch_omp", "i64", [*launch, team, parallel, number]))
+    if watched:
+        watch.call(m, linkage)
 
 
-def _forget(m: Module, linkage: str):
+def _forget(m: Module, linkage: str, watched: bool):
     """In a forked child: the workers are gone, and so is whoever held the lock."""
     b = define(m, "tp_forget", "void", linkage)
     for at, none in ((_WORD, i64(0)), (_SLEEPERS, i32(0)), (_PENDING, i32(0)), (_LOCK, i32(0)), (_WORKERS, i32(0)), (late.UNTIL, i64(0))):
         b.store(none, at)
     with b.loop(i32(0), i32(SLOTS)) as k:
         b.store(i32(0), b.field(SLOT, jobs.slot(b, k), "taken"))
+    if watched:
+        watch.forget(b)
     b.ret()

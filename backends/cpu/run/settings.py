@@ -10,4 +10,4 @@ FORMER = {"PERF_MAP": "TRITON_CPU_PERF_MAP", "THREADS": "TRITON_CPU_THREADS"}
 
 def get(name: str, default: str) -> str:
     """The value of TRIPORT_<name>."""
-    return os.environ.get(f"TRIPORT_{name}", os.environ.get(FORMER[name], default))
+    return os.environ.get(f"TRIPORT_{name}", os.environ.get(FORMER.get(name, ""), default))
