@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from faults import ALL
 from triport import checking
+from triport.backends.base import Unsupported
 
 GUARD = -7.0
 
@@ -93,14 +94,36 @@ def test_a_fault_under_a_lock_ends_the_launch(kinds):
 
 
 @triton.jit
-def waits(flag_ptr, out_ptr, VOLATILE: tl.constexpr):
-    if VOLATILE:
-        while tl.load(flag_ptr, volatile=True) == 0:
+def meets(count_ptr, out_ptr, HOW: tl.constexpr):
+    """All programs wait until all are there."""
+    n = tl.num_programs(0)
+    turns = 0
+    tl.atomic_add(count_ptr, 1)
+    if HOW == "plain":
+        while tl.load(count_ptr) < n:
+            turns += 1
+    elif HOW == "volatile":
+        while tl.load(count_ptr, volatile=True) < n:
             pass
     else:
-        while tl.atomic_add(flag_ptr, 0) == 0:
+        while tl.atomic_add(count_ptr, 0) < n:
             pass
-    tl.store(out_ptr, 1.0)
+    tl.store(out_ptr + tl.program_id(0), tl.load(count_ptr, volatile=True) + turns)
+
+
+@pytest.mark.parametrize("kinds", ["bounds", ALL])
+@pytest.mark.parametrize("how", ["volatile", "atomic"])
+def test_a_program_that_waits_for_a_later_one_ends(how, kinds):
+    with checking.checks(kinds):
+        with pytest.raises(Unsupported, match="waits for a later one"):
+            meets[(4,)](torch.zeros(1, dtype=torch.int32), torch.zeros(4), HOW=how)
+        meets[(1,)](torch.zeros(1, dtype=torch.int32), out := torch.zeros(1), HOW=how)
+    assert out.item() == 1
+
+
+def test_a_barrier_by_plain_loads_is_a_race():
+    with checking.checks("race"), pytest.raises(checking.CheckError, match="waits in a loop for element 0 of argument 'count_ptr'"):
+        meets[(4,)](torch.zeros(1, dtype=torch.int32), torch.zeros(4), HOW="plain")
 
 
 @triton.jit

@@ -28,7 +28,8 @@ SITES = 126
 @dataclass(frozen=True)
 class Site:
     """One operation that is checked. number: from 1 up; arguments: positions of those whose memory it may touch, None where that is known when it
-    runs; bytes: of an element; orders: what an atomic operation of one element puts in order: "acquire", "release"."""
+    runs; bytes: of an element; orders: what an atomic operation of one element puts in order: "acquire", "release"; waits: does a program perhaps wait
+    for what is there: is it one element that a `while` loop reads again and again?"""
 
     number: int
     op: Op
@@ -37,6 +38,7 @@ class Site:
     bytes: int = 0
     mask: Value | None = None
     orders: tuple[str, ...] = ()
+    waits: bool = False
 
     @property
     def record(self) -> list:
@@ -59,18 +61,20 @@ class Checks:
         origins = Origins(func)
         memory = bool(self.kinds & {"bounds", "race", "uninit"})
         self.alone = False
+        again = {op for loop in walk(func.body) if loop.name == "scf.while" for r in loop.regions for op in walk(r)}
         for op in walk(func.body):
             number = len(self.sites) + 1
             if op.name in _ACCESSES:
                 access, at = _ACCESSES[op.name]
                 ptr = op.operands[0]
-                orders = _orders(op) if access in (ATOMIC, LOOK) and not ptr.type.is_tensor else ()  # no load or store
-                self.alone |= access in (ATOMIC, LOOK) and not ptr.type.is_tensor
+                if op.attrs.get("isVolatile") and access == READ:  # how kernels wait for what an atomic operation of another one writes
+                    access = LOOK
+                one, atomic = not ptr.type.is_tensor, access in (ATOMIC, LOOK)
+                self.alone |= one and atomic
                 if memory:
                     mask = op.operands[at] if at is not None and len(op.operands) > at else None
-                    if op.attrs.get("isVolatile") and access == READ:  # how kernels wait for what an atomic operation of another one writes
-                        access, orders = LOOK, () if ptr.type.is_tensor else ("acquire",)
-                    self.sites[op] = Site(number, op, access, origins.of(ptr), bytes_of(ptr.type.pointee.elem), mask, orders)
+                    self.sites[op] = Site(number, op, access, origins.of(ptr), bytes_of(ptr.type.pointee.elem), mask, _orders(op) if one and atomic else (),
+                                          one and access != WRITE and op in again)
             elif op.name == "tt.gather" and "bounds" in self.kinds:
                 self.sites[op] = Site(number, op, INDEX)
             elif op.name == "tt.assert" and "overflow" in self.kinds:
@@ -103,7 +107,9 @@ class Checks:
 
 
 def _orders(op: Op) -> tuple[str, ...]:
-    """What an atomic operation of one element puts in order. Whoever does not look at what was there acquires nothing."""
+    """What an atomic operation of one element, or a volatile load, puts in order. Whoever does not look at what was there acquires nothing."""
+    if op.name == "tt.load":
+        return ("acquire",)
     sem = op.attrs.get("sem", "acq_rel")
     read = not op.results or bool(op.results[0].uses)
     return tuple(x for x in {"acquire": ("acquire",), "release": ("release",), "acq_rel": ("acquire", "release")}.get(sem, ())

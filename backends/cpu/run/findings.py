@@ -6,8 +6,8 @@ import linecache
 from typing import NamedTuple
 
 from ... import checking
-from ..emit.checks.block import FOUND
-from ..plan.checks import INDEX, SITES, WORDS
+from ..emit.checks.block import FOUND, WAITED
+from ..plan.checks import INDEX, READ, SITES, WORDS
 from .extents import Extent
 
 _DONE = {"tt.load": "tl.load", "tt.store": "tl.store", "tt.gather": "tl.gather", "tt.atomic_rmw": "tl.atomic_*", "tt.atomic_cas": "tl.atomic_cas",
@@ -123,6 +123,9 @@ class _Page:
 
     def race(self, site: Site, address: int, mark: int, written: int) -> tuple[str, Extent, int | None]:
         n, e = self.argument(site, address)
+        if written == WAITED:
+            return (f"waits in a loop for element {self._index(e, address)} of {self.named(n, e)} to change, and no program that has run changes it "
+                    "(programs of such a launch run one after the other)", e, n)
         others = [self.program(p) for p in self.run.programs_of(mark)]
         there = self.kernel.sites.get(mark & 127) if mark & 127 <= SITES else None
         where = f" at {there.at} ({there.source})" if there is not None and (there.at != site.at) else ""
@@ -181,6 +184,11 @@ class _Page:
         of = f", lane {lanes if len(lanes) != 1 else lanes[0]} of a block of {'x'.join(map(str, site.shape))}" if site.shape else ""
         named = self.kernel.labels[n] if n is not None and n < len(self.kernel.labels) else ""
         return where, lanes, named, self.element(e, address) if address else None, f"program {where}{of}: {said}"
+
+
+def only_waits(kernel, found) -> bool:
+    """Did programs do nothing but wait, as atomic operations may, for what no program before them does?"""
+    return all(FOUND[kind] == "race" and other == WAITED and kernel.sites[number].access != READ for kind, number, _, _, _, _, other, _ in found)
 
 
 def error(kernel, run, found, counts, values, sizes) -> checking.CheckError:

@@ -33,6 +33,11 @@ STOPPED = 2
 #: places that put programs in order are told apart by a hash of so many values
 PLACES = 4096
 SITE = Struct("check.site", number="i32", access="i32", bytes="i32", count="i32")
+#: what a program that may wait found at a place, and how often the same; so often that it waits for ever: nobody else runs who could change it
+WAIT = Struct("check.wait", address="i64", value="i64", times="i64")
+FOR_EVER = 1 << 24
+#: in place of whether a race is with who wrote: it is a wait
+WAITED = 2
 #: memory that was given and that nobody has written: byte n of a storage is PATTERN + n * STEP, modulo 256; UNIT of them are written or not as one, but
 #: for what a checked kernel writes
 PATTERN, STEP, UNIT = 0xA5, 167, 4

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64
 from ...plan.checks import LOOK, READ, WRITE
 from . import race
-from .block import BLOCK, EACH, EXTENT, FOUND, JOINED, PATTERN, RECORD, SITE, STEP, UNIT
+from .block import BLOCK, EACH, EXTENT, FOR_EVER, FOUND, JOINED, PATTERN, RECORD, SITE, STEP, UNIT, WAIT, WAITED
 
 
 def add(m: Module, kinds: frozenset[str], granule: int, orders: bool):
     """@check.lanes and what it calls."""
-    m.globals += [s.line() for s in (EXTENT, BLOCK, RECORD, SITE, JOINED)]
+    m.globals += [s.line() for s in (EXTENT, BLOCK, RECORD, SITE, JOINED, WAIT)]
     _record(m)
     _find(m)
     if "race" in kinds:
@@ -20,6 +20,7 @@ def add(m: Module, kinds: frozenset[str], granule: int, orders: bool):
         _written(m)
     _run(m, kinds)
     _lanes(m)
+    _wait(m)
     _indices(m)
 
 
@@ -116,6 +117,25 @@ def _lanes(m: Module):
         found = b.call("check.run", "i64", [block, site, program, start, b.sub(at.get(), begin), b.add(first, b.mul(step, begin)), step])
         outside.set(b.add(outside.get(), found))
     b.ret(outside.get())
+
+
+def _wait(m: Module):
+    """1 where a program has found the same at a place so often that it waits for ever, else 0."""
+    b = define(m, "check.wait", "i64", "internal", "noinline", block="ptr", site="ptr", program="i64", address="i64", at="ptr")
+    block, site, program, address, at = b.fn.args
+    size, value, shift = b.cast("zext", b.get(SITE, site, "bytes"), "i64"), b.variable(i64(0)), b.variable(i64(0))
+    with b.loop(i64(0), b.smin(size, 8)) as n:
+        byte = b.cast("zext", b.load("i8", b.address(b.add(address, n), "ptr")), "i64")
+        value.set(b.or_(value.get(), b.shl(byte, shift.get())))
+        shift.set(b.add(shift.get(), 8))
+    same = b.and_(b.icmp("eq", b.get(WAIT, at, "address"), address), b.icmp("eq", b.get(WAIT, at, "value"), value.get()))
+    times = b.select(same, b.add(b.get(WAIT, at, "times"), 1), i64(0))
+    for name, v in dict(address=address, value=value.get(), times=times).items():
+        b.put(WAIT, at, name, v)
+    over = b.icmp("sge", times, FOR_EVER)
+    with b.when(over):
+        record(b, "race", block, b.cast("zext", b.get(SITE, site, "number"), "i64"), program, address, i64(0), i64(0), i64(WAITED))
+    b.ret(b.cast("zext", over, "i64"))
 
 
 def _written(m: Module):

@@ -16,7 +16,7 @@ from .. import access, bounds
 from ..access import Same, Scattered, Strided, Unit
 from ..nest import Nest
 from . import finite, lanes, race
-from .block import BLOCK, EXTENT, STOPPED
+from .block import BLOCK, EXTENT, STOPPED, WAIT
 
 PROGRAM = Val("i64", "%program.id")
 
@@ -28,11 +28,16 @@ def begin_kernel(k):
         finite.add(k.module, len(k.checks.records))
     k.block = k.b.load("ptr", k.b.gep("i8", Val("ptr", "%args"), i64(8 * len(k.func.args))), 8)
     k.sites = {site: _site(k, site) for site in k.checks.sites.values()}
+    # programs run one after the other where some wait: one place for all of them
+    k.waits = {site: k.module.variable(f"{k.name}.wait.{site.number}", f"{WAIT.ty} zeroinitializer") for site in k.checks.sites.values()
+               if site.waits and k.checks.alone}
 
 
 def begin_program(k):
     if "race" in k.checks.kinds:
         race.begin(k, k.block, PROGRAM)
+    for site, at in k.waits.items():
+        k.b.put(WAIT, at, "times", i64(0))
     if k.checks.finite is not None:
         finite.begin_program(k)
 
@@ -66,7 +71,7 @@ def _stop(k):
 
 def _memory(k, step: Check, site: Site) -> Val | None:
     bad = _scalar(k, site) if step.nest is None else _tensor(k, step, site)
-    return bad if "bounds" in k.checks.kinds else None
+    return bad if "bounds" in k.checks.kinds or site in k.waits else None
 
 
 def _scalar(k, site: Site) -> Val:
@@ -78,6 +83,9 @@ def _scalar(k, site: Site) -> Val:
     def look():
         address = b.address(ptr)
         b.store(b.call("check.run", "i64", [k.block, k.sites[site], PROGRAM, address, i64(1), i64(0), i64(0)]), bad)
+        if site in k.waits:
+            with b.when(b.icmp("eq", b.load("i64", bad), 0)):
+                b.store(b.call("check.wait", "i64", [k.block, k.sites[site], PROGRAM, address, k.waits[site]]), bad)
         if "race" in k.checks.kinds and site.orders:
             b.call("check.order", "void", [k.block, address, PROGRAM, const("i1", "acquire" in site.orders), const("i1", "release" in site.orders)])
 
