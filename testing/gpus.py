@@ -1,7 +1,8 @@
 """GPUs that a run on a CPU can describe: what `torch.cuda` and Triton's driver say of them, and what they hold.
 
 What follows from the compute capability is from the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the rest from
-NVIDIA's data sheets and architecture white papers. Memory is the data sheet's.
+NVIDIA's data sheets and architecture white papers. Memory is the data sheet's; the H200's L2,
+which its data sheet does not say, is that of the H100, the same chip.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _DEVICES = {
     "l40s": ("NVIDIA L40S", (8, 9), 142, 48, 96),
     "rtx4090": ("NVIDIA GeForce RTX 4090", (8, 9), 128, 24, 72),
     "h100": ("NVIDIA H100 80GB HBM3", (9, 0), 132, 80, 50),
-    "h200": ("NVIDIA H200", (9, 0), 132, 141, 60),
+    "h200": ("NVIDIA H200", (9, 0), 132, 141, 50),
     "b200": ("NVIDIA B200", (10, 0), 148, 180, 126),
     "rtx5090": ("NVIDIA GeForce RTX 5090", (12, 0), 170, 32, 96),
 }

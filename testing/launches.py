@@ -111,6 +111,7 @@ def _install():
 
 def _run(run):
     def seen(self, *args, grid, warmup, **kwargs):
+        __tracebackhide__ = True
         before = _here.options
         _here.options = {k: v for k, v in kwargs.items() if k not in _OWN and k not in self.arg_names}
         try:

@@ -79,6 +79,15 @@ def to(self, *args, **kwargs):
     return moved(self, device.type == "cuda", kwargs.get("dtype"), kwargs.get("memory_format"))
 
 
+def _module_to(original):
+    def moved_to(self, *args, **kwargs):
+        if args and type(args[0]) is int:
+            args = (device_of(args[0]), *args[1:])
+        return original(self, *args, **kwargs)
+
+    return moved_to
+
+
 def cuda(self, device=None, non_blocking=False, memory_format=torch.preserve_format):
     return to(self, device=GPU if device is None else device_of(device), memory_format=memory_format)
 
@@ -203,6 +212,7 @@ def install(patches: Patches):
 
     patches.put(_device.DeviceContext, "__torch_function__", within_device)
     patches.put(torch, "Generator", Generator)
+    patches.put(torch.nn.Module, "to", _module_to(torch.nn.Module.to))
     deepcopy = torch.Tensor.__deepcopy__
     for name, value in {
             "to": to, "cuda": cuda, "cpu": cpu, "type": tensor_type, "get_device": _get_device, "new_tensor": _new_tensor,

@@ -381,6 +381,7 @@ def test_tensors_of_the_gpu(project):
             assert x.cpu().numpy().shape == (5, 3)
 
         def test_gradients():
+            assert torch.nn.Linear(3, 4).to(0).weight.is_cuda and torch.nn.Linear(3, 4).to("cuda", torch.half).bias.is_cuda
             model = torch.nn.Linear(3, 4).cuda()
             assert all(p.is_cuda and isinstance(p, torch.nn.Parameter) for p in model.parameters())
             host = torch.randn(5, 3, requires_grad=True)
