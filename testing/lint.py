@@ -67,7 +67,11 @@ def _code(ttir: str, given: dict, gpu: GPU):
     for op in operations:
         if op.name == "tt.dot":
             a, b = (tl.block_type(_dtype(v.type.elem), [*v.type.shape]) for v in op.operands[:2])
-            depth, needs = a.shape[-1], least(a, b)[2]
+            try:
+                depth, needs = a.shape[-1], least(a, b)[2]
+            except AssertionError as e:  # what it says of types that do not go together
+                small[f"tl.dot at {op.loc}: {e}"] = None
+                continue
             if depth < needs:
                 small[f"tl.dot at {op.loc} has K = {depth}, and it takes {needs} at least for {op.operands[0].type.elem}"] = None
     yield from small
