@@ -46,6 +46,18 @@ def in_registers(text: str) -> str:
         return str(module)
 
 
+def optimised(text: str) -> str:
+    """LLVM IR text of our own as LLVM's passes leave it."""
+    with lock:
+        initialised()
+        module = llvm.parse_assembly(text)
+        builder = llvm.create_pass_builder(target_machine(targets.native()), llvm.create_pipeline_tuning_options(speed_level=2))
+        passes = builder.getModulePassManager()
+        passes.run(module, builder)
+        close(passes)
+        return str(module)
+
+
 def close(passes):
     """Free a pass manager: some 140 KiB. llvmlite (0.46 to 0.50) never does, for its method that would comes behind one of ObjectRef that does nothing."""
     from llvmlite.binding import ffi, newpassmanagers

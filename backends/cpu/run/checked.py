@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 
 from ... import checking
 from ...base import Unsupported
-from ..emit.checks.block import CAPACITY, FOUND, GROUPS, JOINED, MEMO, PLACES, RECORD, STOPPED
+from ..emit.checks import lanes
+from ..emit.checks.block import CAPACITY, FOUND, GROUPS, JOINED, MEMO, PLACES, RECORD, SERVICES, STOPPED
 from ..plan.checks import ATOMIC, LOOK, READ, WRITE
-from . import extents, findings, grid, launch as launches, unwritten
+from ..llvm import targets
+from . import extents, findings, grid, kept, launch as launches, unwritten
 from .job import INTERRUPTED
 from .metadata import checked as facts
 from .shadow import EPISODES, Zeros, marks
 
 _EXTENT = struct.Struct("<qqQQQqQQ")
-_BLOCK = struct.Struct("<qqQQQqIIIIQQQQqqqQQq")
+_BLOCK = struct.Struct("<qqQQQqIIIIQQQQqqqQQqQ")
 _RECORD = struct.Struct(f"<{len(RECORD.fields)}q")
 #: programs of a launch whose order is kept exactly, and what each may release
 _KEPT, _RELEASES = 1 << 17, 8
@@ -34,6 +37,7 @@ class Kernel:
         self.sites = {s[0]: findings.Site(*s) for s in checks["sites"]}
         self.granule, self.alone, self.orders = checks["granule"], checks["alone"], checks["orders"]
         self.room, self.notes = CAPACITY * _RECORD.size + 8 * len(FOUND) * (len(self.sites) + 1), []
+        self.services = _services(",".join(k for k in ("bounds", "race", "uninit") if k in self.kinds), self.granule, self.orders)
         self.race, self.uninit = "race" in self.kinds, "uninit" in self.kinds
         self.unknown = any(s.unknown for s in self.sites.values())
         flat = launches.flatten(name, signature, self.known["arguments"])
@@ -56,6 +60,15 @@ class Kernel:
             have = {e.start for e in out}
             out += [e for e in extents.living() if e.start not in have]
         return out
+
+
+@functools.lru_cache(maxsize=None)
+def _services(kinds: str, granule: int, orders: bool):
+    """The addresses of the functions that such kernels call."""
+    obj = kept.emitted("checks", lanes.services_ir, targets.native(), kinds, granule, orders, fast=True)
+    found = launches.load_object(obj, [f"check.{name}" for name in SERVICES if name in ("record", "run", "lanes", "wait", "indices")
+                                       or name == "begin" and "race" in kinds or name == "order" and orders and "race" in kinds])
+    return (ctypes.c_uint64 * len(SERVICES))(*(found.get(f"check.{name}", 0) for name in SERVICES))
 
 
 def _touched(sites, accesses) -> set[int] | None:
@@ -89,7 +102,8 @@ class Run:
         rows = ctypes.create_string_buffer(table, max(1, len(table)))
         self._kept.append(rows)
         self._block = ctypes.create_string_buffer(_BLOCK.pack(
-            0, CAPACITY, records, counts, ctypes.addressof(rows), len(self.extents), self.launch, self.launch, self.launch, self.groups, owners, *order))
+            0, CAPACITY, records, counts, ctypes.addressof(rows), len(self.extents), self.launch, self.launch, self.launch, self.groups, owners, *order,
+            ctypes.addressof(kernel.services)))
 
     def _order(self, episodes: int, programs: int) -> tuple[int, ...]:
         """What the order of episodes is kept in: the last fields of the block."""

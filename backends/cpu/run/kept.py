@@ -11,9 +11,9 @@ from ..llvm import host
 from ..llvm.targets import Target
 
 
-def emitted(name: str, write: Callable[..., str], target: Target, *given) -> bytes:
+def emitted(name: str, write: Callable[..., str], target: Target, *given, fast: bool = False) -> bytes:
     """The object of the LLVM IR text `write(target, *given)` (`generator.emit_object`), from disk where these sources wrote it before, for this row and with
-    this LLVM."""
+    this LLVM. fast: by all of LLVM's passes."""
     from pathlib import Path
 
     key = repr((given, target, host.versions(), version(), sources_digest(Path(__file__).parents[2])))
@@ -21,6 +21,6 @@ def emitted(name: str, write: Callable[..., str], target: Target, *given) -> byt
     obj = memo.read(file)
     if obj is None:
         from ..llvm import generator
-        obj = generator.emit_object(generator.in_registers(write(target, *given)), target)
+        obj = generator.emit_object((generator.optimised if fast else generator.in_registers)(write(target, *given)), target)
         memo.write(file, obj)
     return obj

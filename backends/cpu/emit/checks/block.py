@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...llvm.ir import Struct
+from ...llvm.ir import Builder, Struct, Val, i64
 
 #: what an argument's pointer may touch: `bytes` from `start` on. writers, readers: of each line, who was the last (an episode and a site, see
 #: `race.py`), and the same of each granule, where they stand apart; written: of each byte, 1 where somebody has; each null where it is not looked at (nobody writes there in
@@ -14,10 +14,10 @@ EXTENT = Struct("check.extent", start="i64", bytes="i64", writers="ptr", readers
 #: of each episode; mine: bits of the launch's episodes that are in order before now; sets: such bits for each place that puts programs in order; words:
 #: 64-bit words of each; releases: the number, from `launch` on, that an episode which begins behind a release is below. groups: the number of the first
 #: group of episodes; grouped, most: how many there are and may be; members: such bits of each; memo: what was joined before, as `JOINED`; spare: what
-#: may be read and written in place of a mark
+#: may be read and written in place of a mark; services: where the functions of lanes.py are, by `SERVICES`
 BLOCK = Struct("check.block", count="i64", capacity="i64", records="ptr", counts="ptr", extents="ptr", known="i64", launch="i32", first="i32",
                episode="i32", groups="i32", owners="ptr", mine="ptr", sets="ptr", words="i64", releases="i64", grouped="i64", most="i64",
-               members="ptr", memo="ptr", spare="i64")
+               members="ptr", memo="ptr", spare="i64", services="ptr")
 #: what an episode or a group, joined by an episode, is
 JOINED = Struct("check.joined", old="i32", new="i32", group="i32")
 #: groups of a launch, and places to remember them in
@@ -44,3 +44,10 @@ PATTERN, STEP, UNIT = 0xA5, 167, 4
 #: granules of a line (race.py); what its mark is, beyond launch << 8, where granules stand apart
 LINE_BITS = 4
 LINE, APART = 1 << LINE_BITS, 1
+#: functions that are the same for many kernels, compiled once: @check.record and so on
+SERVICES = ("record", "run", "lanes", "wait", "indices", "begin", "order")
+
+
+def service(b: Builder, block: Val, name: str) -> Val:
+    """The address of a function."""
+    return b.load("ptr", b.gep("ptr", b.get(BLOCK, block, "services"), i64(SERVICES.index(name))))

@@ -6,7 +6,7 @@ from ...llvm import ir
 from ...llvm.ir import FALSE, Module, Struct, Val, const, define, i64
 from ...plan.finite import FLOATS
 from ...plan.records import FiniteStore, Made, row_major
-from .block import FOUND
+from .block import FOUND, service
 
 #: what a site of the program that runs has made: has it?, in which lane, the number's bits
 NOTED = Struct("check.noted", made="i64", lane="i64", bits="i64")
@@ -44,7 +44,7 @@ def add(m: Module, sites: int):
                 first.set(site)
     with b.when(b.icmp("ne", first.get(), 0)):
         place = b.gep(NOTED.ty, table, first.get())
-        b.call("check.record", "void", [i64(FOUND.index("nan")), block, first.get(), program, i64(0), b.get(NOTED, place, "lane"),
+        b.call(service(b, block, "record"), "void", [i64(FOUND.index("nan")), block, first.get(), program, i64(0), b.get(NOTED, place, "lane"),
                                         b.get(NOTED, place, "bits"), store])
     b.ret()
 

@@ -1,16 +1,21 @@
-"""Checks of one element after the other, in functions of the kernel's module: for the accesses that whole vectors could not show to be fine."""
+"""Checks of one element after the other, in functions that many kernels share: for the accesses that whole vectors could not show to be fine."""
 
 from __future__ import annotations
 
 from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64
+from ...llvm.targets import Target
 from ...plan.checks import LOOK, READ, WRITE
 from . import race
-from .block import BLOCK, EACH, EXTENT, FOR_EVER, FOUND, JOINED, PATTERN, RECORD, SITE, STEP, UNIT, WAIT, WAITED
+from .block import BLOCK, EACH, EXTENT, FOR_EVER, FOUND, JOINED, PATTERN, RECORD, SERVICES, SITE, STEP, UNIT, WAIT, WAITED
 
 
-def add(m: Module, kinds: frozenset[str], granule: int, orders: bool):
-    """@check.lanes and what it calls."""
-    m.globals += [s.line() for s in (EXTENT, BLOCK, RECORD, SITE, JOINED, WAIT)]
+STRUCTS = (EXTENT, BLOCK, RECORD, SITE, JOINED, WAIT)
+
+
+def services_ir(target: Target, kinds: str, granule: int, orders: bool) -> str:
+    """LLVM IR of the functions that kernels call which check `kinds`: those that `block.SERVICES` names, as far as there are any."""
+    m = Module("checks", target.triple)
+    m.globals += [s.line() for s in STRUCTS]
     _record(m)
     _find(m)
     if "race" in kinds:
@@ -22,6 +27,10 @@ def add(m: Module, kinds: frozenset[str], granule: int, orders: bool):
     _lanes(m)
     _wait(m)
     _indices(m)
+    for f in m.functions:
+        if f.name.removeprefix("check.") in SERVICES:
+            f.linkage = ""
+    return m.render()
 
 
 def record(b: Builder, kind: str, block: Val, site: Val, program: Val, address: Val, lane: Val, value: Val = i64(0), other: Val = i64(0)):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64, mangle, vec
 from ...plan.checks import ATOMIC, LOOK, READ, SITES
-from .block import APART, BLOCK, EXTENT, FOUND, JOINED, LINE, LINE_BITS, MEMO, PLACES, SITE
+from .block import APART, BLOCK, EXTENT, FOUND, JOINED, LINE, LINE_BITS, MEMO, PLACES, SITE, service
 
 ATOMICALLY = 1 << 7
 
@@ -33,7 +33,7 @@ def add(m: Module, granule: int, orders: bool):
 
 
 def begin(k, block: Val, program: Val):
-    k.b.call("check.begin", "void", [block, program])
+    k.b.call(service(k.b, block, "begin"), "void", [block, program])
 
 
 def _begin(m: Module, orders: bool):

@@ -16,14 +16,14 @@ from .. import access, bounds
 from ..access import Same, Scattered, Strided, Unit
 from ..nest import Nest
 from . import finite, lanes, race
-from .block import BLOCK, EXTENT, STOPPED, WAIT
+from .block import BLOCK, EXTENT, FOUND, STOPPED, WAIT, service
 
 PROGRAM = Val("i64", "%program.id")
 
 
 def begin_kernel(k):
     """Where the kernel begins: its block's address follows the arguments."""
-    lanes.add(k.module, k.checks.kinds, k.checks.granule, k.checks.orders)
+    k.module.globals += [s.line() for s in lanes.STRUCTS]
     if k.checks.finite is not None:
         finite.add(k.module, len(k.checks.records))
     k.block = k.b.load("ptr", k.b.gep("i8", Val("ptr", "%args"), i64(8 * len(k.func.args))), 8)
@@ -82,12 +82,12 @@ def _scalar(k, site: Site) -> Val:
 
     def look():
         address = b.address(ptr)
-        b.store(b.call("check.run", "i64", [k.block, k.sites[site], PROGRAM, address, i64(1), i64(0), i64(0)]), bad)
+        b.store(b.call(service(b, k.block, "run"), "i64", [k.block, k.sites[site], PROGRAM, address, i64(1), i64(0), i64(0)]), bad)
         if site in k.waits:
             with b.when(b.icmp("eq", b.load("i64", bad), 0)):
-                b.store(b.call("check.wait", "i64", [k.block, k.sites[site], PROGRAM, address, k.waits[site]]), bad)
+                b.store(b.call(service(b, k.block, "wait"), "i64", [k.block, k.sites[site], PROGRAM, address, k.waits[site]]), bad)
         if "race" in k.checks.kinds and site.orders:
-            b.call("check.order", "void", [k.block, address, PROGRAM, const("i1", "acquire" in site.orders), const("i1", "release" in site.orders)])
+            b.call(service(b, k.block, "order"), "void", [k.block, address, PROGRAM, const("i1", "acquire" in site.orders), const("i1", "release" in site.orders)])
 
     k.guarded(active, look)
     return b.load("i64", bad)
@@ -192,7 +192,7 @@ class _Looks(Nest):
         address = b.address(where.pointer)
 
         def look():
-            self._note(b.call("check.run", "i64", [k.block, k.sites[self.site], PROGRAM, address, n, first, self.step]))
+            self._note(b.call(service(b, k.block, "run"), "i64", [k.block, k.sites[self.site], PROGRAM, address, n, first, self.step]))
 
         one = self._extent()
         if one is None or self.each:
@@ -244,7 +244,7 @@ class _Looks(Nest):
         addresses, flags = b.alloca(f"[{n} x i64]", "addresses", 64), b.alloca(f"[{n} x i8]", "active", 64)
         b.store(b.address(p), addresses, 8)
         b.store(b.cast("zext", b.splat(active, n), "i8"), flags, 1)
-        self._note(b.call("check.lanes", "i64", [self.k.block, self.k.sites[self.site], PROGRAM, addresses, flags, i64(n), first, self.step]))
+        self._note(b.call(service(b, self.k.block, "lanes"), "i64", [self.k.block, self.k.sites[self.site], PROGRAM, addresses, flags, i64(n), first, self.step]))
 
 
 # --- what is no memory -----------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def _index(k, step: Check, site: Site) -> Val:
 
         def look():
             b.store(x, values, 8)
-            found = b.call("check.indices", "i64", [k.block, i64(site.number), PROGRAM, values, i64(nest.lanes), first, i64(steps[nest.vdim]), limit])
+            found = b.call(service(b, k.block, "indices"), "i64", [k.block, i64(site.number), PROGRAM, values, i64(nest.lanes), first, i64(steps[nest.vdim]), limit])
             b.store(b.add(b.load("i64", bad), found), bad)
 
         k.guarded(b.not_(fine), look)
@@ -284,7 +284,7 @@ def _overflow(k, step: Check, site: Site) -> Val:
     exact = exact_result(cond)
 
     def note(lane: Val, value: Val):
-        lanes.record(b, "overflow", k.block, i64(site.number), PROGRAM, i64(0), lane, value)
+        b.call(service(b, k.block, "record"), "void", [i64(FOUND.index("overflow")), k.block, i64(site.number), PROGRAM, i64(0), lane, value, i64(0)])
         b.store(i64(1), bad)
 
     if step.nest is None:
