@@ -74,7 +74,8 @@ def test_wheel_outside_the_checkout(tmp_path):
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     code = ("import torch, triport.ops as ops, triport.backends as b; print(b.__file__); x = torch.randn(5, 7); "
             "assert ops.square.__module__ == 'triport.ops.square'; from triport.ops import tuning; assert tuning.load(); "
-            "assert torch.allclose(ops.softmax(x), torch.softmax(x, 1)); print('right')")
+            "assert torch.allclose(ops.softmax(x), torch.softmax(x, 1)); import importlib.metadata as m; "
+            "plugin, = [e for e in m.entry_points(group='pytest11') if e.name == 'triport']; assert plugin.load().pytest_addoption; print('right')")
     run = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env)
     assert run.returncode == 0, run.stderr[-2000:]
     assert str(env_dir) in run.stdout.split("\n")[0] and "right" in run.stdout

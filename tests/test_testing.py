@@ -1,6 +1,5 @@
 """triport.testing, the pytest plugin: small projects of tests, each run by a pytest of its own."""
 
-import importlib.metadata
 import os
 import re
 import subprocess
@@ -31,8 +30,7 @@ def launch(n=1000, BLOCK=128, device="cpu", **options):
 def project(tmp_path):
     """Runs pytest over files; gives (exit code, counts by outcome, what it printed)."""
     pytest.importorskip("triport.testing", reason="triport is not installed")
-    named = {e.value for e in importlib.metadata.entry_points(group="pytest11")}
-    loaded = [] if "triport.testing.plugin" in named else ["-p", "triport.testing.plugin"]
+    loaded = ["-p", "triport.testing.plugin"]  # and no other: what is installed for pytest is as it may be
 
     def run(files, *args, kernel=True, env=None):
         for name, text in ({"test_it.py": files} if isinstance(files, str) else files).items():
@@ -40,8 +38,8 @@ def project(tmp_path):
             (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
             (tmp_path / name).write_text(head + textwrap.dedent(text))
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TRITON_CPU_CHECK"))}
-        done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-rs", *loaded, *args], cwd=tmp_path,
-                              env={**clean, **(env or {})}, capture_output=True, text=True, timeout=HANGS)
+        done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", *loaded, *args], cwd=tmp_path,
+                              env={**clean, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **(env or {})}, capture_output=True, text=True, timeout=HANGS)
         told = done.stdout + done.stderr
         last = [line for line in told.splitlines() if re.search(r" in [\d.:]+", line)][-1:]
         counts = re.findall(r"(\d+) (passed|failed|skipped|errors?)", last[0].split(" in ")[0]) if last else []
@@ -114,13 +112,13 @@ def test_checks_are_in_the_environment_and_summed_up(project, given, said):
 
 def test_workers_of_xdist_check_and_report(project):
     pytest.importorskip("xdist")
-    code, counts, told = project(CHECKS, "--triton-check=bounds", "--triton-launches", "-n", "2")
+    code, counts, told = project(CHECKS, "--triton-check=bounds", "--triton-launches", "-p", "xdist", "-n", "2")
     assert counts == {"passed": 2, "failed": 2}, told
     assert "unmasked: 2 reports" in told and "2 kernels in 3 tests; 1 test launched none" in told
 
 
 def test_a_run_that_finds_nothing_says_so(project):
-    code, counts, told = project("def test_it():\n    launch()\n    launch()\n", "--triton-check=bounds", "-p", "no:xdist")
+    code, counts, told = project("def test_it():\n    launch()\n    launch()\n", "--triton-check=bounds")
     assert code == 0 and "nothing found in 2 launches" in told
 
 
@@ -333,7 +331,7 @@ def test_workers_of_xdist_have_a_gpu(project):
         @pytest.mark.parametrize("n", [100, 1000])
         def test_kernel(n):
             launch(n, device="cuda")
-        ''', "--triton-cpu", "--triton-lint=error", "-n", "2")
+        ''', "--triton-cpu", "--triton-lint=error", "-p", "xdist", "-n", "2")
     assert code == 0 and counts["passed"] == 2, told
 
 
