@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class CPUOptions:
     check: str = ""
     check_given: bool = False
     asserts: bool = False
+    #: for a debugger: Python's variables can be looked at, and nothing is optimised (TRITON_CPU_DEBUG)
+    debugger: bool = False
 
     def hash(self) -> str:
         text = "_".join(f"{k}-{getattr(self, k)}" for k in sorted(f.name for f in dataclasses.fields(self)))
@@ -79,7 +82,7 @@ class CPUOptions:
 
 #: the options that a launch may set; everything else is a GPU's and is dropped
 _HEEDED = ("debug", "sanitize_overflow", "enable_fp_fusion", "assume_disjoint", "arch", "instrumentation_mode",
-           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes", "check", "check_given")
+           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes", "check", "check_given", "debugger")
 
 
 #: options of GPU backends that Triton 3.6 to 3.9 had: what is accepted where their classes cannot be read
@@ -131,6 +134,7 @@ class CPUBackend(BaseBackend):
     def parse_options(self, opts: dict) -> CPUOptions:
         args = {k: opts[k] for k in _HEEDED if opts.get(k) is not None}
         args["arch"] = self.row_name
+        args["debugger"] = bool(args.get("debugger", os.environ.get("TRITON_CPU_DEBUG", "0") not in ("", "0")))
         if "enable_fp_fusion" not in args:
             args["enable_fp_fusion"] = True
         args["check_given"] = bool(opts.get("check_given", opts.get("check") is not None))
@@ -163,7 +167,7 @@ class CPUBackend(BaseBackend):
 
     def add_stages(self, stages, options, language=None):
         from . import cache
-        stages["ttir"] = lambda src, metadata: make_ttir(src, metadata)
+        stages["ttir"] = lambda src, metadata: make_ttir(src, metadata, options.debugger)
         kept = {}  # a stage gets the one before it, but the plan's text is for people, and another machine's object is made from the IR
 
         def plan(src, metadata):
@@ -247,14 +251,18 @@ def _is_float(op) -> bool:
     return bool(op.get_num_results() and re.search(r"(?:^|x)b?f\d", str(op.get_result(0).get_type())))
 
 
-def make_ttir(mod, metadata):
-    """Triton's target-independent passes."""
+def make_ttir(mod, metadata, debugger: bool = False):
+    """Triton's target-independent passes; debugger: those that leave the kernel as it was written."""
     pm = ir.pass_manager(mod.context)
     pm.enable_debug()
     passes.common.add_inliner(pm)
     if hasattr(passes.ttir, "add_rewrite_tensor_pointer"):  # block pointers, which Triton 3.9 no longer has
         passes.ttir.add_rewrite_tensor_pointer(pm)
     passes.ttir.add_rewrite_tensor_descriptor_to_pointer(pm)
+    if debugger:
+        passes.common.add_symbol_dce(pm)
+        _run(pm, mod, "make_ttir.debugger")
+        return mod
     passes.common.add_canonicalizer(pm)
     passes.ttir.add_combine(pm)
     passes.ttir.add_reorder_broadcast(pm)
@@ -282,12 +290,13 @@ def lower(src, metadata, options):
     from .emit.module import lower_module
     from .llvm import targets
     from .run import metadata as facts
+    from .run.metadata import ALONE
     from .ttir import reader
 
     module = reader.parse(str(src))
     target = targets.get(options.arch)
     lowered = lower_module(module, target, fp_fusion=options.enable_fp_fusion, assume=options.assume_disjoint, check=options.check,
-                           asserts=options.asserts)
+                           asserts=options.asserts, debugger=options.debugger)
     metadata["name"] = module.kernel.name
     metadata["shared"] = max(lowered.scratch_bytes, 64)  # kernels divide by it to count what fits
     metadata["scratch_bytes"] = lowered.scratch_bytes
@@ -295,7 +304,7 @@ def lower(src, metadata, options):
     metadata["most"] = lowered.most
     metadata["asserts"] = lowered.asserts
     metadata["arguments"] = lowered.arguments
-    metadata["work"] = lowered.work
+    metadata["work"] = ALONE if options.debugger else lowered.work  # one steps through one program after the other
     metadata["checks"] = lowered.checks
     metadata["target_row"] = repr(target)
     metadata["facts"] = facts.digest(metadata)
@@ -305,7 +314,7 @@ def lower(src, metadata, options):
 def optimise(lowered, options) -> str:
     """LLVM IR as LLVM's passes leave it."""
     from .llvm import compile as llvm, targets
-    return llvm.optimise(lowered.text, targets.get(options.arch))
+    return llvm.optimise(lowered.text, targets.get(options.arch), options.debugger)
 
 
 def make_llir(src, metadata, options) -> str:
@@ -315,7 +324,7 @@ def make_llir(src, metadata, options) -> str:
 
 def make_asm(llir: str, options) -> str:
     from .llvm import compile as llvm, targets
-    return llvm.emit_assembly(llir, targets.get(options.arch))
+    return llvm.emit_assembly(llir, targets.get(options.arch), options.debugger)
 
 
 def make_obj(asm: str, llir: str | None, options) -> bytes:
@@ -327,4 +336,4 @@ def make_obj(asm: str, llir: str | None, options) -> bytes:
     if obj is None and llir is None:
         raise CompileError(f"triton-cpu: assembly text for target {target.name} cannot be assembled on this machine; start from "
                            "ttir or llir")
-    return cache.seal(obj if obj is not None else llvm.emit_object(llir, target))
+    return cache.seal(obj if obj is not None else llvm.emit_object(llir, target, options.debugger))

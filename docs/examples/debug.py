@@ -2,7 +2,9 @@
 
     printf 'p pid\\np offs\\np x\\nc\\n' | TRITON_INTERPRET=1 python docs/examples/debug.py
 
-Compiled, gdb stops on the same line: gdb -ex 'set breakpoint pending on' -ex 'break debug.py:22' -ex run --args python docs/examples/debug.py
+Compiled, gdb stops on the same line and shows the same variables (docs/debugging.md):
+
+    TRITON_CPU_DEBUG=1 gdb -ex 'set breakpoint pending on' -ex 'break debug.py:24' -ex run -ex 'info locals' --args python docs/examples/debug.py
 """
 
 import os

@@ -13,6 +13,7 @@ from . import access, bounds, places, rules
 from .element import arith, narrow
 from .lines import Lines
 from .nest import Nest
+from .variables import Variables
 
 #: what a kernel's compiled function takes: packed arguments, scratch, first and last program, grid. It returns 0, or says which
 #: assertion failed in which program.
@@ -25,7 +26,7 @@ class Kernel:
 
     env: scalars; pointers: of the plan's places; slots: stack slots of scalars, by the value that is read from them; trips: how often loops ran."""
 
-    def __init__(self, func: Func, plan: Plan, target: Target, name: str, lazy: Lazy, error, fp_fusion: bool):
+    def __init__(self, func: Func, plan: Plan, target: Target, name: str, lazy: Lazy, error, fp_fusion: bool, debugger: bool = False):
         self.func, self.plan, self.target, self.name, self.lazy, self.error = func, plan, target, name, lazy, error
         self.checks = plan.checks
         self.module = ir.Module(name, target.triple)
@@ -39,25 +40,27 @@ class Kernel:
         self.stores_here = True  # does the loop that is emitted now store? Without a store LLVM would hoist reads of the pool
         self._coefficients: dict[float, int] = {}  # of polynomials -> place in the pool
         self._unroll: dict[int, str] = {}
-        self._lines = Lines(self.module, name, func.loc)
-        self.fn = ir.Function(self.module, name, "i64", SIGNATURE, dbg=self._lines.subprogram)
+        self.lines = Variables(self.module, name, func, lazy) if debugger else Lines(self.module, name, func.loc)
+        self.fn = ir.Function(self.module, name, "i64", SIGNATURE, dbg=self.lines.subprogram)
         self.fn.kernel = self
         self.fn.fp_fusion = fp_fusion
         self.fn.soft_half = None if target.half else narrow.soft_half
         self.b = Builder(self.fn)
 
     def debug_loc(self, op: Op | None) -> str:
-        return self._lines.of(op)
+        return self.lines.of(op)
 
     # -- steps
     def run(self, steps):
         """Carry out steps, in order."""
+        outside = self.lines.scopes
         for step in steps:
             op = getattr(step, "op", None)
             if op is not None:
                 self.current_op = op
                 self.b.dbg = self.debug_loc(op)
             rules.STEPS[type(step)](self, step)
+        self.lines.scopes = outside
 
     def lane_rule(self, op: Op):
         """(nest, op, dims) -> elements, for a lazy operation."""
@@ -182,6 +185,7 @@ class Kernel:
             rules.checks.begin_kernel(self)
         with b.loop(Val("i64", "%begin"), Val("i64", "%end"), flags="nuw nsw", name="program", latch=latch) as p:
             self._read_arguments(p)
+            self.lines.program(self)
             if self.checks is not None:
                 rules.checks.begin_program(self)
             rules.control.function_body(self, self.plan.steps[0], latch)

@@ -7,13 +7,16 @@ from ..ttir.types import Loc, Op
 
 
 class Lines:
-    """The debug metadata of one function, called `name`, of a kernel that begins at `loc`."""
+    """The debug metadata of one function, called `name`, of a kernel that begins at `loc`. scopes: where Python's variables have values
+    (`variables.Variables`)."""
+
+    UNIT = "isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly"
+    scopes = None
 
     def __init__(self, module: ir.Module, name: str, loc: Loc):
         self._module, self._start = module, loc
-        f = module.add_meta(_file(loc.file))
-        unit = module.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", '
-                               'isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly)')
+        f = module.add_meta(file_text(loc.file))
+        self._unit = unit = module.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", {self.UNIT})')
         ty = module.add_meta("!DISubroutineType(types: !{})")
         self.subprogram = module.add_meta(f'distinct !DISubprogram(name: "{name}", file: {f}, line: {loc.line}, type: {ty}, '
                                           f"scopeLine: {loc.line}, spFlags: DISPFlagDefinition, unit: {unit})")
@@ -25,17 +28,27 @@ class Lines:
 
     def of(self, op: Op | None) -> str:
         """What stands behind an instruction of `op`; of the kernel where it is None."""
-        loc = op.loc if op is not None and op.loc.line else Loc(self._start.file, self._start.line)
+        loc = op.loc if op is not None and op.loc.line else self._start
+        loc = Loc(loc.file, loc.line)  # whoever called it
         if loc not in self._known:
             if loc.file not in self._scopes:
-                f = self._module.add_meta(_file(loc.file))
+                f = self._module.add_meta(file_text(loc.file))
                 self._scopes[loc.file] = self._module.add_meta(f"!DILexicalBlockFile(scope: {self.subprogram}, file: {f}, discriminator: 0)")
             ref = self._module.add_meta(f"!DILocation(line: {loc.line}, column: 0, scope: {self._scopes[loc.file]})")
             self._known[loc] = f", !dbg {ref}"
         return self._known[loc]
 
+    def program(self, k):
+        """Where a program begins."""
 
-def _file(path: str) -> str:
+    def leave(self, block: ir.Block):
+        """Where control goes on at a block."""
+
+    def arrive(self, block: ir.Block):
+        """Where a block begins."""
+
+
+def file_text(path: str) -> str:
     directory, _, name = path.rpartition("/")
     quote = lambda s: s.replace("\\", "\\5C").replace('"', "\\22")  # noqa: E731
     return f'!DIFile(filename: "{quote(name or "unknown")}", directory: "{quote(directory)}")'

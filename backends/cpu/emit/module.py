@@ -12,7 +12,7 @@ from ..plan import planner
 from ..plan.checks import Checks
 from ..plan.lazy import Lazy
 from ..plan.records import Plan
-from ..ttir import types, unrolled
+from ..ttir import names, types, unrolled
 from ..ttir.types import Func, Module, Op
 from .kernel import Kernel
 
@@ -50,10 +50,12 @@ class Lowered:
 class _Lowering:
     """One kernel on its way. at: the operation that is planned, for what goes wrong with it."""
 
-    def __init__(self, module: Module, target: Target, fp_fusion: bool, assume: bool, check: str, asserts: bool):
+    def __init__(self, module: Module, target: Target, fp_fusion: bool, assume: bool, check: str, asserts: bool, debugger: bool):
         types.expand_calls(module)
         self.func, self.target, self.fp_fusion, self.assume = module.kernel, target, fp_fusion, assume
-        self.check, self.asserts = check, asserts
+        self.check, self.asserts, self.debugger = check, asserts, debugger
+        if debugger:
+            names.settle(self.func)
         unrolled.mend(self.func)
         self.lazy = Lazy()
         self.at: Op | None = None
@@ -68,8 +70,8 @@ class _Lowering:
             if arg.type.is_tensor:
                 raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
         checks = Checks(self.func, self.check, self.asserts, self.lazy) if self.check else None
-        plan = planner.plan(self.func, self.target, self.lazy, self._noting, self.error, self.assume, checks)
-        kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion)
+        plan = planner.plan(self.func, self.target, self.lazy, self._noting, self.error, self.assume, checks, self.debugger)
+        kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion, self.debugger)
         self.kernel = kernel
         text = kernel.write()
         work = 0 if plan.work is None else max(1, plan.work // self.target.lanes(32))
@@ -90,15 +92,15 @@ class _Lowering:
 
 
 def lower_module(module: Module, target: Target, *, fp_fusion: bool = True, assume: bool = True, check: str = "",
-                 asserts: bool = False) -> Lowered:
+                 asserts: bool = False, debugger: bool = False) -> Lowered:
     """Compile a TTIR module's kernel to LLVM IR for `target`. check: what it checks (`checking.parse`); asserts: with the kernel's own assertions, where
-    Triton writes others, too. Raises `CompileError`, and nothing else."""
+    Triton writes others, too; debugger: with Python's variables. Raises `CompileError`, and nothing else."""
     try:
-        return _lower(module, target, fp_fusion, assume, check, asserts)
+        return _lower(module, target, fp_fusion, assume, check, asserts, debugger)
     except RecursionError:
         # Expressions are walked by recursion, and an unrolled loop makes one as deep as it is long.
         try:
-            return _with_deep_stack(lambda: _lower(module, target, fp_fusion, assume, check, asserts))
+            return _with_deep_stack(lambda: _lower(module, target, fp_fusion, assume, check, asserts, debugger))
         except RecursionError:
             raise CompileError(f"triton-cpu cannot compile kernel {module.kernel.name} (target {target.name}): its expressions are nested over "
                                "10,000 operations deep; unroll less (tl.static_range, tl.range(loop_unroll_factor=...))") from None

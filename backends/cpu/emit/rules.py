@@ -15,6 +15,7 @@ from __future__ import annotations
 from ..plan import planner, records
 from ..ttir import ops
 from ..ttir.ops import Kind
+from . import variables
 from .elementwise import ELEMENTWISE, merge
 from .checks import finite, steps as checks
 from .product import dot, dot_scaled
@@ -56,4 +57,5 @@ def _root(k, step: records.Root):
 
 
 STEPS = merge(dict.fromkeys((records.Root, records.Reduction, records.Lookup, records.Prints), _root), {records.Scalar: _scalar},
-              checks.STEPS, finite.STEPS, control.STEPS, fill.STEPS, dot.STEPS, dot_scaled.STEPS)
+              checks.STEPS, finite.STEPS, control.STEPS, fill.STEPS, dot.STEPS, dot_scaled.STEPS,
+              variables.STEPS)

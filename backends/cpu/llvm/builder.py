@@ -57,6 +57,10 @@ class Lines:
         self.fn.allocas.append(f"  {name} = alloca {ty}" + (f", align {align}" if align else ""))
         return Val("ptr", name)
 
+    def shown(self, at: Val, variable: str, location: str, address: bool = False):
+        """A debugger's variable (metadata, as its location is) lies at an address on the stack; address: what lies there is its address."""
+        self.fn.allocas.append(f"    #dbg_declare(ptr {at.s}, {variable}, !DIExpression({'DW_OP_deref' * address}), {location})")
+
 
 class Arithmetic(Lines):
     """Operations on scalars and vectors. Folds what is constant; a scalar beside a vector means every lane."""

@@ -19,9 +19,9 @@ from .generator import LEVELS, close, initialised, lock, target_machine
 from .host import versions  # noqa: F401  (compile.versions: what decides what LLVM makes)
 from .targets import Target
 
-def by_levels(what: str, target: Target, attempt):
-    """`attempt(level)` at the first level that LLVM survives. Raises `CompileError` where it survives none."""
-    for level in LEVELS:
+def by_levels(what: str, target: Target, attempt, plain: bool = False):
+    """`attempt(level)` at the first level (plain: the last) that LLVM survives. Raises `CompileError` where it survives none."""
+    for level in LEVELS[-1:] if plain else LEVELS:
         try:
             return attempt(level)
         except guard.Crashed as e:
@@ -39,7 +39,7 @@ def guarded(function, *given) -> int:
         return guard.call(ctypes.cast(function._cfn, ctypes.c_void_p).value, *words)
 
 
-def _emit(text: str, target: Target, machine, use_object: bool) -> bytes:
+def _emit(text: str, target: Target, machine, use_object: bool, plain: bool = False) -> bytes:
     """What `machine(level)` makes of IR text: assembly, or an object."""
     from llvmlite.binding import ffi
 
@@ -61,7 +61,7 @@ def _emit(text: str, target: Target, machine, use_object: bool) -> bytes:
         finally:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(memory)
 
-    return by_levels("generated code", target, attempt)
+    return by_levels("generated code", target, attempt, plain)
 
 
 def verify(text: str, target: Target):
@@ -70,10 +70,10 @@ def verify(text: str, target: Target):
         _parsed(text, target)
 
 
-def optimise(text: str, target: Target) -> str:
-    """Run LLVM's passes over IR text and return the optimised text."""
+def optimise(text: str, target: Target, plain: bool = False) -> str:
+    """Run LLVM's passes over IR text and return the optimised text; plain: those that leave code as it was written, for debuggers."""
     with lock:
-        return masked.as_plain_stores(str(_optimised(text, target)))
+        return masked.as_plain_stores(str(_optimised(text, target, plain)))
 
 
 def _parsed(text: str, target: Target):
@@ -93,7 +93,7 @@ def _parsed(text: str, target: Target):
     return module
 
 
-def _optimised(text: str, target: Target):
+def _optimised(text: str, target: Target, plain: bool):
     from llvmlite.binding import ffi
 
     def attempt(level: int):
@@ -117,7 +117,7 @@ def _optimised(text: str, target: Target):
         close(passes)
         return module
 
-    return by_levels("optimised", target, attempt)
+    return by_levels("optimised", target, attempt, plain)
 
 
 def renamed(text: str, old: str, new: str) -> str:
@@ -138,9 +138,9 @@ def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
     return llir, emit_assembly(llir, target), emit_object(llir, target)
 
 
-def emit_assembly(text: str, target: Target) -> str:
+def emit_assembly(text: str, target: Target, plain: bool = False) -> str:
     with lock:
-        return _emit(text, target, functools.partial(target_machine, target), False).decode()
+        return _emit(text, target, functools.partial(target_machine, target), False, plain).decode()
 
 
 def assemble(text: str, target: Target) -> bytes | None:
@@ -156,7 +156,7 @@ def assemble(text: str, target: Target) -> bytes | None:
         return target_machine(target).emit_object(llvm.parse_assembly(module.render()))
 
 
-def emit_object(text: str, target: Target) -> bytes:
+def emit_object(text: str, target: Target, plain: bool = False) -> bytes:
     """The object of LLVM IR text, not optimised as IR."""
     with lock:
-        return _emit(text, target, functools.partial(target_machine, target), True)
+        return _emit(text, target, functools.partial(target_machine, target), True, plain)

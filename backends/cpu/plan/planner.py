@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..llvm.targets import Target
+from ..ttir.names import name_of
 from ..ttir.ops import Kind, row
 from ..ttir.types import Func, Op
-from . import control, facts, rows, scratch
+from . import control, facts, rows, scratch, variables
 from .checks import Checks
 from .control import CONTROL, scalar_region
 from .lazy import Lazy
@@ -26,9 +27,10 @@ _COMBINE = ("tt.reduce", "tt.scan", "tt.map_elementwise")
 
 
 def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Callable, assume: bool = True,
-         checks: Checks | None = None) -> Plan:
+         checks: Checks | None = None, debugger: bool = False) -> Plan:
     """What is decided about a kernel for a target. lazy: its lazy operations; noting: told of each operation before it is
-    planned; refuse: (operation, sentence) -> the error to raise; checks: what the kernel checks, if it does."""
+    planned; refuse: (operation, sentence) -> the error to raise; checks: what the kernel checks, if it does; debugger: Python's variables are
+    there to be looked at."""
 
     def operation(s: Schedule, op: Op):
         noting(op)
@@ -38,15 +40,16 @@ def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Calla
 
     s = Schedule(func, target, lazy, assume, refuse, operation)
     s.checks = checks
+    s.variables = {} if debugger else None
     body = control.function(s, func.body, [])
-    places, size = _placed(s.places, scratch.lives(body), refuse)
+    places, size = _placed(s.places, scratch.lives(body), refuse, {b.piece for b in (s.variables or {}).values()})
     return Plan((body,), s.regions, places, size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes, checks)
 
 
-def _placed(places: list, lives: dict[int, scratch.Life], refuse: Callable) -> tuple[tuple, int]:
-    """The plan's places, each room at its offset, and the bytes of all of them."""
+def _placed(places: list, lives: dict[int, scratch.Life], refuse: Callable, shown: set[int]) -> tuple[tuple, int]:
+    """The plan's places, each room at its offset, and the bytes of all of them; shown: those that nothing else may lie at, ever."""
     rooms = [n for n, p in enumerate(places) if isinstance(p, Room)]
-    needed = [lives.get(n, scratch.NEVER) for n in rooms]
+    needed = [scratch.ALWAYS if n in shown else lives.get(n, scratch.NEVER) for n in rooms]
     offsets, total = scratch.place([places[n].size for n in rooms], needed)
     pieces = {n: Piece(offset, places[n].size, *life) for n, offset, life in zip(rooms, offsets, needed)}
     if total > SCRATCH_LIMIT:
@@ -57,6 +60,9 @@ def _placed(places: list, lives: dict[int, scratch.Life], refuse: Callable) -> t
 
 def _operation(s: Schedule, op: Op):
     s.op = op
+    if s.variables is not None and name_of(op) is not None:
+        variables.named(s, op)
+        return
     if s.checks is not None:
         if op in s.checks.dropped:
             return
@@ -76,7 +82,9 @@ def _operation(s: Schedule, op: Op):
 
 
 def _root(s: Schedule, op: Op):
-    group = rows.find(s, op) if op.name == "tt.reduce" and (s.checks is None or s.checks.finite is None) else None
+    # A group would load before what is between its roots is named.
+    alone = s.variables is not None or s.checks is not None and s.checks.finite is not None
+    group = rows.find(s, op) if op.name == "tt.reduce" and not alone else None
     if group is not None:
         if group.why:
             s.notes[op] = group.why

@@ -232,6 +232,16 @@ class Prints(Root):
 
 
 @dataclass(frozen=True)
+class Named:
+    """A Python variable (`name`, names.Name) is `value` from here on, a tensor as it lies in `buffer`; None: a constant of the language."""
+
+    op: Op
+    name: object
+    value: Value | None
+    buffer: Buffer | None
+
+
+@dataclass(frozen=True)
 class Check:
     """A checked kernel looks at what `site` (checks.Site) is about to do; nest: over its lanes, None where it is one."""
 

@@ -58,6 +58,7 @@ class Schedule:
         self.checks = None  # checks.Checks of a checked kernel
         self.made: dict[tuple, list] = {}  # shape -> what may have made something that is not finite and is not noted yet (finite.Maker)
         self.checked: set[Op] = set()  # whose check is planned
+        self.variables: dict | None = None  # of a kernel for a debugger: where the elements of Python's variables lie
         self.required: set = set()  # comparisons, and blocks in which it has been seen to that they do not wrap
 
     # -- walking

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .product import Decode, Product
-from .records import (Assign, Body, Branch, Buffer, Call, Check, Copy, Fill, FiniteStore, For, If, Jump, Lookup, Made, NestPlan, Prints, Reduction,
-                      Return, Root, Rows, Scalar, While)
+from .records import (Assign, Body, Branch, Buffer, Call, Check, Copy, Fill, FiniteStore, For, If, Jump, Lookup, Made, Named, NestPlan, Prints,
+                      Reduction, Return, Root, Rows, Scalar, While)
 
 ALIGNMENT = 64
 #: bytes that are left free behind each buffer
@@ -28,6 +28,8 @@ class Life(NamedTuple):
 
 #: of what nobody reads or writes
 NEVER = Life(0, -1)
+#: of what a debugger may look at
+ALWAYS = Life(0, 1 << 62)
 
 # --- lifetimes -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +156,7 @@ def _none(step):
 _TOUCHED = {Fill: _of_fill, Root: _of_root, Reduction: _of_root, Prints: _of_root, Lookup: _of_lookup, Rows: _of_rows,
             Copy: lambda step: (step.to, step.source), Product: lambda step: (step.a.buffer, step.b.buffer, step.destination, step.final),
             Decode: lambda step: (step.source, step.scales, step.out), Check: _of_check, Made: _of_check, FiniteStore: _of_check,
-            **dict.fromkeys((Scalar, Assign, Jump, Return), _none)}
+            **dict.fromkeys((Scalar, Named, Assign, Jump, Return), _none)}
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

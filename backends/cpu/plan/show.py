@@ -167,6 +167,13 @@ def _prints(page, step: records.Prints):
     page.say(_what(page, step.op))
 
 
+def _named(page, step: records.Named):
+    if not step.name.name:
+        return
+    what = f"{page._place(step.value, step.buffer)}" if step.buffer is not None else "a scalar" if step.value is not None else f"{step.name.value!r}"
+    page.say(f"{_line(step.op)}{step.name.name} is {what}")
+
+
 def _fill(page, step: records.Fill):
     why = f", because {step.why}" if step.why else ""
     page.say(f"put {page.name(step.value)} into memory ({page._place(step.value, step.buffer)}): {page.nest(step.nest)}{why}")
@@ -264,6 +271,6 @@ def _while(page, step: records.While):
 
 _HOW = {"buffer": "is in memory", "in place": "is read where it lies", "turned": "lies the other way round: turned in registers",
         "copied": "is copied into panels by rows", "packed": "is packed"}
-_STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, records.Check: _check, records.Fill: _fill, records.Copy: _copy,
-          records.Rows: _rows, product.Product: _product, product.Decode: _decode, records.Body: _body, records.Call: _call, records.For: _for,
-          records.If: _if, records.While: _while}
+_STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, records.Check: _check,
+          records.Named: _named, records.Fill: _fill, records.Copy: _copy, records.Rows: _rows,
+          product.Product: _product, product.Decode: _decode, records.Body: _body, records.Call: _call, records.For: _for, records.If: _if, records.While: _while}

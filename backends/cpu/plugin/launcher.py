@@ -33,7 +33,7 @@ def make_launcher(driver, src, metadata):
         """This kernel, compiled with other options."""
         import triton
 
-        kept = ("enable_fp_fusion", "sanitize_overflow", "assume_disjoint", "check", "check_given", "asserts")
+        kept = ("enable_fp_fusion", "sanitize_overflow", "assume_disjoint", "check", "check_given", "asserts", "debugger")
         options = {name: getattr(metadata, name) for name in kept} | {"debug": metadata.asserts or metadata.debug and not metadata.check}
         k = triton.compile(src, target=metadata.target, options={**options, **changed})
         # beside a GPU the active driver may be the other one by now

@@ -15,6 +15,8 @@ import os
 import sys
 import threading
 
+from . import names
+
 _parsing = threading.RLock()
 _installed = False
 
@@ -45,6 +47,7 @@ def install():
 def install_for_compiling():
     """Mend what is imported where a kernel is compiled; once."""
     from triton.compiler import code_generator
+    names.install(code_generator)
     if hasattr(code_generator.CodeGenerator, "_find_carries"):
         code_generator.CodeGenerator._find_carries = with_shared_values(code_generator.CodeGenerator._find_carries, code_generator)
 

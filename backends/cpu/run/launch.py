@@ -20,7 +20,7 @@ from . import codes, crash, elf, grid, interrupt, kept, link, loaded, perf_map, 
 from .. import pages
 from ..llvm import targets
 from .loaded import Function
-from .metadata import checked as facts
+from .metadata import ALONE, checked as facts
 from .pool import INTERRUPTED, NO_MEMORY, pool_ir
 
 _lock = threading.RLock()
@@ -297,8 +297,10 @@ MEET, EACH = 1.5, 0.3
 
 
 def team_of(programs: int, work: int, threads: int) -> int:
-    """The threads that share a launch of so many programs, of `work` vector operations each (0: not known), and above bit 32 all
+    """The threads that share a launch of so many programs, of `work` vector operations each (0: not known, ALONE: one thread's), and above bit 32 all
     that there are. One, where the others would take longer to meet than they save; otherwise as many as have a microsecond's work."""
+    if work == ALONE:
+        return 1
     if not work:
         return threads << 32 | threads
     total = programs * work

@@ -12,8 +12,12 @@ from ...base import CompileError
 _NO_SIZE = 1 << 47
 
 
-def _count(limit):
-    return lambda v: type(v) is int and 0 <= v < limit
+#: "work" of a kernel whose programs run one after the other, in the thread that launches it
+ALONE = -1
+
+
+def _count(limit, least=0):
+    return lambda v: type(v) is int and least <= v < limit
 
 
 def _every(v, test) -> bool:
@@ -25,7 +29,7 @@ _FIELDS = {
     "name": lambda v: isinstance(v, str) and bool(v),
     "shared": _count(_NO_SIZE),
     "scratch_bytes": _count(_NO_SIZE),
-    "work": _count(1 << 62),  # vector operations of a program; 0: not known
+    "work": _count(1 << 62, ALONE),  # vector operations of a program; 0: not known
     "arguments": lambda v: _every(v, lambda t: isinstance(t, str)),
     "checks": lambda v: isinstance(v, dict),  # what a checked kernel checks, in the digest like all of this
     "asserts": lambda v: _every(v, lambda a: _every(a, lambda t: isinstance(t, str)) and len(a) == 2),

@@ -24,7 +24,8 @@ class Locations:
         if found is None:
             frames = self._frames(text, 0)
             user = [f for f in frames if "/triton/language/" not in f.file.replace("\\", "/") and f.line]
-            found = self._known[text] = (user or [f for f in frames if f.line] or [Loc()])[0]
+            first, *callers = user or [f for f in frames if f.line][:1] or [Loc()]
+            found = self._known[text] = Loc(first.file, first.line, tuple(callers))
         return found
 
     def _frames(self, text: str, depth: int) -> list[Loc]:

@@ -80,10 +80,12 @@ def _first(text: str) -> str:
 
 
 class Loc(NamedTuple):
-    """Where in the user's Python an operation comes from; line 0 means unknown."""
+    """Where in the user's Python an operation comes from; line 0 means unknown. callers: where the function that it is in was inlined, the innermost
+    call first."""
 
     file: str = "<unknown>"
     line: int = 0
+    callers: tuple[Loc, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.line else self.file

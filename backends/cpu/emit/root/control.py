@@ -27,6 +27,7 @@ class Frame:
 def function_body(k, body: Body, after):
     """The blocks of a function, which goes to the LLVM block `after` where it ends."""
     frame, k.frame = k.frame, Frame(after)
+    outside = k.lines.scopes
     for block, _ in body.blocks[1:]:
         k.frame.blocks[block.label] = k.fn.new_block("block")
         for arg in block.args:
@@ -35,9 +36,10 @@ def function_body(k, body: Body, after):
     for n, (block, steps) in enumerate(body.blocks):
         if n:
             k.b.place(k.frame.blocks[block.label])
+            k.lines.arrive(k.frame.blocks[block.label])
             _read(k, block.args)
         k.run(steps)
-    k.frame = frame
+    k.frame, k.lines.scopes = frame, outside
 
 
 def _read(k, values):
@@ -75,11 +77,14 @@ def ret(k, step: Return):
 
 
 def jump(k, step: Jump):
+    k.lines.leave(k.frame.blocks[step.label])
     k.b.br(k.frame.blocks[step.label])
 
 
 def branch(k, step: Branch):
     c = k.scalar(step.condition)
+    for label, _ in step.edges:
+        k.lines.leave(k.frame.blocks[label])
     if any(values for _, values in step.op.successors):
         # Arguments are stored on the edge that carries them.
         edges = [k.fn.new_block("edge") for _ in step.edges]
