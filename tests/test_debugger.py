@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from conftest import HANGS
+from triport.backends.base import CompileError
 from triport.backends.cpu.compiler import CPUBackend
 from triport.backends.cpu.emit.element import narrow
 from triport.backends.cpu.emit.module import lower_module
@@ -317,3 +319,39 @@ def test_who_calls_what_was_inlined_changes_no_code(name, monkeypatch):
     resolve = locations.Locations.resolve
     monkeypatch.setattr(locations.Locations, "resolve", lambda self, t: type(loc := resolve(self, t))(loc.file, loc.line))
     assert lower_module(reader.parse(text), row).text == with_callers
+
+
+@triton.jit
+def stopping_kernel(x_ptr, STOP: tl.constexpr):
+    x = tl.load(x_ptr)
+    if STOP:
+        breakpoint()
+    tl.store(x_ptr, x + 1)
+
+
+def test_a_breakpoint_says_how_to_get_to_a_debugger():
+    x = torch.zeros(1)
+    stopping_kernel[(1,)](x, STOP=False)
+    assert x[0] == 1
+    with pytest.raises(CompileError, match="TRITON_INTERPRET=1") as caught:
+        stopping_kernel[(1,)](x, STOP=True)
+    line = stopping_kernel.fn.__code__.co_firstlineno + 4
+    assert f"test_debugger.py:{line}" in str(caught.value) and "TRITON_CPU_DEBUG=1 gdb" in str(caught.value)
+
+
+def test_a_breakpoint_of_the_kernels_own_is_a_function_like_any_other(tmp_path, monkeypatch):
+    path = tmp_path / "own_breakpoint.py"
+    path.write_text(textwrap.dedent("""
+        import triton, triton.language as tl
+        @triton.jit
+        def breakpoint(x):
+            return x + 1
+        @triton.jit
+        def kernel(x_ptr):
+            tl.store(x_ptr, breakpoint(tl.load(x_ptr)))
+    """))
+    monkeypatch.syspath_prepend(tmp_path)
+    import own_breakpoint
+    x = torch.zeros(1)
+    own_breakpoint.kernel[(1,)](x)
+    assert x[0] == 1

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 
-from . import names
+from . import names, stops
 
 _parsing = threading.RLock()
 _installed = False
@@ -48,6 +48,7 @@ def install_for_compiling():
     """Mend what is imported where a kernel is compiled; once."""
     from triton.compiler import code_generator
     names.install(code_generator)
+    code_generator.CodeGenerator.visit_Call = stops.saying_where(code_generator.CodeGenerator.visit_Call)
     if hasattr(code_generator.CodeGenerator, "_find_carries"):
         code_generator.CodeGenerator._find_carries = with_shared_values(code_generator.CodeGenerator._find_carries, code_generator)
 
