@@ -242,35 +242,6 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Check:
-    """A checked kernel looks at what `site` (checks.Site) is about to do; nest: over its lanes, None where it is one."""
-
-    site: object
-    nest: NestPlan | None
-
-    @property
-    def op(self) -> Op:
-        return self.site.op
-
-
-@dataclass(frozen=True)
-class Made:
-    """A checked kernel notes what `makers` (finite.Maker) made that is not finite; nest: over their elements, None where it is one number."""
-
-    makers: tuple
-    nest: NestPlan | None
-
-
-@dataclass(frozen=True)
-class FiniteStore:
-    """A checked kernel looks at what `out` (finite.Out) is about to store; loads: which of the sites on its way load."""
-
-    out: object
-    loads: frozenset[int]
-    nest: NestPlan | None
-
-
-@dataclass(frozen=True)
 class Stage:
     """One root of a group, for one row. reads: what it finds in memory; chunks: of a reduction, how many go side by side; times: how often its
     loop (over these) is unrolled."""

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from ..ttir.types import Op
 from . import order
+from .looks import Check, FiniteStore, Made
 from .memory_order import before_atomic, before_write
 from .checks import INDEX, OVERFLOW, exact_result
-from .records import Buffer, Check, FiniteStore, Lookup, Made, Prints, Reduction, Root, Walk, row_major
+from .records import Buffer, Lookup, Prints, Reduction, Root, Walk, row_major
 from .schedule import Schedule
 from .space import Space
 

@@ -8,9 +8,10 @@ import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from .looks import Check, FiniteStore, Made
 from .product import Decode, Product
-from .records import (Assign, Body, Branch, Buffer, Call, Check, Copy, Fill, FiniteStore, For, If, Jump, Lookup, Made, Named, NestPlan, Prints,
-                      Reduction, Return, Root, Rows, Scalar, While)
+from .records import (Assign, Body, Branch, Buffer, Call, Copy, Fill, For, If, Jump, Lookup, Named, NestPlan, Prints, Reduction, Return, Root, Rows,
+                      Scalar, While)
 
 ALIGNMENT = 64
 #: bytes that are left free behind each buffer

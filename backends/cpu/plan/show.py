@@ -11,7 +11,7 @@ import math
 
 from ..llvm.elements import bytes_of
 from ..ttir.types import Func, Op, Value
-from . import checks, product, records
+from . import checks, looks, product, records
 from .facts import root_pointer
 from .records import Buffer, Induction, NestPlan, Plan
 
@@ -156,7 +156,7 @@ def _reduction(page, step: records.Reduction):
     _more(page, step)
 
 
-def _check(page, step: records.Check):
+def _check(page, step: looks.Check):
     site = step.site
     to = " or ".join(page.argument(n) for n in site.arguments) if site.arguments else "wherever it points" if site.bytes else ""
     what = f"that what it {checks.WORDS[site.access]} is of {to}" if site.bytes else "its indices" if site.access == checks.INDEX else "its range"
@@ -271,6 +271,6 @@ def _while(page, step: records.While):
 
 _HOW = {"buffer": "is in memory", "in place": "is read where it lies", "turned": "lies the other way round: turned in registers",
         "copied": "is copied into panels by rows", "packed": "is packed"}
-_STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, records.Check: _check,
+_STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, looks.Check: _check,
           records.Named: _named, records.Fill: _fill, records.Copy: _copy, records.Rows: _rows,
           product.Product: _product, product.Decode: _decode, records.Body: _body, records.Call: _call, records.For: _for, records.If: _if, records.While: _while}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...llvm import ir
 from ...llvm.ir import FALSE, Module, Struct, Val, const, define, i64
 from ...plan.finite import FLOATS
-from ...plan.records import FiniteStore, Made, row_major
+from ...plan.looks import FiniteStore, Made
+from ...plan.records import row_major
 from .block import FOUND, service
 
 #: what a site of the program that runs has made: has it?, in which lane, the number's bits

@@ -245,6 +245,22 @@ def _all(b: Builder, v: Val) -> Val:
     return b.call(f"llvm.vector.reduce.and.{mangle(v.ty)}", "i1", [v])
 
 
+def _whole(b: Builder, writer_at: Val, reader_at: Val, unread: Val, reading: Val, base: Val, span: Val, me: Val, orders: bool) -> Val:
+    """A whole line is touched: an i1, may its mark say so? Then it does."""
+    mine = b.icmp("uge", b.sub(b.load("i32", writer_at), base), span)
+    theirs = b.select(unread, base, b.load("i32", reader_at))
+    alone = b.or_(unread, b.icmp("uge", b.sub(theirs, base), span))
+    # several may have read it, unless order has to be looked up or granules are told apart
+    shared = b.and_(reading, b.icmp("ne", theirs, b.add(base, i32(APART)))) if not orders else FALSE
+    fine = b.and_(mine, b.or_(alone, shared))
+    with b.when(fine), b.either(reading) as (yes, no):
+        with yes:
+            b.store(b.select(alone, me, base), reader_at)
+        with no:
+            b.store(me, writer_at)
+    return fine
+
+
 def _race(m: Module, granule: int, orders: bool):
     """What a site does to `bytes` from an address on, inside an extent."""
     _granule(m, orders)
@@ -273,18 +289,7 @@ def _race(m: Module, granule: int, orders: bool):
         reader_at = b.select(unread, spare, b.gep("i32", readers, line))
         quiet = b.variable(b.and_(b.icmp("eq", b.sub(to, from_), LINE), b.not_(atomic)))
         with b.when(quiet.get()):
-            mine = b.icmp("uge", b.sub(b.load("i32", writer_at), base), span)
-            theirs = b.select(unread, base, b.load("i32", reader_at))
-            alone = b.or_(unread, b.icmp("uge", b.sub(theirs, base), span))
-            # several may have read it, unless order has to be looked up or granules are told apart
-            shared = b.and_(reading, b.icmp("ne", theirs, b.add(base, i32(APART)))) if not orders else FALSE
-            fine = b.and_(mine, b.or_(alone, shared))
-            quiet.set(fine)
-            with b.when(fine), b.either(reading) as (yes, no):
-                with yes:
-                    b.store(b.select(alone, me, base), reader_at)
-                with no:
-                    b.store(me, writer_at)
+            quiet.set(_whole(b, writer_at, reader_at, unread, reading, base, span, me, orders))
         with b.when(b.not_(quiet.get())):
             b.call("check.apart", "void", [block, writer_at, b.gep("i32", writers_apart, low)])
             with b.when(b.not_(unread)):

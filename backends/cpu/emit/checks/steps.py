@@ -11,7 +11,8 @@ from ...llvm.elements import memory_type
 from ...llvm.ir import FALSE, NULL, TRUE, Val, const, i64
 from ...plan.checks import INDEX, OVERFLOW, Site, exact_result
 from ...plan.facts import poly_const
-from ...plan.records import Check, row_major
+from ...plan.looks import Check
+from ...plan.records import row_major
 from .. import access, bounds
 from ..access import Same, Scattered, Strided, Unit
 from ..nest import Nest
