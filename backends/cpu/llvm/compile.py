@@ -19,9 +19,18 @@ from .generator import LEVELS, close, initialised, lock, target_machine
 from .host import versions  # noqa: F401  (compile.versions: what decides what LLVM makes)
 from .targets import Target
 
-def by_levels(what: str, target: Target, attempt, plain: bool = False):
-    """`attempt(level)` at the first level (plain: the last) that LLVM survives. Raises `CompileError` where it survives none."""
-    for level in LEVELS[-1:] if plain else LEVELS:
+def by_levels(what: str, target: Target, attempt):
+    """`attempt(level)` at the first level that LLVM survives. Raises `CompileError` where it survives none."""
+    return _by_levels(LEVELS, what, target, attempt)
+
+
+def plainly(what: str, target: Target, attempt):
+    """As `by_levels`, at the lowest one."""
+    return _by_levels(LEVELS[-1:], what, target, attempt)
+
+
+def _by_levels(levels, what: str, target: Target, attempt):
+    for level in levels:
         try:
             return attempt(level)
         except guard.Crashed as e:
@@ -61,7 +70,7 @@ def _emit(text: str, target: Target, machine, use_object: bool, plain: bool = Fa
         finally:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(memory)
 
-    return by_levels("generated code", target, attempt, plain)
+    return (plainly if plain else by_levels)("generated code", target, attempt)
 
 
 def verify(text: str, target: Target):
@@ -117,7 +126,7 @@ def _optimised(text: str, target: Target, plain: bool):
         close(passes)
         return module
 
-    return by_levels("optimised", target, attempt, plain)
+    return (plainly if plain else by_levels)("optimised", target, attempt)
 
 
 def renamed(text: str, old: str, new: str) -> str:
