@@ -142,3 +142,23 @@ def test_the_largest_block(seed):
     whole_block[(1,)](x, out, n)
     assert torch.equal(out[0].float(), x - x.max())
     torch.testing.assert_close(out[1], x.double().cumsum(0), rtol=1e-9, atol=1e-6)
+
+
+@triton.jit
+def flips_in_a_loop_kernel(x_ptr, out_ptr, n):
+    offs = tl.arange(0, 16)
+    for k in range(0, n):
+        x = tl.flip(tl.load(x_ptr + offs + k) * tl.load(x_ptr + k), 0)
+        tl.store(out_ptr + offs + k * 16, x)
+    for k in range(0, n):
+        tl.store(x_ptr + offs, tl.load(out_ptr + offs) + k)
+
+
+def test_what_a_loop_flips_is_not_loaded_behind_it(seed):
+    """Half of how Triton spells an exchange of neighbours is not carried out: nobody waits for what it would read."""
+    x, n = random("float32", 24, seed, small=True), 3
+    out, given = torch.zeros(n, 16), x.clone()
+    made = flips_in_a_loop_kernel[(1,)](x, out, n)
+    assert torch.equal(out, torch.stack([(given[k:k + 16] * given[k]).flip(0) for k in range(n)]))
+    assert torch.equal(x[:16], out[0] + n - 1) and torch.equal(x[16:], given[16:])
+    assert "it is loaded before memory" not in made.asm["plan"], made.asm["plan"]

@@ -31,7 +31,7 @@ class Sequence:
     """Numbers of a kernel's operations, in order.
 
     end: behind which number an operation has been walked past; done: behind which it has been carried out, which is later for a product that a
-    following one carries out with itself, and never for what nobody needs; cost: of all operations on tensors up to a number, in simple vector
+    following one carries out with itself, and 0 for what nobody needs; cost: of all operations on tensors up to a number, in simple vector
     operations; products: the last of such products -> all of them, in order; loads: the lazy loads, in order."""
 
     def __init__(self, region, lazy: Lazy, facts: Facts, unneeded: Iterable[Op]):
@@ -44,7 +44,7 @@ class Sequence:
         self._last: dict[Value, int] = {}
         self._number(region)
         for op in unneeded:
-            self.done[op] = len(self.end) + 1
+            self.done[op] = 0
 
     def _number(self, region):
         end, done, cost = self.end, self.done, self.cost
