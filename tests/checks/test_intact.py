@@ -307,3 +307,27 @@ def test_nothing_is_checked_by_the_interpreter(tmp_path):
     env = os.environ | {"TRITON_CPU_CHECK": "all", "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, text=True, capture_output=True)
     assert done.stdout == "64.0\n", done.stderr
+
+
+def test_what_is_followed_is_still_torchs():
+    """torch.empty under fake tensors, under transforms, in TorchScript, and without memory."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from triport.backends.cpu.run import unwritten
+    unwritten.watch()
+    with FakeTensorMode():
+        fake = torch.empty(4).new_empty(3)
+    assert fake.shape == (3,) and torch.empty(0).numel() == 0 and torch.empty(2, device="meta").is_meta
+    assert torch.func.vmap(torch.func.grad(lambda v: (v + torch.empty_like(v).zero_()).sum()))(torch.ones(3, 4)).sum() == 12
+
+    @torch.jit.script
+    def scripted(a: torch.Tensor):
+        return torch.empty_like(a).zero_() + a
+
+    assert scripted(torch.ones(3)).sum() == 3
+
+
+def test_tensors_are_looked_through_for_pointers_from_memory_only(monkeypatch):
+    from triport.backends.cpu.run import extents
+    monkeypatch.setattr(extents, "living", lambda: pytest.fail("looked through"))
+    with checking.checks(ALL):
+        fine()

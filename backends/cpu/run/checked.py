@@ -39,7 +39,7 @@ class Kernel:
         self.room, self.notes = CAPACITY * _RECORD.size + 8 * len(FOUND) * (len(self.sites) + 1), []
         self.services = _services(",".join(k for k in ("bounds", "race", "uninit") if k in self.kinds), self.granule, self.orders)
         self.race, self.uninit = "race" in self.kinds, "uninit" in self.kinds
-        self.unknown = any(s.unknown for s in self.sites.values())
+        self.unknown = any(s.unknown and s.bytes for s in self.sites.values())
         flat = launches.flatten(name, signature, self.known["arguments"])
         self.labels = [label for _, label, _ in flat]
         fmt, values = launches.packed(name, flat)

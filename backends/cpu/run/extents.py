@@ -40,14 +40,13 @@ def living() -> list[Extent]:
     import torch
 
     found = {}
-    for o in gc.get_objects():
-        if issubclass(type(o), torch.Tensor):
-            try:
-                if not o.is_cpu or o.layout is not torch.strided:
-                    continue
-                e = of(o)
-            except (RuntimeError, NotImplementedError):  # a tensor without storage, as those of tracers are
+    for t in [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]:  # the others are held no longer than it takes
+        try:
+            if not t.is_cpu or t.layout is not torch.strided or t.untyped_storage().device.type != "cpu":  # a fake tensor's is "meta"
                 continue
-            if e.bytes:
-                found.setdefault(e.start, e)
+            e = of(t)
+        except (RuntimeError, NotImplementedError):  # a tensor without storage, as those of tracers are
+            continue
+        if e.bytes:
+            found.setdefault(e.start, e)
     return list(found.values())

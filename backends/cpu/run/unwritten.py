@@ -43,9 +43,12 @@ def watch():
         return
     _watching = True
     import torch
+    from torch.jit import _builtins
 
     for name in _NAMES["torch"]:
         setattr(torch, name, _followed(getattr(torch, name)))
+        if hasattr(_builtins, "_register_builtin"):  # TorchScript knows operators by their functions
+            _builtins._register_builtin(getattr(torch, name), f"aten::{name}")
     for name in _NAMES["Tensor"]:
         setattr(torch.Tensor, name, _followed(getattr(torch.Tensor, name)))
 
