@@ -1,7 +1,7 @@
 """Every op on every CPU target: its fp32 cases compile to hot loops of vector code without spills, calls or fp64. The target need not be here."""
 
 import pytest
-from triport.backends.cpu.llvm import targets
+from triport.backends.cpu.llvm.targets import TARGETS
 from triport.ops import registry
 from triport.tools.inspector import code, launches, report, targets, verdict
 
@@ -20,7 +20,7 @@ def reports(op, target):
                 yield report.of(code.of_launch(launch, goal))
 
 
-@pytest.mark.parametrize("target", targets.TARGETS)
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_hot_loops(name, target):
     required = verdict.requirements(REQUIRED)
