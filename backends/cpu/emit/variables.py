@@ -16,7 +16,7 @@ from ..llvm.elements import bytes_of, memory_type
 from ..llvm.ir import Val, const
 from ..plan.records import Named
 from ..ttir.names import Name, name_of
-from ..ttir.types import Func, Loc, Op, Type, walk
+from ..ttir.types import Func, Loc, Op, walk
 from .lines import Lines, file_text
 
 _INT = re.compile(r"(u?)int(\d+)$")
