@@ -303,6 +303,13 @@ def batched(a_ptr, b_ptr, out_ptr, B: tl.constexpr, N: tl.constexpr):
     tl.store(out_ptr + at, tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), input_precision="ieee"))
 
 
+@triton.jit
+def stencil(x_ptr, out_ptr, n, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    left, right = tl.load(x_ptr + i - 1, mask=(i > 0) & (i < n), other=0.0), tl.load(x_ptr + i + 1, mask=i + 1 < n, other=0.0)
+    tl.store(out_ptr + i, 0.25 * left + 0.5 * tl.load(x_ptr + i, mask=i < n) + 0.25 * right, mask=i < n)
+
+
 SIZES = {"N": 256, "M": 16, "K": 64, "B": 4}
 KERNELS = {fn.__name__: fn for fn in list(globals().values()) if isinstance(fn, triton.JITFunction)}
 OWN = {"matmul": {"M": 64, "N": 64, "K": 64}, "matmul_pieces": {"M": 64, "N": 64, "K": 32}, "matmul_bf16": {"M": 32, "N": 32, "K": 64},

@@ -162,3 +162,10 @@ def test_a_kernel_is_compiled_for_what_is_asked_now():
         launch()
     with checks("race"), checks("bounds"), pytest.raises(CheckError):
         launch()
+
+
+def test_a_profiler_sees_checked_launches():
+    x, out = torch.ones(256), torch.zeros(256)
+    with checks("bounds"), torch.profiler.profile() as p:
+        reciprocals[(2,)](x, out, 256, BLOCK=128)
+    assert [e.key for e in p.key_averages() if e.key.startswith("reciprocals")] == ["reciprocals[triton-cpu] grid(2, 1, 1)"]

@@ -161,11 +161,13 @@ class Run:
 def make(name: str, signature, metadata, overlapping, constants: dict, other):
     """A function as `launch.make_launch`'s, of a checked kernel. other(...): takes the launch where another kind of check is asked for now."""
     import torch
+    from torch.autograd import profiler
 
     kernel = Kernel(name, signature, metadata, constants)
     given = getattr(metadata, "check_given", False)
     disjoint, most = kernel.known["disjoint"], kernel.known["most"]
     pool = launches.pool()
+    about = {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants), "scratch_bytes": kernel.known["scratch_bytes"]}
     if kernel.uninit:
         unwritten.watch()
 
@@ -190,7 +192,11 @@ def make(name: str, signature, metadata, overlapping, constants: dict, other):
             with marks.lock:
                 run = Run(kernel, values, programs)
                 head = (fn.address, gx, gy, gz, kernel.known["scratch_bytes"], team, *pool.openmp)
-                status = pool.call(kernel.pack(*head, *kernel.values(a), run.address))
+                packed = kernel.pack(*head, *kernel.values(a), run.address)
+                if profiler._is_profiler_enabled:
+                    status = launches.traced(about, gx, gy, gz, [x for x in a if isinstance(x, torch.Tensor)], pool.call, packed)
+                else:
+                    status = pool.call(packed)
                 found, counts = run.found()
         finally:
             if leave is not None:
