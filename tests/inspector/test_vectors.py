@@ -24,8 +24,8 @@ def reports(op, target):
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_hot_loops(name, target):
     required = verdict.requirements(REQUIRED)
-    if target == "rv64gc":  # it has no vectors to use, and loops of matmul_softmax reload up to two constants
-        required = [r if r[0] != "spills" else ("spills", "<=", 2) for r in required if r[0] != "vector"]
+    if target == "rv64gc":  # it has no vectors to use, and loops of matmul_softmax reload up to three constants
+        required = [r if r[0] != "spills" else ("spills", "<=", 3) for r in required if r[0] != "vector"]
     if (name, target) == ("lora_linear", "spacemit-k3-a100"):  # rows of an odd rank, shorter than its vectors, reload one pointer each
         required = [r if r[0] != "spills" else ("spills", "<=", 1) for r in required]
     count = 0
