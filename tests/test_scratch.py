@@ -1,6 +1,7 @@
 """Scratch: from when to when a buffer is needed, and where it is."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -8,6 +9,7 @@ from test_plans import FOLDER, KERNELS, TARGETS
 from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.plan import scratch
+from triport.backends.cpu.plan.product import Product
 from triport.backends.cpu.plan.records import Body, Buffer, Copy, For, If, Piece, While
 from triport.backends.cpu.plan.scratch import ALIGNMENT, NEVER, Life, lives, place
 from triport.backends.cpu.ttir import reader
@@ -87,6 +89,14 @@ def test_blocks_between_which_control_goes_to_and_fro():
     """1 is written in a block and read in another one, which may come before it in the text."""
     found = lives(Body(None, ((None, (move(0, 9),)), (None, (move(2, 1), move(3, 2))), (None, (move(1, 0),)))))
     assert overlap(found[1], found[2]) and overlap(found[1], found[0]) and found[2] == (1, 2)
+
+
+def test_what_a_product_turns_is_needed_before_what_else_it_reads():
+    """Its operands' buffers are written first, then what it adds to is put where it is wanted."""
+    operand = SimpleNamespace(packing=(), buffer=at(1))
+    product = Product(*[None] * 12, SimpleNamespace(packing=(), buffer=None), operand, (move(3, 0),), at(3), False, None)
+    found = lives(body(move(0, 9), product))
+    assert overlap(found[1], found[0]) and overlap(found[1], found[3])
 
 
 def test_branches_may_share():

@@ -92,6 +92,7 @@ class _Lives:
             self.steps(step.blocks[0][1])
 
     def product(self, step: Product):
+        self.plain(step)  # operands that are turned or copied are written before the product, beside what other steps of it read
         for steps in (step.a.packing, step.b.packing, step.filling):
             self.steps(steps)
         self.plain(step)
