@@ -13,7 +13,7 @@ from ..llvm.elements import memory_type
 from ..llvm.ir import Val, const, i64
 from ..plan.facts import Affine, Poly, poly_const, poly_key
 from ..plan.ranges import Check, TRIPS, WIDE, is_wide, scalars
-from ..plan.records import Buffer, Trips, at_index
+from ..plan.records import Buffer, Trips, at_index, row_major
 from ..ttir.types import Value
 
 
@@ -192,6 +192,14 @@ def _opaque_address(nest, aff: Affine, elem: str) -> Access:
     off = b.add(off, poly_value(nest, aff.base))
     p = b.gep(elem, pointer, off)
     return Same(p) if p.lanes == 1 else Scattered(p)
+
+
+def lane_number(nest) -> tuple[Val, int]:
+    """(the row-major number of the first lane at hand among the nest's elements, how much larger that of the next one is)."""
+    first, strides = i64(0), row_major(nest.shape)
+    for d, stride in enumerate(strides):
+        first = nest.b.add(first, nest.b.mul(nest.index_of(d), i64(stride)))
+    return first, strides[nest.vdim] if strides else 0
 
 
 # --- scratch ---------------------------------------------------------------------------------------------------------

@@ -215,6 +215,14 @@ class Memory(Arithmetic):
         m = ", ".join(f"i32 {k}" if k >= 0 else "i32 poison" for k in mask)
         return self.value(vec(a.elem, len(mask)), f"shufflevector {a.ty} {a.s}, {other}, <{len(mask)} x i32> <{m}>")
 
+    def some(self, v: Val) -> Val:
+        """Does an i1 hold in one lane at least?"""
+        return v if v.lanes == 1 else self.call(f"llvm.vector.reduce.or.{mangle(v.ty)}", "i1", [v])
+
+    def every(self, v: Val) -> Val:
+        """Does an i1 hold in all lanes?"""
+        return v if v.lanes == 1 else self.call(f"llvm.vector.reduce.and.{mangle(v.ty)}", "i1", [v])
+
 
 class Scalars(Memory):
     """What code that is written by hand uses besides: fields of structures, atomic memory, whole numbers."""

@@ -30,7 +30,7 @@ class Maker:
 
 @dataclass(frozen=True)
 class Out:
-    """A store of floats; way: the sites on the way to it, loads among them, in program order."""
+    """A store of floats; way: the sites on the way to it, in program order, those that load as negative numbers."""
 
     number: int
     op: Op
@@ -65,7 +65,7 @@ class Finite:
             if op.name in _STORES and op.operands[1].type.elem in FLOATS:
                 at, mask = _STORES[op.name]
                 value = op.operands[at]
-                way = sorted((order[m.op], m.number) for m in out._before(value, given))
+                way = sorted((order[m.op], -m.number if m.loaded else m.number) for m in out._before(value, given))
                 out.outs[op] = Out(first + len(out.makers) + len(out.outs), op, value, op.operands[mask] if len(op.operands) > mask else None,
                                    tuple(number for _, number in way))
         return out

@@ -32,8 +32,7 @@ class Made:
 
 @dataclass(frozen=True)
 class FiniteStore:
-    """A checked kernel looks at what `out` (finite.Out) is about to store; loads: which of the sites on its way load."""
+    """A checked kernel looks at what `out` (finite.Out) is about to store."""
 
     out: Out
-    loads: frozenset[int]
     nest: NestPlan | None

@@ -83,10 +83,9 @@ def finite_before(s: Schedule, op: Op):
     s.made = {}
     out = s.checks.finite.outs.get(op)
     if out is not None:
-        loads = frozenset(m.number for m in s.checks.finite.makers.values() if m.loaded)
         values = [out.value] if out.mask is None else [out.value, out.mask]
         nest = s.nest(Walk(out.value.type.shape, _sinks(values))) if out.value.type.is_tensor else None
-        s.add(FiniteStore(out, loads, nest))
+        s.add(FiniteStore(out, nest))
 
 
 def finite_after(s: Schedule, op: Op):

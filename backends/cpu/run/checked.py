@@ -210,7 +210,6 @@ def make(name: str, signature, metadata, overlapping, constants: dict, other):
         elif status and status != STOPPED:
             launches.failed(name, status, kernel.known["scratch_bytes"], kernel.known["asserts"], gx, gy)
 
-    launch.checks = kernel.kinds
     return launch
 
 

@@ -48,6 +48,10 @@ LINE, APART = 1 << LINE_BITS, 1
 SERVICES = ("record", "run", "lanes", "wait", "indices", "begin", "order")
 
 
+#: the number of the program that runs
+PROGRAM = Val("i64", "%program.id")
+
+
 def service(b: Builder, block: Val, name: str) -> Val:
     """The address of a function."""
     return b.load("ptr", b.gep("ptr", b.get(BLOCK, block, "services"), i64(SERVICES.index(name))))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from ...llvm import ir
 from ...llvm.ir import FALSE, Module, Struct, Val, const, define, i64
 from ...plan.finite import FLOATS
 from ...plan.looks import FiniteStore, Made
-from ...plan.records import row_major
-from .block import FOUND, service
+from .. import access
+from .block import FOUND, PROGRAM, service
 
 #: what a site of the program that runs has made: has it?, in which lane, the number's bits
 NOTED = Struct("check.noted", made="i64", lane="i64", bits="i64")
-PROGRAM = Val("i64", "%program.id")
 #: what all bits of an exponent are, by LLVM's type of a number in a register
 _EXPONENT = {"half": 0x7C00, "i16": 0x7F80, "float": 0x7F800000, "double": 0x7FF0000000000000}
 
@@ -54,20 +52,21 @@ def begin_program(k):
     k.b.call("check.forget", "void", [])
 
 
+def _bits(b, v: Val) -> Val:
+    """Floats as integers of their width; some are that in registers already."""
+    return b.bitcast(v, {"half": "i16", "float": "i32", "double": "i64"}.get(v.elem, v.elem))
+
+
 def _extreme(b, v: Val) -> Val:
     """Lanes that are NaN or infinite."""
-    elem = v.elem
-    bits = b.bitcast(v, {"half": "i16", "float": "i32", "double": "i64"}.get(elem, elem))
-    exponent = const(bits.elem, _EXPONENT[elem], bits.lanes)
+    bits = _bits(b, v)
+    exponent = const(bits.elem, _EXPONENT[v.elem], bits.lanes)
     return b.icmp("eq", b.and_(bits, exponent), exponent)
 
 
-def _bits(b, v: Val) -> Val:
-    return b.cast("zext", b.bitcast(v, {"half": "i16", "float": "i32", "double": "i64"}.get(v.elem, v.elem)), "i64")
-
-
-def _any(b, v: Val) -> Val:
-    return b.call(f"llvm.vector.reduce.or.{ir.mangle(v.ty)}", "i1", [v]) if v.lanes > 1 else v
+def _tell(b, maker, lane: Val, v: Val):
+    """Note what a maker made in a lane."""
+    b.call("check.note", "void", [i64(maker.number), lane, b.cast("zext", _bits(b, v), "i64")])
 
 
 def _made(b, v: Val, operands, mask: Val | None) -> Val:
@@ -84,33 +83,29 @@ def made(k, step: Made):
     if step.nest is None:
         maker = step.makers[0]
         v = k.scalar(maker.op.result)
-        given = [] if maker.loaded or maker.op.results[0].type.elem not in FLOATS else [k.scalar(o) for o in _floats(maker)]
-        k.guarded(_made(b, v, given, None), lambda: b.call("check.note", "void", [i64(maker.number), i64(0), _bits(b, v)]))
+        k.guarded(_made(b, v, [k.scalar(o) for o in _floats(maker)], None), lambda: _tell(b, maker, i64(0), v))
         return
     nest = k.nest(step.nest)
     dims = nest.plan.identity
-    strides = row_major(nest.shape)
 
     def body(u):
-        first = i64(0)
-        for d, stride in enumerate(strides):
-            first = b.add(first, b.mul(nest.index_of(d), i64(stride)))
+        first, stride = access.lane_number(nest)
         looks = []
         for maker in step.makers:
             v = nest.at(maker.op.result, dims)
-            operands = [nest.at(o, dims) for o in _floats(maker)] if not maker.loaded else []
+            operands = [nest.at(o, dims) for o in _floats(maker)]
             mask = nest.at(maker.op.operands[1], dims) if maker.loaded and len(maker.op.operands) > 1 else None
             looks.append((maker, v, _made(b, v, operands, mask)))
         for maker, v, bad in looks:
-            k.guarded(_any(b, bad), lambda maker=maker, v=v, bad=bad: _note(k, maker, v, bad, first, strides[nest.vdim] if strides else 0))
+            k.guarded(b.some(bad), lambda maker=maker, v=v, bad=bad: _note(k, maker, v, bad, first, stride))
 
     nest.run(body)
 
 
 def _floats(maker):
-    """The operands that are finite numbers where it makes something that is none; of reductions and products nothing is asked."""
+    """The operands that are finite numbers where it makes something that is none; of loads, reductions and products nothing is asked."""
     op = maker.op
-    return [] if op.regions or op.name.startswith("tt.dot") else [o for o in op.operands if o.type.elem in FLOATS]
+    return [] if maker.loaded or op.regions or op.name.startswith("tt.dot") else [o for o in op.operands if o.type.elem in FLOATS]
 
 
 def _note(k, maker, v: Val, bad: Val, first: Val, stride: int):
@@ -119,7 +114,7 @@ def _note(k, maker, v: Val, bad: Val, first: Val, stride: int):
     v, bad = b.splat(v, n), b.splat(bad, n)
 
     def one(j: Val):
-        k.guarded(b.extract(bad, j), lambda: b.call("check.note", "void", [i64(maker.number), b.add(first, b.mul(j, i64(stride))), _bits(b, b.extract(v, j))]))
+        k.guarded(b.extract(bad, j), lambda: _tell(b, maker, b.add(first, b.mul(j, i64(stride))), b.extract(v, j)))
 
     k.loop(i64(0), i64(n), 1, one, "lane")
 
@@ -127,13 +122,12 @@ def _note(k, maker, v: Val, bad: Val, first: Val, stride: int):
 def store(k, step: FiniteStore):
     """Look at what is about to be stored."""
     b, out = k.b, step.out
-    ways = [-n if n in step.loads else n for n in out.way]
-    if not ways:
+    if not out.way:
         return
-    way = k.module.variable(f"{k.name}.way.{out.number}", f"[{len(ways)} x i64] [{', '.join(f'i64 {n}' for n in ways)}]", "internal constant")
+    way = k.module.variable(f"{k.name}.way.{out.number}", f"[{len(out.way)} x i64] [{', '.join(f'i64 {n}' for n in out.way)}]", "internal constant")
 
     def blame():
-        b.call("check.blame", "void", [k.block, PROGRAM, way, i64(len(ways)), i64(out.number)])
+        b.call("check.blame", "void", [k.block, PROGRAM, way, i64(len(out.way)), i64(out.number)])
 
     if step.nest is None:
         mask = k.scalar(out.mask) if out.mask is not None else const("i1", True)
@@ -147,7 +141,7 @@ def store(k, step: FiniteStore):
         bad = _extreme(b, nest.at(out.value, nest.plan.identity))
         if out.mask is not None:
             bad = b.and_(bad, nest.at(out.mask, nest.plan.identity))
-        b.store(b.or_(b.load("i1", found), _any(b, bad)), found)
+        b.store(b.or_(b.load("i1", found), b.some(bad)), found)
 
     nest.run(body)
     k.guarded(b.load("i1", found), blame)

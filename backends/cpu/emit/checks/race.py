@@ -15,7 +15,7 @@ theirs are not looked at. Once one touches a part of it, the line's mark says th
 
 from __future__ import annotations
 
-from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64, mangle, vec
+from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64, vec
 from ...plan.checks import ATOMIC, LOOK, READ, SITES
 from .block import APART, BLOCK, EXTENT, FOUND, JOINED, LINE, LINE_BITS, MEMO, PLACES, SITE, service
 
@@ -241,10 +241,6 @@ def _apart(m: Module):
     b.ret()
 
 
-def _all(b: Builder, v: Val) -> Val:
-    return b.call(f"llvm.vector.reduce.and.{mangle(v.ty)}", "i1", [v])
-
-
 def _whole(b: Builder, writer_at: Val, reader_at: Val, unread: Val, reading: Val, base: Val, span: Val, me: Val, orders: bool) -> Val:
     """A whole line is touched: an i1, may its mark say so? Then it does."""
     mine = b.icmp("uge", b.sub(b.load("i32", writer_at), base), span)
@@ -299,7 +295,7 @@ def _race(m: Module, granule: int, orders: bool):
             mask = b.and_(b.icmp("sge", lanes, b.splat(from_, LINE)), b.icmp("slt", lanes, b.splat(to, LINE)))
             writers_now, readers_now = (b.load(vec("i32", LINE), at, 4) for at in (mine, others))
             fresh, free = (b.or_(b.not_(foreign(b, block, now, orders)), b.not_(mask)) for now in (writers_now, readers_now))
-            alone = b.and_(_all(b, fresh), b.or_(_all(b, free), FALSE if orders else reading))
+            alone = b.and_(b.every(fresh), b.or_(b.every(free), FALSE if orders else reading))
             with b.either(alone) as (yes, no):
                 with yes, b.either(reading) as (reads, writes):
                     with reads:

@@ -6,20 +6,16 @@ each element is looked at (races, what nobody has written), a nest goes over the
 
 from __future__ import annotations
 
-from ...llvm import ir
 from ...llvm.elements import memory_type
 from ...llvm.ir import FALSE, NULL, TRUE, Val, const, i64
 from ...plan.checks import INDEX, OVERFLOW, Site, exact_result
 from ...plan.facts import poly_const
 from ...plan.looks import Check
-from ...plan.records import row_major
 from .. import access, bounds
 from ..access import Same, Scattered, Strided, Unit
 from ..nest import Nest
 from . import finite, lanes, race
-from .block import BLOCK, EXTENT, FOUND, STOPPED, WAIT, service
-
-PROGRAM = Val("i64", "%program.id")
+from .block import PROGRAM, BLOCK, EXTENT, FOUND, STOPPED, WAIT, service
 
 
 def begin_kernel(k):
@@ -132,19 +128,20 @@ def _box(nest, site: Site) -> Val | None:
     """An i1: are all lanes inside, active or not? None where addresses are not affine, or of several arguments."""
     b, ptr = nest.b, site.op.operands[0]
     aff = nest.space.affine(ptr, nest.plan.identity)
-    if aff.opaque or aff.ptr is None or aff.ptr.type.is_tensor or site.arguments is None or len(site.arguments) != 1:
+    extent = _extent(nest.k, site)
+    if aff.opaque or aff.ptr is None or aff.ptr.type.is_tensor or extent is None:
         return None
     start = b.address(b.gep(memory_type(ptr.type.pointee.elem), nest.k.scalar(aff.ptr), access.poly_value(nest, aff.base)))
     low, high = _ends(nest, aff.coef, site.bytes)
-    extent = _extent(nest.k, site)
-    first = b.sub(b.add(start, low), b.get(EXTENT, extent, "start"))
-    last = b.add(first, b.sub(high, low))
-    room = b.sub(b.get(EXTENT, extent, "bytes"), i64(site.bytes))
-    return b.and_(b.and_(b.icmp("sge", room, 0), b.icmp("ule", first, room)), b.and_(b.icmp("ule", last, room), b.icmp("ule", first, last)))
+    first, last = b.add(start, low), b.add(start, high)
+    both = b.and_(*(lanes.inside(b, extent, end, i64(site.bytes)) for end in (first, last)))
+    return b.and_(both, b.icmp("ule", first, last))
 
 
-def _extent(k, site: Site) -> Val:
-    """The extent of a site's only argument."""
+def _extent(k, site: Site) -> Val | None:
+    """The only extent that a site may touch; None where there are several, or it is known when it runs."""
+    if site.arguments is None or len(site.arguments) != 1:
+        return None
     return k.b.gep(EXTENT.ty, k.b.get(BLOCK, k.block, "extents"), i64(site.arguments[0]))
 
 
@@ -161,7 +158,6 @@ class _Looks(Nest):
         aff = self.space.affine(ptr, plan.identity)
         self.contiguous = (aff.ptr is not None and not aff.ptr.type.is_tensor and poly_const(aff.coef.get(self.vdim, {})) == 1
                            and not any(self.vdim in dims for _, dims, _ in aff.opaque))
-        self.steps = row_major(self.shape)
 
     def _loop(self, lo: Val, hi: Val, step: int, d: int, inner):
         mask, dims = self.site.mask, self.plan.identity
@@ -172,38 +168,23 @@ class _Looks(Nest):
             return
         self.k.guarded(self.b.icmp("slt", lo, hi), lambda: self._enter_level(d, lo, lambda: self._side_by_side(self.b.sub(hi, lo))))
 
-    def first(self) -> Val:
-        """Which lane of the block the first one of those at hand is."""
-        out = i64(0)
-        for d, step in enumerate(self.steps):
-            out = self.b.add(out, self.b.mul(self.index_of(d), i64(step)))
-        return out
-
-    @property
-    def step(self) -> Val:
-        return i64(self.steps[self.vdim] if self.steps else 0)
-
     def _note(self, found: Val):
         self.b.store(self.b.add(self.b.load("i64", self.bad), found), self.bad)
 
     def _side_by_side(self, n: Val):
         """`n` lanes, all active."""
         b, k = self.b, self.k
-        first, where = self.first(), access.address(self, self.site.op.operands[0], self.plan.identity)
+        (first, step), where = access.lane_number(self), access.address(self, self.site.op.operands[0], self.plan.identity)
         address = b.address(where.pointer)
 
         def look():
-            self._note(b.call(service(b, k.block, "run"), "i64", [k.block, k.sites[self.site], PROGRAM, address, n, first, self.step]))
+            self._note(b.call(service(b, k.block, "run"), "i64", [k.block, k.sites[self.site], PROGRAM, address, n, first, i64(step)]))
 
-        one = self._extent()
+        one = _extent(k, self.site)
         if one is None or self.each:
             look()
         else:
             k.guarded(b.not_(lanes.inside(b, one, address, b.mul(n, i64(self.site.bytes)))), look)
-
-    def _extent(self) -> Val | None:
-        """The only extent that the access may touch."""
-        return _extent(self.k, self.site) if self.site.arguments is not None and len(self.site.arguments) == 1 else None
 
     def body(self, u):
         """A chunk."""
@@ -211,41 +192,37 @@ class _Looks(Nest):
         dims = self.plan.identity
         active = self.at(site.mask, dims) if site.mask is not None else TRUE
         where = access.address(self, site.op.operands[0], dims)
-        first = self.first()
-        if isinstance(where, Same) and active.lanes > 1:
-            active = b.call(f"llvm.vector.reduce.or.{ir.mangle(active.ty)}", "i1", [active])
-        self.k.guarded(b.not_(self._fine(where, active)), lambda: self._lanes(where, active, first))
+        first, step = access.lane_number(self)
+        if isinstance(where, Same):
+            active = b.some(active)
+        self.k.guarded(b.not_(self._fine(where, active)), lambda: self._lanes(where, active, first, step))
 
     def _fine(self, where, active: Val) -> Val:
         """An i1: is there nothing to say of the lanes: all inside, or not active, and nothing else to look at?"""
-        b, n, size, extent = self.b, self.lanes, self.site.bytes, self._extent()
+        b, n, size, extent = self.b, self.lanes, self.site.bytes, _extent(self.k, self.site)
         if extent is None:
             return FALSE
-        start, room = b.get(EXTENT, extent, "start"), b.sub(b.get(EXTENT, extent, "bytes"), i64(size))
-        fine = b.icmp("sge", room, 0)
         if isinstance(where, Scattered):
-            p = where.pointers
-            far = b.address(p)
-            good = b.or_(b.icmp("ule", b.sub(far, b.splat(start, n)), b.splat(room, n)), b.not_(b.splat(active, n)))
-            fine = b.and_(fine, b.call(f"llvm.vector.reduce.and.{ir.mangle(good.ty)}", "i1", [good]) if n > 1 else good)
+            fine = b.every(b.or_(lanes.inside(b, extent, b.address(where.pointers), i64(size)), b.not_(b.splat(active, n))))
         else:
             step = where.step if isinstance(where, Strided) else int(isinstance(where, Unit))
-            offset = b.sub(b.address(where.pointer), start)
-            last = b.add(offset, b.mul(i64(step) if isinstance(step, int) else step, i64((n - 1) * size)))
-            fine = b.and_(fine, b.and_(b.icmp("ule", offset, room), b.icmp("ule", last, room)))
+            first = b.address(where.pointer)
+            last = b.add(first, b.mul(i64(step) if isinstance(step, int) else step, i64((n - 1) * size)))
+            fine = b.and_(*(lanes.inside(b, extent, end, i64(size)) for end in (first, last)))
         for name, kind in (("writers", "race"), ("written", "uninit")):
             if kind in self.k.checks.kinds:
                 fine = b.and_(fine, b.icmp("eq", b.get(EXTENT, extent, name), NULL))
         return fine
 
-    def _lanes(self, where, active: Val, first: Val):
+    def _lanes(self, where, active: Val, first: Val, step: int):
         """One lane after the other, those that lie side by side at once."""
         b, n = self.b, 1 if isinstance(where, Same) else self.lanes
         p = where.pointer if isinstance(where, Same) else access.pointers(self, where, self.mem)
         addresses, flags = b.alloca(f"[{n} x i64]", "addresses", 64), b.alloca(f"[{n} x i8]", "active", 64)
         b.store(b.address(p), addresses, 8)
         b.store(b.cast("zext", b.splat(active, n), "i8"), flags, 1)
-        self._note(b.call(service(b, self.k.block, "lanes"), "i64", [self.k.block, self.k.sites[self.site], PROGRAM, addresses, flags, i64(n), first, self.step]))
+        given = [self.k.block, self.k.sites[self.site], PROGRAM, addresses, flags, i64(n), first, i64(step)]
+        self._note(b.call(service(b, self.k.block, "lanes"), "i64", given))
 
 
 # --- what is no memory -----------------------------------------------------------------------------------------------
@@ -262,17 +239,14 @@ def _index(k, step: Check, site: Site) -> Val:
     def body(u):
         x = b.splat(b.cast("sext", nest.at(index, nest.plan.identity), "i64"), nest.lanes)
         good = b.icmp("ult", x, b.splat(limit, x.lanes))
-        fine = b.call(f"llvm.vector.reduce.and.{ir.mangle(good.ty)}", "i1", [good]) if good.lanes > 1 else good
-        first, steps = i64(0), row_major(nest.shape)
-        for d, stride in enumerate(steps):
-            first = b.add(first, b.mul(nest.index_of(d), i64(stride)))
+        first, each = access.lane_number(nest)
 
         def look():
             b.store(x, values, 8)
-            found = b.call(service(b, k.block, "indices"), "i64", [k.block, i64(site.number), PROGRAM, values, i64(nest.lanes), first, i64(steps[nest.vdim]), limit])
+            found = b.call(service(b, k.block, "indices"), "i64", [k.block, i64(site.number), PROGRAM, values, i64(nest.lanes), first, i64(each), limit])
             b.store(b.add(b.load("i64", bad), found), bad)
 
-        k.guarded(b.not_(fine), look)
+        k.guarded(b.not_(b.every(good)), look)
 
     nest.run(body)
     return b.load("i64", bad)
@@ -298,19 +272,15 @@ def _overflow(k, step: Check, site: Site) -> Val:
         dims = nest.plan.identity
         good = b.splat(nest.at(cond, dims), nest.lanes)
         value = b.splat(b.cast("sext", nest.at(exact, dims), "i64"), nest.lanes) if exact is not None else i64(0)
-        steps = row_major(nest.shape)
-        first = i64(0)
-        for d, stride in enumerate(steps):
-            first = b.add(first, b.mul(nest.index_of(d), i64(stride)))
-        fine = b.call(f"llvm.vector.reduce.and.{ir.mangle(good.ty)}", "i1", [good]) if good.lanes > 1 else good
+        first, stride = access.lane_number(nest)
 
         def each():
             def one(j: Val):
-                k.guarded(b.not_(b.extract(good, j)), lambda: note(b.add(first, b.mul(j, i64(steps[nest.vdim] if steps else 0))), b.extract(value, j)))
+                k.guarded(b.not_(b.extract(good, j)), lambda: note(b.add(first, b.mul(j, i64(stride))), b.extract(value, j)))
 
             k.loop(i64(0), i64(nest.lanes), 1, one, "lane")
 
-        k.guarded(b.not_(fine), each)
+        k.guarded(b.not_(b.every(good)), each)
 
     nest.run(body)
     return b.load("i64", bad)

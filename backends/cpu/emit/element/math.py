@@ -191,7 +191,7 @@ def _with_fallback(name: str, fast, beyond: float):
 
     def build(b, x):
         outside = b.fcmp("ugt", b.intrinsic("fabs", x), f(beyond))
-        any_ = outside if x.lanes == 1 else b.call(f"llvm.vector.reduce.or.{ir.mangle(outside.ty)}", "i1", [outside])
+        any_ = b.some(outside)
         slow, quick = b.fn.new_block("slow"), b.fn.new_block("quick")
         b.cond_br(any_, slow, quick)
         b.enter(slow)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from ...llvm import ir
 from ...llvm.ir import NULL, Val, const, i64
 from ..element import convert
 
@@ -78,9 +77,7 @@ def device_assert(k, step):
 
         def body(u):
             k.write_keeps(nest, step.nest.keeps)
-            v = nest.at(cond, dims)
-            if v.lanes > 1:
-                v = b.call(f"llvm.vector.reduce.and.{ir.mangle(v.ty)}", "i1", [v])
+            v = b.every(nest.at(cond, dims))
             b.store(b.and_(b.load("i1", good, 1), v), good, 1)
 
         nest.run(body)

@@ -49,7 +49,7 @@ def load(nest, op, dims):
         return _load_all(nest, where, mask, mem, elem, other)
     size = ir.bits_of(mem) // 8
     if isinstance(where, Same):
-        any_lane = b.call(f"llvm.vector.reduce.or.{ir.mangle(mask.ty)}", "i1", [mask])
+        any_lane = b.some(mask)
         v = b.load(mem, b.select(any_lane, where.pointer, k.zeros), size)
         return b.select(mask, from_memory(b, v, elem), other())
     if isinstance(where, Unit):
@@ -121,7 +121,7 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
     if isinstance(where, Same):
         # Every lane writes one address: the last active lane's value stays.
         if v.lanes == 1:
-            any_lane = mask if mask.lanes == 1 else b.call(f"llvm.vector.reduce.or.{ir.mangle(mask.ty)}", "i1", [mask])
+            any_lane = b.some(mask)
             k.guarded(any_lane, lambda: b.store(v, where.pointer, size))
         else:
             access.scatter(b, v, b.splat(where.pointer, n), b.splat(mask, n))

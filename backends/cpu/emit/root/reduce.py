@@ -185,9 +185,7 @@ def _pass(k, step, results, start: Val | None, combine=None, missed: Val | None 
                 else:
                     b.store(v, result, 8)
             if missed is not None:
-                none = b.fcmp("oeq", final[0], start)
-                if none.lanes > 1:
-                    none = b.call(f"llvm.vector.reduce.or.{ir.mangle(none.ty)}", "i1", [none])
+                none = b.some(b.fcmp("oeq", final[0], start))
                 b.store(b.or_(b.load("i1", missed, 1), none), missed, 1)
         nest.u = 0
 
