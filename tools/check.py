@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from . import exits
+from .profiling import target
 
 EXAMPLES = (
     "triport check softmax",
@@ -17,16 +18,12 @@ def add(parser):
     from ..backends.checking import KINDS
 
     parser.usage = "triport check [options] TARGET\n       triport check [options] -- SCRIPT.py [arguments]"
-    parser.add_argument("target", nargs="+", metavar="TARGET", help="an op (its name, or FILE.py:NAME), FILE.py:FUNCTION (of no arguments), a model, or a script "
-                        "with its arguments after --")
+    target.add(parser)
     parser.add_argument("--kinds", metavar="LIST", default="bounds,race",
                         help=f"what is checked: {', '.join(KINDS)}, joined by commas, or all (default: bounds,race)")
     parser.add_argument("--keep-going", action="store_true", help="launches that fail go on, and all that they found is printed")
     parser.add_argument("--case", metavar="TEXT", help="of an op: sizes like 700x300, or a case's name or part of it (default: all its cases)")
     parser.add_argument("--dtype", metavar="NAME", help="of an op: fp32, fp16, bf16, fp64 (default: all that it takes)")
-    parser.add_argument("--variant", metavar="NAME", help="of a model (default: its last)")
-    parser.add_argument("--size", choices=("small", "main"), help="of a model (default: small)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
 
 
 def run(args) -> int:
@@ -70,7 +67,7 @@ def _targets(args) -> int:
     from types import SimpleNamespace
 
     from ..ops import cases
-    from .profiling import session, target
+    from .profiling import session
 
     options = SimpleNamespace(**{"backend": None, "against": None, "steps": 0, **vars(args)})
     t = target.find(args.target, options)[0]  # refuses what is none, and options that do not fit

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from .profiling import target
+
 EXAMPLES = (
     "triport profile softmax --case 1823x781 --against torch -o profile",
     "triport profile mlp --variant torch-compile --steps 5",
@@ -14,18 +16,14 @@ EXAMPLES = (
 
 def add(parser):
     parser.usage = "triport profile [options] TARGET\n       triport profile [options] -- SCRIPT.py [arguments]"
-    parser.add_argument("target", nargs="+", metavar="TARGET", help="an op (its name, or FILE.py:NAME), FILE.py:FUNCTION (of no arguments), a model, or a script "
-                        "with its arguments after --")
+    target.add(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="the folder (default: profile-TARGET)")
     parser.add_argument("--case", metavar="TEXT", help="of an op: sizes like 700x300, or a case's name or part of it (default: the largest)")
     parser.add_argument("--dtype", metavar="NAME", help="of an op: fp32, fp16, bf16, fp64 (default: fp32)")
     parser.add_argument("--backend", metavar="NAME", help="of an op: who runs it (default: triton-gpu beside a GPU, else triton-cpu)")
     parser.add_argument("--against", metavar="NAME", help="beside it: another backend of an op, or another variant of a model")
-    parser.add_argument("--variant", metavar="NAME", help="of a model (default: its last)")
-    parser.add_argument("--size", choices=("small", "main"), help="of a model (default: small)")
     parser.add_argument("--steps", type=int, default=0, metavar="N", help="steps under torch.profiler (default: as many as fill 0.3 s, 3 to 50)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
     parser.add_argument("--no-counters", action="store_true", help="do not count instructions")
     parser.add_argument("--no-roof", action="store_true", help="do not measure this machine's bandwidth and arithmetic")
 
@@ -39,7 +37,7 @@ def run(args) -> int:
         raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
     import torch
 
-    from .profiling import session, target
+    from .profiling import session
 
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -1,4 +1,4 @@
-"""What `triport profile` takes: an op with a case, a function of a file, a model, or a script with its arguments."""
+"""What `triport profile` and `triport check` take: an op with a case, a function of a file, a model, or a script with its arguments."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ class Target:
     nbytes: int | None = None
     flops: int | None = None
     error: Callable[[], float] | None = None
+
+
+def add(parser):
+    """The arguments of a command that takes targets: which one, of a model its variant and size, the inputs' seed."""
+    parser.add_argument("target", nargs="+", metavar="TARGET", help="an op (its name, or FILE.py:NAME), FILE.py:FUNCTION (of no arguments), a model, or a script "
+                        "with its arguments after --")
+    parser.add_argument("--variant", metavar="NAME", help="of a model (default: its last)")
+    parser.add_argument("--size", choices=("small", "main"), help="of a model (default: small)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
 
 
 def find(words: list[str], args) -> list[Target]:
