@@ -163,7 +163,7 @@ def change_of(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
     change = y_logs["p50"] - x_logs["p50"]
     band = max(FLOOR, math.hypot(*((s["p80"] - s["p20"]) / 2 for s in (x_logs, y_logs))))
     (low, high), (least, most) = map(noise.interval, logs)
-    unsure = [r["noisy"] for r in (x, y, *filter(None, bases)) if r.get("noisy")] or [f"{len(v)} rounds are too few" for v in logs if len(v) < noise.FEW]
+    unsure = [r[why] for r in (x, y, *filter(None, bases)) for why in ("noisy", "unsteady")[:1 + (basis == "wall")] if r.get(why)] or [f"{len(v)} rounds are too few" for v in logs if len(v) < noise.FEW]
     apart = not unsure and (least > high if change > 0 else most < low)
     verdict = "yardstick" if not judged else "same" if abs(change) <= band else "noisy" if not apart else "slower" if change > 0 else "faster"
     return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"], noisy=clean(unsure[0] if unsure else ""))

@@ -7,6 +7,9 @@ with a pause and an untimed call, and who goes first changes from round to round
 
 How many repeats a turn has comes from several tries, of which the least counts, and rounds go on until the medians are known well enough (`noise`) or
 the time is up: no single call decides about a figure.
+
+A round counts where the machine kept its pace (`pace`): before and after every turn a fixed piece of work is timed, and where that was slower than it can
+be, the round is left out and another one made. What is left are times as they were measured.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable
 
-from . import load, noise
+from . import load, noise, pace
 
 #: seconds of pause before a turn: OpenMP's workers spin about this long after a parallel region
 SETTLE = 0.005
@@ -28,6 +31,8 @@ WARM = 0.02
 TRIES, MOST = 3, 10000
 #: seconds from which on a call is long: it does not feel what was before it, and a second try says enough
 LONG = 0.1
+#: share of the budget after which rounds count although the machine did not keep its pace
+PATIENCE = 0.25
 #: times that rounds begin again because a turn proved too short
 AGAIN = 3
 #: seconds for a case's rounds, and half the width that the median's 95 % confidence interval is to have, as a share of it
@@ -73,12 +78,15 @@ class Turn:
 
 @dataclass
 class Samples:
-    """Seconds per call, one number for each round; busy: a sentence where other programs used the cores meanwhile."""
+    """Seconds per call, one number for each round that counts; left_out: how many did not, for the machine did not keep its pace; busy: a sentence where
+    other programs used the cores meanwhile; unsteady: one where too few rounds count and so all of them are here."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     repeats: int = 1
     busy: str | None = None
+    unsteady: str | None = None
+    left_out: int = 0
 
 
 def summary(values: list[float]) -> dict:
@@ -130,12 +138,9 @@ def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: 
     rounds: so many, or None for as many as it takes until every median's 95 % confidence interval is within +-`precision` of it, or `budget` seconds
     are up; then at least five, where one fits. `tick` is called after every round."""
     turns = {name: t if isinstance(t, Turn) else Turn(*t) for name, t in candidates.items()}
+    looked = pace.Rounds(pace.here() if seconds else None)
     watch = load.Watch()
-    for turn in turns.values():
-        end = time.perf_counter() + (WARM / len(turns) if seconds else 0)
-        turn.run(1)
-        while time.perf_counter() < end:
-            turn.run(1)
+    threads = {name: _warm(turn, WARM / len(turns) if seconds else 0) for name, turn in turns.items()}
     out = {name: Samples(repeats=calibrate(turn, seconds)) for name, turn in turns.items()}
     least = {name: math.inf for name in turns}
     again = 0
@@ -145,7 +150,9 @@ def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: 
         time.sleep(SETTLE)
         if not s.wall or s.wall[-1] < LONG:
             least[name] = min(least[name], turn.run(1)[0])
+        looked.look(threads[name])
         wall, cpu, n = turn.run_within(s.repeats, 10 * seconds or math.inf)
+        looked.look(threads[name])
         s.wall.append(wall / n)
         s.cpu.append(cpu / n)
         least[name] = min(least[name], s.wall[-1])
@@ -154,39 +161,65 @@ def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: 
         """Call `tick`. Was a candidate calibrated in a bad moment? Turns of different lengths meet a busy machine differently, so all begin again."""
         nonlocal again
         tick()
+        looked.close()
         wanted = {name: _repeats(turns[name], seconds, t) for name, t in least.items()}
         if again == AGAIN or all(n < 2 * out[name].repeats for name, n in wanted.items()):
             return False
         again += 1
+        looked.clear()
         for name, s in out.items():
             s.repeats = max(wanted[name], s.repeats)
             s.wall.clear()
             s.cpu.clear()
         return True
 
-    _in_rounds({name: s.wall for name, s in out.items()}, take, rounds, precision, budget, ended)
-    busy = watch.busy(wait=rounds is None)  # what is soon known well enough may have been disturbed as well
+    _in_rounds({name: s.wall for name, s in out.items()}, take, rounds, precision, budget, ended, looked.count)
+    busy, unsteady = watch.busy(wait=rounds is None), looked.why(rounds is not None)  # what is soon known well enough may have been disturbed as well
+    kept = looked.count() if rounds is None and not unsteady else None
     for s in out.values():
-        s.busy = busy
+        s.busy, s.unsteady = busy, unsteady
+        if kept is not None:
+            s.left_out = len(s.wall) - len(kept)
+            s.wall, s.cpu = [s.wall[k] for k in kept], [s.cpu[k] for k in kept]
     return out
 
 
-def _in_rounds(samples: dict[str, list[float]], take: Callable, rounds: int | None, precision: float, budget: float, ended: Callable):
+def _warm(turn: Turn, seconds: float) -> int:
+    """Call for so many seconds, at least once; how many threads the pace is to be looked at with."""
+    time.sleep(SETTLE)  # the threads of whoever was called before spin
+    end = time.perf_counter() + seconds
+    wall, cpu = turn.run(1)
+    while time.perf_counter() < end:
+        took = turn.run(1)
+        wall, cpu = wall + took[0], cpu + took[1]
+    return pace.threads(wall, cpu)
+
+
+def _in_rounds(samples: dict[str, list[float]], take: Callable, rounds: int | None, precision: float, budget: float, ended: Callable,
+               count: Callable[[], list[int]] | None = None):
     """`take(name)`, which adds to a candidate's samples, for all of them in turns: for so many rounds, or until precise or out of budget. After each
-    round `ended()`: are the samples gone, and rounds to be counted anew?"""
+    round `ended()`: are the samples gone, and rounds to be counted anew? `count()`: those that count; all do where after a share of the budget too few
+    of them did, for then the machine's pace is what it is."""
     order = list(samples)
     start, n = time.perf_counter(), 0
-    while order and (n < rounds if rounds is not None else not _enough(samples, n, time.perf_counter() - start, precision, budget)):
+
+    def done() -> bool:
+        elapsed, kept = time.perf_counter() - start, None if count is None else count()
+        if kept is None or len(kept) < noise.SURE and elapsed >= PATIENCE * budget:
+            return _enough(samples, n, elapsed, precision, budget)
+        return _enough({name: [s[k] for k in kept] for name, s in samples.items()}, n, elapsed, precision, budget)
+
+    while order and (n < rounds if rounds is not None else not done()):
         for name in order[n % len(order):] + order[:n % len(order)]:
             take(name)
         n = 0 if ended() else n + 1
 
 
 def _enough(samples: dict[str, list[float]], n: int, elapsed: float, precision: float, budget: float) -> bool:
-    """After n rounds in `elapsed` seconds: is every median known well enough, or the time up?"""
+    """After n rounds in `elapsed` seconds, of which these samples count: is every median known well enough, or the time up?"""
     if n < noise.FEW:
         return n > 0 and elapsed > n * budget  # not even one round fits
-    return elapsed >= budget or n > noise.FEW and all(noise.width(s) <= precision for s in samples.values())
+    return elapsed >= budget or all(len(s) > noise.FEW and noise.width(s) <= precision for s in samples.values())
 
 
 def on_gpu(candidates: dict[str, Callable | Turn], rounds: int | None = None, repeats: int = 5, precision: float = PRECISION,

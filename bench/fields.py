@@ -25,7 +25,7 @@ def _time(row: dict) -> str:
     if row["status"] != "ok":
         return {"wrong": "WRONG"}.get(row["status"], row["status"])
     t = seconds(row)
-    return "" if t is None else time_text(t)
+    return "" if t is None else "~" * ("unsteady" in row) + time_text(t)
 
 
 def _speedup(row: dict) -> str:

@@ -13,7 +13,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     **{f"wall_ci_{end}_s": ("wall_s", "ci", n) for n, end in enumerate(("low", "high"))},
     "repeats": ("repeats",), "baseline": ("baseline",), "speedup": ("speedup",),
     **{f"speedup_ci_{end}": ("speedup_ci", n) for n, end in enumerate(("low", "high"))},
-    "speedup_is": ("speedup_is",), "noisy": ("noisy",), "bytes": ("bytes",), "flops": ("flops",), "gb_per_s": ("gb_per_s",),
+    "speedup_is": ("speedup_is",), "noisy": ("noisy",), "unsteady": ("unsteady",), "bytes": ("bytes",), "flops": ("flops",), "gb_per_s": ("gb_per_s",),
     "tflop_per_s": ("tflop_per_s",), "roofline": ("roofline",),
     **{f"first_call_{kind}_s": ("first_call_s", kind) for kind in ("cold", "reload", "process", "here")},
     "peak_bytes": ("peak_bytes",), "reason": ("reason",)}

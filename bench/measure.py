@@ -21,8 +21,10 @@ from ..backends.base import Error, suggest
 class Measurement:
     """Times of one callable, in seconds.
 
-    rounds: wall seconds a call, one number for each round of `repeats` calls; cpu_rounds: the same of the process's CPU time, all threads together;
-    first: the very first call (of `compare`: of the candidate there); noisy: a sentence why the median is not to be trusted, None where it is."""
+    rounds: wall seconds a call, one number for each round of `repeats` calls that counts; cpu_rounds: the same of the process's CPU time, all threads
+    together; first: the very first call (of `compare`: of the candidate there); noisy: a sentence why the figures are not to be trusted, None where they are;
+    unsteady: a sentence where the machine did not keep its pace, so that another measurement may differ and only ratios hold; left_out: rounds that do not
+    count for that reason."""
 
     label: str
     rounds: list[float]
@@ -30,6 +32,8 @@ class Measurement:
     repeats: int
     first: float
     noisy: str | None = None
+    unsteady: str | None = None
+    left_out: int = 0
 
     @property
     def median(self) -> float:
@@ -49,8 +53,8 @@ class Measurement:
     def __str__(self) -> str:
         low, high = (_time(t) for t in self.ci)
         text = (f"{self.label}: {_time(self.median)} ({low} to {high} with 95 % confidence, {_count(len(self.rounds), 'round')} of "
-                f"{_count(self.repeats, 'call')}), CPU time {_time(self.cpu)}, first call {_time(self.first)}")
-        return text + (f"\n  noisy: {self.noisy}" if self.noisy else "")
+                f"{_count(self.repeats, 'call')}{f', {self.left_out} left out' if self.left_out else ''}), CPU time {_time(self.cpu)}, first call {_time(self.first)}")
+        return text + (f"\n  noisy: {self.noisy}" if self.noisy else "") + (f"\n  unsteady: {self.unsteady}" if self.unsteady else "")
 
     __repr__ = __str__
 
@@ -98,12 +102,16 @@ class Comparison:
         widths = [max(map(len, column)) for column in zip(head, *rows)]
         lines = ["  ".join(cell.rjust(w) if 0 < k < len(head) - 1 else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths))).rstrip()
                  for row in (head, *rows)]
-        return "\n".join(lines + [f"  noisy: {why}" for why in self._reasons()])
+        return "\n".join(lines + [f"  {said}" for said in self._remarks()])
 
     __repr__ = __str__
 
     def _repr_markdown_(self) -> str:
-        return _markdown(*self._table()) + "".join(f"\n\nnoisy: {why}" for why in self._reasons())
+        return _markdown(*self._table()) + "".join(f"\n\n{said}" for said in self._remarks())
+
+    def _remarks(self) -> list[str]:
+        unsteady = dict.fromkeys(m.unsteady for m in self.measurements.values() if m.unsteady)
+        return [f"noisy: {why}" for why in self._reasons()] + [f"unsteady: {why}" for why in unsteady]
 
     def _reasons(self) -> list[str]:
         """Why figures are noisy: what holds for all of them once, then each candidate's own."""
@@ -226,7 +234,7 @@ def _first_call(fn: Callable, args, kwargs, synchronize: Callable | None) -> tup
 def _timed(named: dict, args, kwargs, first: dict, waits: dict, rounds, precision, budget) -> dict[str, Measurement]:
     turns = {name: clock.Turn(functools.partial(fn, *args, **kwargs), waits[name]) for name, fn in named.items()}
     samples = clock.interleave(turns, rounds, precision=precision, budget=budget)
-    return {name: Measurement(name, s.wall, s.cpu, s.repeats, first[name], noise.why(s.wall, s.busy)) for name, s in samples.items()}
+    return {name: Measurement(name, s.wall, s.cpu, s.repeats, first[name], noise.why(s.wall, s.busy), s.unsteady, s.left_out) for name, s in samples.items()}
 
 
 def _wait_for(values) -> Callable:

@@ -38,6 +38,10 @@ def add_times(row: dict, s: clock.Samples, device: list[float] | None):
     """A row's times: `s` of the host's clock, `device` of the GPU's own (seconds a call, one for each round)."""
     row |= {"wall_s": clock.summary(s.wall), "cpu_s": clock.summary(s.cpu), "repeats": s.repeats, "rounds_s": s.wall,
             "cpu_rounds_s": s.cpu}
+    if s.left_out:
+        row["rounds_left_out"] = s.left_out
+    if s.unsteady and device is None:
+        row["unsteady"] = s.unsteady
     if device is not None:
         row |= {"device_s": clock.summary(device), "device_rounds_s": device}
     if why := noise.why(s.wall, s.busy) if device is None else noise.why(device):  # a GPU's own time does not depend on who else is on the CPU

@@ -92,7 +92,7 @@ def _status(value) -> str | None:
 #: fields that a comparison uses -> what is wrong with a value, or None; those that must be there
 _USED: dict[str, Callable] = {"op": _text, "case": _text, "dtype": _text, "backend": _text, "mode": _text, "status": _status, "wall_s": _summary,
                               "baseline": _text, "device_s": _summary, "rounds_s": _times, "device_rounds_s": _times, "first_call_s": _first,
-                              "noisy": _text}
+                              "noisy": _text, "unsteady": _text}
 _NEEDED = ("op", "case", "dtype", "backend", "status")
 
 

@@ -46,7 +46,7 @@ def beyond(row: dict) -> str:
 def words(rows: list[dict], remarks: list[str] = ()) -> list[tuple[str, str]]:
     """(kind, sentence) in order; kinds: "bad" (wrong or failed), "skipped", "remark", "fact". remarks: what else is to be known, in sentences."""
     bad = [("skipped" if r["status"] == "skipped" else "bad", not_right(r)) for r in rows if r["status"] != "ok"]
-    return bad + [("remark", text) for text in [*remarks, *_noise(rows)]] + [("fact", text) for text in _count(rows) + speeds(rows)]
+    return bad + [("remark", text) for text in [*remarks, *_noise(rows), *_pace(rows)]] + [("fact", text) for text in _count(rows) + speeds(rows)]
 
 
 def not_right(row: dict) -> str:
@@ -83,6 +83,16 @@ def _noise(rows: list[dict]) -> list[str]:
         return [f"All {timed} rows are noisy, not to be relied on.{reason}"]
     return [f"{len(mine)} of {timed} rows {'is' if len(mine) == 1 else 'are'} noisy, not to be relied on: {'; '.join(named)}"
             + f"; and {rest} more" * bool(rest) + "." + reason]
+
+
+def _pace(rows: list[dict]) -> list[str]:
+    """How many times may not repeat, for the machine did not keep its pace, and why of the first."""
+    mine = [r for r in rows if r["status"] == "ok" and r.get("unsteady")]
+    if not mine:
+        return []
+    timed, first = sum(r["status"] == "ok" for r in rows), mine[0]
+    return [f"{len(mine)} of {timed} times, marked ~, may be others in another run ({where(first)} on {plain(first['backend'])}: "
+            f"{plain(first['unsteady']).rstrip('.')}); ratios, measured side by side, hold."]
 
 
 def speeds(rows: list[dict]) -> list[str]:

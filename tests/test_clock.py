@@ -15,6 +15,7 @@ class World:
         self.now, self.slept = 0.0, []
         monkeypatch.setattr(clock, "time", self)
         monkeypatch.setattr(clock.load, "Watch", lambda: self)
+        monkeypatch.setattr(clock.pace, "here", lambda: None)
         self.said = None
 
     def perf_counter(self):

@@ -8,13 +8,14 @@ import numpy
 import pytest
 import torch
 from triport.backends.base import Error
-from triport.bench import agreement, benchmark, clock, compare, load, measure
+from triport.bench import agreement, benchmark, clock, compare, load, measure, pace
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
     """What else this machine does is not what is tested here."""
     monkeypatch.setattr(load.Watch, "busy", lambda self, wait=False: None)
+    monkeypatch.setattr(pace, "here", lambda: None)
 
 
 @pytest.fixture

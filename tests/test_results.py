@@ -41,8 +41,8 @@ def full():
     return {"op": "a", "case": "8x8", "dtype": "fp32", "mode": "bwd", "backend": "mine", "device": "cuda", "status": "ok", "baseline": "torch", "column": "triton-cpu", "bytes": 512,
             "flops": 64, "error": 1e-7, "allowed": 1e-6, "reason": "", "trace": "", "new_process": "no", "first_call_s": {"cold": 1.0, "reload": 0.1, "process": 0.2,
             "here": 1.0}, "first_call_cpu_s": {"process": 0.1}, "peak_bytes": 256, "wall_s": summary, "cpu_s": summary, "device_s": summary, "repeats": 7,
-            "rounds_s": [1e-4] * 3, "cpu_rounds_s": [0.0] * 3, "device_rounds_s": [1e-4] * 3, "gb_per_s": 1.0, "tflop_per_s": 0.1, "roofline": 0.5, "speedup": 2.0,
-            "speedup_ci": [1.9, 2.1], "speedup_is": "faster", "noisy": "spread", "metrics": {"tokens": 3.0}, "calls_s": {"wall": [1.0], "cpu": [1.0]},
+            "rounds_left_out": 2, "rounds_s": [1e-4] * 3, "cpu_rounds_s": [0.0] * 3, "device_rounds_s": [1e-4] * 3, "gb_per_s": 1.0, "tflop_per_s": 0.1, "roofline": 0.5, "speedup": 2.0,
+            "speedup_ci": [1.9, 2.1], "speedup_is": "faster", "noisy": "spread", "unsteady": "pace", "metrics": {"tokens": 3.0}, "calls_s": {"wall": [1.0], "cpu": [1.0]},
             "round_trip_s": 1.0, "artefacts": {"asm": "x", "verdict": "V", "trace": "y", "case": "8x8"}}
 
 
