@@ -18,7 +18,7 @@ from .metadata import checked as facts
 from .shadow import EPISODES, Zeros, marks
 
 _EXTENT = struct.Struct("<qqQQQqQQ")
-_BLOCK = struct.Struct("<qqQQQqIIIIQQQQqqqQQqQ")
+_BLOCK = struct.Struct("<qqQQQqIIIIQQQQqqqQQqqQ")
 _RECORD = struct.Struct(f"<{len(RECORD.fields)}q")
 #: programs of a launch whose order is kept exactly, and what each may release
 _KEPT, _RELEASES = 1 << 17, 8
@@ -37,8 +37,9 @@ class Kernel:
         self.sites = {s[0]: findings.Site(*s) for s in checks["sites"]}
         self.granule, self.alone, self.orders = checks["granule"], checks["alone"], checks["orders"]
         self.room, self.notes = CAPACITY * _RECORD.size + 8 * len(FOUND) * (len(self.sites) + 1), []
-        self.services = _services(",".join(k for k in ("bounds", "race", "uninit") if k in self.kinds), self.granule, self.orders)
         self.race, self.uninit = "race" in self.kinds, "uninit" in self.kinds
+        orders = self.race and self.orders
+        self.services = _services(",".join(k for k in ("bounds", "race", "uninit") if k in self.kinds), orders)
         self.unknown = any(s.unknown and s.bytes for s in self.sites.values())
         flat = launches.flatten(name, signature, self.known["arguments"])
         self.labels = [label for _, label, _ in flat]
@@ -63,10 +64,10 @@ class Kernel:
 
 
 @functools.lru_cache(maxsize=None)
-def _services(kinds: str, granule: int, orders: bool):
+def _services(kinds: str, orders: bool):
     """The addresses of the functions that such kernels call."""
-    obj = kept.emitted("checks", lanes.services_ir, targets.native(), kinds, granule, orders, fast=True)
-    found = launches.load_object(obj, [f"check.{name}" for name in SERVICES if name in ("record", "run", "lanes", "wait", "indices")
+    obj = kept.emitted("checks", lanes.services_ir, targets.native(), kinds, orders, fast=True)
+    found = launches.load_object(obj, [f"check.{name}" for name in SERVICES if name in ("record", "run", "box", "lanes", "wait", "indices")
                                        or name == "begin" and "race" in kinds or name == "order" and orders and "race" in kinds])
     return (ctypes.c_uint64 * len(SERVICES))(*(found.get(f"check.{name}", 0) for name in SERVICES))
 
@@ -103,7 +104,7 @@ class Run:
         self._kept.append(rows)
         self._block = ctypes.create_string_buffer(_BLOCK.pack(
             0, CAPACITY, records, counts, ctypes.addressof(rows), len(self.extents), self.launch, self.launch, self.launch, self.groups, owners, *order,
-            ctypes.addressof(kernel.services)))
+            kernel.granule.bit_length() - 1, ctypes.addressof(kernel.services)))
 
     def _order(self, episodes: int, programs: int) -> tuple[int, ...]:
         """What the order of episodes is kept in: the last fields of the block."""
@@ -129,8 +130,7 @@ class Run:
         writers = readers = written = skew = writers_apart = readers_apart = 0
         known = extent.bytes < 1 << 48  # more is somewhere that nobody knows
         if self.kernel.race and extent.bytes and known and is_written:  # what nobody writes nobody races for
-            writers, readers, skew, writers_apart, readers_apart, kept = marks.of(extent.start, extent.bytes, self.kernel.granule)
-            self._kept.append(kept)
+            writers, readers, skew, writers_apart, readers_apart = marks.of(extent.start, extent.bytes, self.kernel.granule)
             readers = readers if is_read else 0
         if self.kernel.uninit and extent.argument is not None:
             written = unwritten.marks(extent.argument)

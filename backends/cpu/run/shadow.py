@@ -1,4 +1,4 @@
-"""What checked launches remember of memory from one launch to the next: who touched it last, and what of it has been written."""
+"""What checked launches remember of memory: who touched it last."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from ..emit.checks.block import LINE
 
 #: episodes of a process before all marks are cleared: they take the upper 24 bits
 EPISODES = (1 << 24) - 1
-#: bytes of marks that are kept
-_MOST = 1 << 31
+#: bytes of marks that are kept from one launch to the next, and that are made at first
+_MOST, _LEAST = 1 << 31, 1 << 20
 _HUGE = 1 << 21
-#: marks are made for memory between multiples of so many bytes: tensors come and go, and the next one lies where one was before
-_AROUND = 1 << 20
 
 
 #: a forked child has marks of its own: what Python makes otherwise is shared with it
@@ -38,39 +36,46 @@ class Zeros:
 
 
 class Marks:
-    """(writers, readers) of each storage that a launch touched, as `emit/checks/race.py` says, and the number of the next episode."""
+    """(writers, readers) of each storage that a launch touches, as `emit/checks/race.py` says, and the number of the next episode.
+
+    They are for one launch: the next one's storages take the same memory, in which all that is there has smaller numbers and so says nothing."""
 
     def __init__(self):
-        self._of: dict[tuple[int, int, int], tuple[Zeros, Zeros]] = {}  # by (first byte, end, granule)
-        self._size = 0
+        self._room: list[Zeros] = []  # the last is the largest, and the one that is given out
+        self._used = 0
+        self._given: dict[tuple[int, int], tuple] = {}
         self.episode = 1  # memory that nobody marked is 0: before all launches
         self.lock = threading.RLock()  # held while a launch runs: programs of two launches are in no order of ours
 
     def begin(self, episodes: int) -> int:
         """The episode in front of a launch's first; it may have so many."""
-        if self.episode + episodes > EPISODES:
-            self._of.clear()
-            self._size, self.episode = 0, 1
+        del self._room[:-1]
+        if self.episode + episodes > EPISODES or self._room and self._room[0].size > _MOST:
+            self._room, self.episode = [], 1 if self.episode + episodes > EPISODES else self.episode
+        self._used, self._given = 0, {}
         before = self.episode
         self.episode += episodes
         return before
 
-    def of(self, start: int, size: int, granule: int) -> tuple[int, int, int, int, int, object]:
-        """Of a storage: the addresses of its lines' writers and readers, bytes from its first line's start to its own, the addresses of its
-        granules' writers and readers, and what all of this is in, to be held as long as it is used."""
-        low, high = start // _AROUND * _AROUND, -(-(start + size) // _AROUND) * _AROUND
-        key, line = (low, high, granule), LINE * granule
-        lines = (high - low) // line + 2
-        if key not in self._of:
-            room = 4 * (LINE + 1) * lines
-            if self._size + 2 * room > _MOST:
-                self._of.clear()
-                self._size = 0
-            self._of[key] = (Zeros(room), Zeros(room))
-            self._size += 2 * room
-        first, skew = divmod(start - low, line)
-        whole = [m.address + 4 * first for m in self._of[key]]
-        return *whole, skew, *(m.address + 4 * (lines + LINE * first) for m in self._of[key]), self._of[key]
+    def of(self, start: int, size: int, granule: int) -> tuple[int, int, int, int, int]:
+        """Of a storage: the addresses of its lines' writers and readers, bytes from its first line's start to its own, and the addresses of its granules'
+        writers and readers."""
+        if (start, size) not in self._given:
+            line = LINE * granule
+            skew = start % line
+            lines = (skew + size) // line + 2
+            writers, readers = (self._take(4 * (LINE + 1) * lines) for _ in range(2))
+            self._given[start, size] = writers, readers, skew, writers + 4 * lines, readers + 4 * lines
+        return self._given[start, size]
+
+    def _take(self, size: int) -> int:
+        """The address of so many bytes, from a multiple of 64 on."""
+        size = -(-size // 64) * 64
+        if not self._room or self._used + size > self._room[-1].size:
+            self._room.append(Zeros(max(size, 2 * self._room[-1].size if self._room else _LEAST)))
+            self._used = 0
+        self._used += size
+        return self._room[-1].address + self._used - size
 
 
 marks = Marks()

@@ -14,10 +14,11 @@ EXTENT = Struct("check.extent", start="i64", bytes="i64", writers="ptr", readers
 #: of each episode; mine: bits of the launch's episodes that are in order before now; sets: such bits for each place that puts programs in order; words:
 #: 64-bit words of each; releases: the number, from `launch` on, that an episode which begins behind a release is below. groups: the number of the first
 #: group of episodes; grouped, most: how many there are and may be; members: such bits of each; memo: what was joined before, as `JOINED`; spare: what
-#: may be read and written in place of a mark; services: where the functions of lanes.py are, by `SERVICES`
+#: may be read and written in place of a mark; granule: log2 of the bytes that have a mark of
+#: their own; services: where the functions of lanes.py are, by `SERVICES`
 BLOCK = Struct("check.block", count="i64", capacity="i64", records="ptr", counts="ptr", extents="ptr", known="i64", launch="i32", first="i32",
                episode="i32", groups="i32", owners="ptr", mine="ptr", sets="ptr", words="i64", releases="i64", grouped="i64", most="i64",
-               members="ptr", memo="ptr", spare="i64", services="ptr")
+               members="ptr", memo="ptr", spare="i64", granule="i64", services="ptr")
 #: what an episode or a group, joined by an episode, is
 JOINED = Struct("check.joined", old="i32", new="i32", group="i32")
 #: groups of a launch, and places to remember them in
@@ -45,7 +46,7 @@ PATTERN, STEP, UNIT = 0xA5, 167, 4
 LINE_BITS = 4
 LINE, APART = 1 << LINE_BITS, 1
 #: functions that are the same for many kernels, compiled once: @check.record and so on
-SERVICES = ("record", "run", "lanes", "wait", "indices", "begin", "order")
+SERVICES = ("record", "run", "box", "lanes", "wait", "indices", "begin", "order")
 
 
 #: the number of the program that runs

@@ -5,26 +5,28 @@ from __future__ import annotations
 from ...llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i32, i64
 from ...llvm.targets import Target
 from ...plan.checks import LOOK, READ, WRITE
-from . import race
+from . import boxes, race, scattered
 from .block import BLOCK, EACH, EXTENT, FOR_EVER, FOUND, JOINED, PATTERN, RECORD, SERVICES, SITE, STEP, UNIT, WAIT, WAITED
 
 
-STRUCTS = (EXTENT, BLOCK, RECORD, SITE, JOINED, WAIT)
+STRUCTS = (EXTENT, BLOCK, RECORD, SITE, JOINED, WAIT, boxes.DIMENSION)
 
 
-def services_ir(target: Target, kinds: str, granule: int, orders: bool) -> str:
+def services_ir(target: Target, kinds: str, orders: bool) -> str:
     """LLVM IR of the functions that kernels call which check `kinds`: those that `block.SERVICES` names, as far as there are any."""
     m = Module("checks", target.triple)
     m.globals += [s.line() for s in STRUCTS]
     _record(m)
     _find(m)
     if "race" in kinds:
-        race.add(m, granule, orders)
+        race.add(m, orders)
+        scattered.add(m, orders)
     if "uninit" in kinds:
         _missing(m)
         _written(m)
     _run(m, kinds)
-    _lanes(m)
+    boxes.add(m, frozenset(kinds.split(",")), orders)
+    _lanes(m, kinds)
     _wait(m)
     _indices(m)
     for f in m.functions:
@@ -99,12 +101,15 @@ def _run(m: Module, kinds: frozenset[str]):
     b.ret(i64(1))
 
 
-def _lanes(m: Module):
+def _lanes(m: Module, kinds: str):
     """How many of n lanes are active and outside."""
     b = define(m, "check.lanes", "i64", "internal", "noinline", block="ptr", site="ptr", program="i64", addresses="ptr", active="ptr", n="i64",
                first="i64", step="i64")
     block, site, program, addresses, active, n, first, step = b.fn.args
     size = b.cast("zext", b.get(SITE, site, "bytes"), "i64")
+    if "race" in kinds and "uninit" not in kinds:
+        with b.when(b.call("check.scattered", "i1", [block, site, program, addresses, active, n])):
+            b.ret(i64(0))
     outside, at = b.variable(i64(0)), b.variable(i64(0))
 
     def address(k: Val) -> Val:

@@ -20,16 +20,18 @@ from ...plan.checks import ATOMIC, LOOK, READ, SITES
 from .block import APART, BLOCK, EXTENT, FOUND, JOINED, LINE, LINE_BITS, MEMO, PLACES, SITE, service
 
 ATOMICALLY = 1 << 7
+#: whole lines that are looked at as one
+SEVERAL = 16
 
 
-def add(m: Module, granule: int, orders: bool):
+def add(m: Module, orders: bool):
     """@check.race, @check.begin, and where atomic operations put programs in order @check.order."""
     if orders:
         _ordered(m)
         _order(m)
         _join(m)
     _begin(m, orders)
-    _race(m, granule, orders)
+    _race(m, orders)
 
 
 def begin(k, block: Val, program: Val):
@@ -185,7 +187,7 @@ def _kinds(b: Builder, site: Val) -> tuple[Val, Val]:
     return b.or_(looking, b.icmp("eq", access, i32(READ))), b.or_(looking, b.icmp("eq", access, i32(ATOMIC)))
 
 
-def _with(b: Builder, me: Val, before: Val) -> Val:
+def left(b: Builder, me: Val, before: Val) -> Val:
     """What the program that runs leaves where `before` was left: what it did plainly in one episode counts beside what it did atomically."""
     lanes = before.lanes
     same = b.icmp("eq", b.lshr(before, 8), b.splat(b.lshr(me, 8), lanes))
@@ -207,7 +209,7 @@ def _granule(m: Module, orders: bool):
 
     def leave(at: Val, who: Val, keep: Val):
         """The mark at a place, where `who` was; keep: too?"""
-        out = b.variable(_with(b, me, who))
+        out = b.variable(left(b, me, who))
         with b.when(keep):
             joined = b.call("check.join", "i32", [block, who, me]) if orders else b.or_(several(b, block), b.and_(me, i32(ATOMICALLY)))
             out.set(b.and_(joined, b.or_(who, i32(~ATOMICALLY))))
@@ -227,85 +229,126 @@ def _granule(m: Module, orders: bool):
 
 
 def _apart(m: Module):
-    """A line's marks go to its granules, where they are not yet. whole_at: the line's; at: its first granule's."""
-    b = define(m, "check.apart", "void", "internal", "", block="ptr", whole_at="ptr", at="ptr")
+    """A line's marks go to its granules. whole_at: the line's; at: its first granule's."""
+    b = define(m, "check.apart", "void", "internal", "noinline", block="ptr", whole_at="ptr", at="ptr")
     block, whole_at, at = b.fn.args
     whole = b.load("i32", whole_at)
     base = b.shl(b.get(BLOCK, block, "launch"), 8)
-    with b.when(b.icmp("eq", whole, b.add(base, i32(APART)))):
-        b.ret()
     # Marks of earlier launches say nothing: what is in the granules then does not either.
-    with b.when(b.icmp("uge", whole, base)), b.loop(i64(0), i64(LINE)) as n:
-        b.store(whole, b.gep("i32", at, n))
+    with b.when(b.icmp("uge", whole, base)):
+        b.store(b.splat(whole, LINE), at, 4)
     b.store(b.add(base, i32(APART)), whole_at)
     b.ret()
 
 
-def _whole(b: Builder, writer_at: Val, reader_at: Val, unread: Val, reading: Val, base: Val, span: Val, me: Val, orders: bool) -> Val:
-    """A whole line is touched: an i1, may its mark say so? Then it does."""
-    mine = b.icmp("uge", b.sub(b.load("i32", writer_at), base), span)
-    theirs = b.select(unread, base, b.load("i32", reader_at))
-    alone = b.or_(unread, b.icmp("uge", b.sub(theirs, base), span))
-    # several may have read it, unless order has to be looked up or granules are told apart
-    shared = b.and_(reading, b.icmp("ne", theirs, b.add(base, i32(APART)))) if not orders else FALSE
-    fine = b.and_(mine, b.or_(alone, shared))
-    with b.when(fine), b.either(reading) as (yes, no):
-        with yes:
-            b.store(b.select(alone, me, base), reader_at)
-        with no:
-            b.store(me, writer_at)
-    return fine
-
-
-def _race(m: Module, granule: int, orders: bool):
+def _race(m: Module, orders: bool):
     """What a site does to `bytes` from an address on, inside an extent."""
     _granule(m, orders)
     _apart(m)
     b = define(m, "check.race", "void", "internal", "noinline", block="ptr", site="ptr", extent="ptr", program="i64", address="i64", bytes="i64",
                first="i64", step="i64")
     block, site, extent, program, address, bytes_, first, step = b.fn.args
-    writers, readers = b.get(EXTENT, extent, "writers"), b.get(EXTENT, extent, "readers")
-    with b.when(b.icmp("eq", writers, NULL)):
+    touched = Touched(b, block, site, program, extent, orders)
+    with b.when(touched.unmarked):
         b.ret()
-    unread = b.icmp("eq", readers, NULL)
-    number = b.get(SITE, site, "number")
-    reading, atomic = _kinds(b, site)
-    size = b.cast("zext", b.get(SITE, site, "bytes"), "i64")
-    start = b.add(b.sub(address, b.get(EXTENT, extent, "start")), b.get(EXTENT, extent, "skew"))
-    begin = b.udiv(start, granule)
-    end = b.udiv(b.add(b.add(start, bytes_), granule - 1), granule)
-    spare, me = b.field(BLOCK, block, "spare"), mark(b, block, number, atomic)
-    base, span = (b.shl(v, 8) for v in (b.get(BLOCK, block, "launch"), b.sub(b.get(BLOCK, block, "first"), b.get(BLOCK, block, "launch"))))
-
-    writers_apart, readers_apart = (b.get(EXTENT, extent, f"{who}_apart") for who in ("writers", "readers"))
-    with b.loop(b.lshr(begin, LINE_BITS), b.add(b.lshr(b.sub(end, 1), LINE_BITS), 1)) as line:
-        low = b.shl(line, LINE_BITS)
-        from_, to = b.smax(b.sub(begin, low), 0), b.smin(b.sub(end, low), LINE)
-        writer_at = b.gep("i32", writers, line)
-        reader_at = b.select(unread, spare, b.gep("i32", readers, line))
-        quiet = b.variable(b.and_(b.icmp("eq", b.sub(to, from_), LINE), b.not_(atomic)))
-        with b.when(quiet.get()):
-            quiet.set(_whole(b, writer_at, reader_at, unread, reading, base, span, me, orders))
-        with b.when(b.not_(quiet.get())):
-            b.call("check.apart", "void", [block, writer_at, b.gep("i32", writers_apart, low)])
-            with b.when(b.not_(unread)):
-                b.call("check.apart", "void", [block, reader_at, b.gep("i32", readers_apart, low)])
-            mine, others = b.gep("i32", writers_apart, low), b.select(unread, b.gep("i32", writers_apart, low), b.gep("i32", readers_apart, low))
-            lanes = b.iota("i64", LINE)
-            mask = b.and_(b.icmp("sge", lanes, b.splat(from_, LINE)), b.icmp("slt", lanes, b.splat(to, LINE)))
-            writers_now, readers_now = (b.load(vec("i32", LINE), at, 4) for at in (mine, others))
-            fresh, free = (b.or_(b.not_(foreign(b, block, now, orders)), b.not_(mask)) for now in (writers_now, readers_now))
-            alone = b.and_(b.every(fresh), b.or_(b.every(free), FALSE if orders else reading))
-            with b.either(alone) as (yes, no):
-                with yes, b.either(reading) as (reads, writes):
-                    with reads:
-                        b.store(b.select(mask, b.select(free, _with(b, me, readers_now), b.splat(base, LINE)), readers_now), others, 4)
-                    with writes:
-                        b.store(b.select(mask, _with(b, me, writers_now), writers_now), mine, 4)
-                with no, b.loop(from_, to) as n:
-                    here = b.add(low, n)
-                    element = b.udiv(b.mul(b.sub(here, begin), i64(granule)), size)
-                    b.call("check.granule", "void", [block, site, program, b.gep("i32", writers_apart, here),
-                                                     b.select(unread, spare, b.gep("i32", readers_apart, here)), b.add(address, b.mul(element, size)),
-                                                     b.add(first, b.mul(step, element))])
+    touched.look(address, bytes_, first, step)
     b.ret()
+
+
+class Touched:
+    """A site of a program that touches an extent: what runs of elements are judged by, looked up once."""
+
+    def __init__(self, b: Builder, block: Val, site: Val, program: Val, extent: Val, orders: bool):
+        self.b, self.block, self.site, self.program, self.orders = b, block, site, program, orders
+        self.writers, self.readers, self.writers_apart, self.readers_apart = (
+            b.get(EXTENT, extent, name) for name in ("writers", "readers", "writers_apart", "readers_apart"))
+        self.unmarked = b.icmp("eq", self.writers, NULL)
+        self.unread = b.icmp("eq", self.readers, NULL)
+        self.reading, self.atomic = _kinds(b, site)
+        self.size = b.cast("zext", b.get(SITE, site, "bytes"), "i64")
+        self.origin = b.sub(b.get(EXTENT, extent, "start"), b.get(EXTENT, extent, "skew"))
+        self.me = mark(b, block, b.get(SITE, site, "number"), self.atomic)
+        launch = b.get(BLOCK, block, "launch")
+        self.base, self.span = (b.shl(v, 8) for v in (launch, b.sub(b.get(BLOCK, block, "first"), launch)))
+        self.granule = b.get(BLOCK, block, "granule")
+        self.spare = b.field(BLOCK, block, "spare")
+
+    def look(self, address: Val, bytes_: Val, first: Val, step: Val):
+        """What the site does to `bytes_` from an address on; first: the first element's lane; step: lanes to the next one."""
+        b = self.b
+        start = b.sub(address, self.origin)
+        begin, end = self.granule_at(start), b.add(self.granule_at(b.sub(b.add(start, bytes_), 1)), 1)
+        line, last = b.variable(b.lshr(begin, LINE_BITS)), b.add(b.lshr(b.sub(end, 1), LINE_BITS), 1)
+        whole_from, whole_to = b.lshr(b.add(begin, LINE - 1), LINE_BITS), b.lshr(end, LINE_BITS)
+        with b.loop_while(lambda: b.icmp("slt", line.get(), last)) as turn:
+            at = line.get()
+            several = b.and_(b.icmp("sge", at, whole_from), b.icmp("sle", b.add(at, SEVERAL), whole_to))
+            with b.when(b.and_(several, b.not_(self.atomic))), b.when(self._whole(at, SEVERAL)):
+                line.set(b.add(at, SEVERAL))
+                turn.again()
+            line.set(b.add(at, 1))
+            quiet = b.variable(b.and_(b.and_(b.icmp("sge", at, whole_from), b.icmp("slt", at, whole_to)), b.not_(self.atomic)))
+            with b.when(quiet.get()):
+                quiet.set(self._whole(at, 1))
+            with b.when(b.not_(quiet.get())):
+                self._part(at, begin, end, lambda here: self._granule(address, begin, here, first, step))
+
+    def granule_at(self, offset: Val) -> Val:
+        """The number of the granule that a byte is of."""
+        return self.b.lshr(offset, self.b.splat(self.granule, offset.lanes))
+
+    def _whole(self, line: Val, n: int) -> Val:
+        """`n` whole lines are touched: an i1, may their marks say so? Then they do."""
+        b, ty = self.b, vec("i32", n) if n > 1 else "i32"
+        writer_at, reader_at = b.gep("i32", self.writers, line), b.select(self.unread, self.spare, b.gep("i32", self.readers, line))
+        me, base, span, apart = (b.splat(v, n) for v in (self.me, self.base, self.span, b.add(self.base, i32(APART))))
+        mine = b.icmp("uge", b.sub(b.load(ty, writer_at, 4), base), span)
+        theirs = b.select(b.splat(self.unread, n), base, b.load(ty, reader_at, 4))
+        alone = b.or_(b.splat(self.unread, n), b.icmp("uge", b.sub(theirs, base), span))
+        # several may have read it, unless order has to be looked up or granules are told apart
+        shared = FALSE if self.orders else b.and_(b.splat(self.reading, n), b.icmp("ne", theirs, apart))
+        fine = b.every(b.and_(mine, b.or_(alone, shared)))
+        with b.when(fine), b.either(self.reading) as (yes, no):
+            with yes:
+                b.store(b.select(alone, me, base), reader_at, 4)
+            with no:
+                b.store(me, writer_at, 4)
+        return fine
+
+    def _part(self, line: Val, begin: Val, end: Val, one):
+        """Granules of a line, those between `begin` and `end`. one(granule): judge one of them by itself."""
+        b, low = self.b, self.b.shl(line, LINE_BITS)
+        from_, to = b.smax(b.sub(begin, low), 0), b.smin(b.sub(end, low), LINE)
+        mine = b.gep("i32", self.writers_apart, low)
+        others = b.select(self.unread, mine, b.gep("i32", self.readers_apart, low))
+        self.tell_apart(self.writers, self.writers_apart, line)
+        with b.when(b.not_(self.unread)):
+            self.tell_apart(self.readers, self.readers_apart, line)
+        lanes = b.iota("i32", LINE)
+        mask = b.and_(b.icmp("sge", lanes, b.splat(b.cast("trunc", from_, "i32"), LINE)), b.icmp("slt", lanes, b.splat(b.cast("trunc", to, "i32"), LINE)))
+        writers_now, readers_now = (b.load(vec("i32", LINE), at, 4) for at in (mine, others))
+        fresh, free = (b.or_(b.not_(foreign(b, self.block, now, self.orders)), b.not_(mask)) for now in (writers_now, readers_now))
+        alone = b.and_(b.every(fresh), b.or_(b.every(free), FALSE if self.orders else self.reading))
+        with b.either(alone) as (yes, no):
+            with yes, b.either(self.reading) as (reads, writes):
+                with reads:
+                    after = b.select(free, left(b, self.me, readers_now), b.splat(self.base, LINE))
+                    b.store(b.select(mask, after, readers_now), others, 4)
+                with writes:
+                    b.store(b.select(mask, left(b, self.me, writers_now), writers_now), mine, 4)
+            with no, b.loop(from_, to) as n:
+                one(b.add(low, n))
+
+    def tell_apart(self, whole: Val, apart: Val, line: Val):
+        """Is it told of a line yet that its granules stand apart?"""
+        b = self.b
+        whole_at = b.gep("i32", whole, line)
+        with b.when(b.icmp("ne", b.load("i32", whole_at), b.add(self.base, i32(APART)))):
+            b.call("check.apart", "void", [self.block, whole_at, b.gep("i32", apart, b.shl(line, LINE_BITS))])
+
+    def _granule(self, address: Val, begin: Val, here: Val, first: Val, step: Val):
+        b = self.b
+        element = b.udiv(b.shl(b.sub(here, begin), self.granule), self.size)
+        b.call("check.granule", "void", [self.block, self.site, self.program, b.gep("i32", self.writers_apart, here),
+                                         b.select(self.unread, self.spare, b.gep("i32", self.readers_apart, here)),
+                                         b.add(address, b.mul(element, self.size)), b.add(first, b.mul(step, element))])

@@ -6,6 +6,8 @@ each element is looked at (races, what nobody has written), a nest goes over the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...llvm.elements import memory_type
 from ...llvm.ir import FALSE, NULL, TRUE, Val, const, i64
 from ...plan.checks import INDEX, OVERFLOW, Site, exact_result
@@ -14,7 +16,7 @@ from ...plan.looks import Check
 from .. import access, bounds
 from ..access import Same, Scattered, Strided, Unit
 from ..nest import Nest
-from . import finite, lanes, race
+from . import boxes, finite, lanes, race
 from .block import PROGRAM, BLOCK, EXTENT, FOUND, STOPPED, WAIT, service
 
 
@@ -101,39 +103,36 @@ def _tensor(k, step: Check, site: Site) -> Val:
     bad = _slot(b)
     nest = k.nest(step.nest)
     nest.begin()
-    box = _box(nest, site) if k.checks.kinds & {"bounds", "race", "uninit"} == {"bounds"} else None
+    box = boxes.of(nest, site)
 
     def walk():
         look = _Looks(k, step.nest, site, bad)
+        if box is not None or not look.contiguous:  # hardly ever run, or a chunk at a time in any case: one loop that computes its mask is all
+            look = _Looks(k, replace(step.nest, atoms=()), site, bad)
         look.run(look.body)
 
+    def judge():
+        k.guarded(box.active, lambda: b.store(boxes.look(k, box, site, nest.shape), bad))
+
     if box is None:
-        walk()
+        k.guarded(b.not_(_all_inside(nest, site)), walk)
     else:
-        k.guarded(b.not_(box), walk)
+        k.either(box.sure, judge, walk)
     return b.load("i64", bad)
 
 
-def _ends(nest, coef: dict, size: int):
-    """Bytes from the address of index 0 in all dimensions to the lowest and to the highest one."""
-    b = nest.b
-    low = high = i64(0)
-    for d, p in coef.items():
-        end = b.mul(access.poly_value(nest, p), i64((nest.shape[d] - 1) * size))
-        low, high = b.add(low, b.intrinsic("smin", end, i64(0))), b.add(high, b.intrinsic("smax", end, i64(0)))
-    return low, high
-
-
-def _box(nest, site: Site) -> Val | None:
-    """An i1: are all lanes inside, active or not? None where addresses are not affine, or of several arguments."""
+def _all_inside(nest, site: Site) -> Val:
+    """An i1: are all lanes inside, active or not, and is there nothing else to look at? Of affine addresses the lowest and the highest one say so."""
     b, ptr = nest.b, site.op.operands[0]
     aff = nest.space.affine(ptr, nest.plan.identity)
     extent = _extent(nest.k, site)
-    if aff.opaque or aff.ptr is None or aff.ptr.type.is_tensor or extent is None:
-        return None
+    if nest.k.checks.kinds & {"bounds", "race", "uninit"} != {"bounds"} or aff.opaque or aff.ptr is None or aff.ptr.type.is_tensor or extent is None:
+        return FALSE
     start = b.address(b.gep(memory_type(ptr.type.pointee.elem), nest.k.scalar(aff.ptr), access.poly_value(nest, aff.base)))
-    low, high = _ends(nest, aff.coef, site.bytes)
-    first, last = b.add(start, low), b.add(start, high)
+    first = last = start
+    for d, p in aff.coef.items():
+        end = b.mul(access.poly_value(nest, p), i64((nest.shape[d] - 1) * site.bytes))
+        first, last = b.add(first, b.intrinsic("smin", end, i64(0))), b.add(last, b.intrinsic("smax", end, i64(0)))
     both = b.and_(*(lanes.inside(b, extent, end, i64(site.bytes)) for end in (first, last)))
     return b.and_(both, b.icmp("ule", first, last))
 
