@@ -22,16 +22,21 @@ from .layout import roomy
 
 def watched(*tensors: torch.Tensor) -> bool:
     """Must a call go through torch's dispatcher? Yes where something follows it: a tracer, autograd, autocast, a mode, the
-    profiler, a tensor subclass or a device other than the CPU. Otherwise the op's body may be run as it is, which saves some 50
+    profiler, a tensor subclass or a device other than the CPU and the current GPU. Otherwise the op's body may be run as it is, which saves some 50
     microseconds a call."""
     if profiler._is_profiler_enabled or _observed():
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
-        if (type(t) not in PLAIN or not t.is_cpu or (grad and t.requires_grad) or t.is_neg() or t._is_zerotensor()
+        if (type(t) not in PLAIN or not (t.is_cpu or _here(t)) or (grad and t.requires_grad) or t.is_neg() or t._is_zerotensor()
                 or t.layout is not torch.strided or _batched(t)):
             return True
     return False
+
+
+def _here(t: torch.Tensor) -> bool:
+    """Is it on the current GPU, and plain?"""
+    return t.is_cuda and t.device.index == _current_device()
 
 
 def bare(*tensors: torch.Tensor) -> bool:
@@ -46,6 +51,7 @@ def _observed() -> bool:
             or forward_ad._current_level >= 0 or _autocast() or _INTERPRETED or choice.in_use)
 
 
+_current_device = getattr(torch._C, "_cuda_getDevice", None)
 compiling = torch.compiler.is_dynamo_compiling  # elsewhere tracing works by modes and subclasses, which a site sees
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INTERPRETED = knobs.runtime.interpret  # Triton, too, looks when a kernel is decorated
@@ -113,7 +119,9 @@ def launch(kernel, grid: tuple, *args, **consts):
         quick.launch(kernel, grid, args, consts)
         return
     with on_device(args[0]):
-        kernel[grid](*args, **consts)
+        compiled = kernel[grid](*args, **consts)
+    if context.recording is not None:
+        context.note_launch(compiled, None, grid, args) if isinstance(kernel, JITFunction) else context.note_odd()
 
 
 @contextlib.contextmanager

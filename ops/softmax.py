@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from ..backends.dispatch.replay import temporary
 from . import autocast
 from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
@@ -217,7 +218,7 @@ def columns_by_parts(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inn
     """Over the middle of (outer, n, inner), with programs enough for a GPU where few columns are long."""
     parts = cdiv(n, PART[0])
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    stats = torch.empty(2 * outer * parts * inner, dtype=wide, device=x.device)
+    stats = temporary(torch.empty(2 * outer * parts * inner, dtype=wide, device=x.device))
     launch(wrap_triton(column_parts_kernel), (cdiv(inner, PART[1]), parts, outer), x, stats, n, inner, ROWS=PART[0], COLS=PART[1])
     launch(wrap_triton(column_scale_kernel), (cdiv(inner, SCALED[1]), cdiv(n, SCALED[0] * TURNS), outer), x, out, stats, n, inner, parts,
            ROWS=SCALED[0], COLS=SCALED[1], TURNS=TURNS, AT_ONCE=min(16, next_power_of_2(parts)))

@@ -73,18 +73,20 @@ _DATA_PTR = "data_ptr"
 _GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-def plan(alignments, allocations, launches, empty, fail, hold=()):
+def plan(alignments, allocations, launches, empty, fail, hold=(), stream=None):
     """A function of tensors that does `launches` and returns a new tensor; None where they are too large for a table.
 
     alignments: of each tensor, its address modulo 16; for any other the function does nothing and returns None.
     allocations: (function that the new tensor is shown to or None, sizes, strides, dtype), the output first, for
     `empty(sizes, strides, dtype)`. launches: (entry point, does it give up the GIL?, its words), a word being bytes or the
     number of a pointer: the tensors', then the new ones'. `fail(launch, status)` raises for a status other than 0. hold: what has to live as long
-    as the plan, such as the functions whose addresses stand in the words."""
-    if len(alignments) + len(allocations) > POINTERS or any(len(words) > WORDS for _, _, words in launches):
+    as the plan, such as the functions whose addresses stand in the words. stream: (function, argument) that returns an int at every call, whose number
+    follows the new tensors'."""
+    if len(alignments) + len(allocations) + (stream is not None) > POINTERS or any(len(words) > WORDS for _, _, words in launches):
         return None
-    # tensors, allocations, launches, empty, fail, "data_ptr", None, alignments;
-    words = [len(alignments), len(allocations), len(launches), id(empty), id(fail), id(_DATA_PTR), id(None), *alignments]
+    # tensors, allocations, launches, empty, fail, "data_ptr", None, who is asked for the stream, with what, alignments;
+    words = [len(alignments), len(allocations), len(launches), id(empty), id(fail), id(_DATA_PTR), id(None), *map(id, stream or ()), *[0] * (0 if stream else 2),
+             *alignments]
     for show, *like in allocations:  # advise, sizes, strides, dtype;
         words += [id(show) if show else 0, *map(id, like)]
     for entry, gil, parts in launches:  # releases the GIL, entry point, words; (is a pointer, value or number) each
@@ -92,7 +94,7 @@ def plan(alignments, allocations, launches, empty, fail, hold=()):
         for p in parts:
             words += [0, int.from_bytes(p, "little")] if isinstance(p, bytes) else [1, p]
     table = _table(words)
-    return _callable(_methods()[0], table, (allocations, empty, fail, hold))
+    return _callable(_methods()[0], table, (allocations, empty, fail, hold, stream))
 
 
 def packed(format: str, *values) -> list[bytes]:
@@ -117,19 +119,21 @@ class Site:
         self._lock = threading.RLock()
         self.call = _unknown
 
-    def learn(self, check, args: tuple, count: int, plan):
+    def learn(self, check, args: tuple, count: int, plan, ask=None):
         """From now on `plan` serves calls with these arguments whose first `count`, tensors, pass `check`. Where there are many, most
-        that come go unlearnt: shapes without end would cost more to learn than is won."""
+        that come go unlearnt: shapes without end would cost more to learn than is won. ask(): what the plan belongs to, in place of the threads; it is to
+        return the very object again."""
         if not _GIL:  # nothing then keeps a call from being dropped between being found and being held
             return
         if len(self._calls) == KNOWN:
             self._missed += 1
             if self._missed % 64:
                 return
-        now = self._threads()
+        ask = ask or self._threads
+        now = ask()
         # owner, tensors, check, threads(), their number, plan, parameters
-        table = _table([0, count, id(check), id(self._threads), id(now), plan.__self__[0], *map(id, args[count:])])
-        owner = (table, check, now, plan, args[count:])
+        table = _table([0, count, id(check), id(ask), id(now), plan.__self__[0], *map(id, args[count:])])
+        owner = (table, check, now, plan, args[count:], ask)
         table[0] = id(owner)
         with self._lock:
             self.swap([owner, *self._calls][:KNOWN])

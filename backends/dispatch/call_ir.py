@@ -20,7 +20,7 @@ PYTHON = {"PyTuple_GetItem": ("ptr", "ptr", "i64"), "PyLong_AsVoidPtr": ("ptr", 
 class _Plan:
     """Words of a plan's table; the alignments follow."""
 
-    TENSORS, ALLOCATIONS, LAUNCHES, EMPTY, FAIL, DATA_PTR, NONE, ALIGNMENTS = range(8)
+    TENSORS, ALLOCATIONS, LAUNCHES, EMPTY, FAIL, DATA_PTR, NONE, STREAM, DEVICE, ALIGNMENTS = range(10)
 
 
 class _Site:
@@ -130,6 +130,7 @@ def _run(m: Module, pointers: int, words: int):
     with b.loop(i64(0), allocations) as a:
         _allocate(b, plan, row.get(), a, made, at(b, addresses, b.add(tensors, a)))
         row.set(at(b, row.get(), 4))
+    _ask(b, plan, made, allocations, at(b, addresses, b.add(tensors, allocations)))
     with b.loop(i64(0), launches) as n:
         status, after = _launch(b, row.get(), addresses, packed)
         with b.when(b.icmp("ne", status, 0)):
@@ -139,6 +140,17 @@ def _run(m: Module, pointers: int, words: int):
     with b.loop(i64(1), allocations) as k:  # the temporaries go, the output is the first
         dropped(b, thing(b, made, k))
     b.ret(b.load("ptr", made))
+
+
+def _ask(b: Builder, plan: Val, made: Val, count: Val, to: Val):
+    """What a plan asks for at every call, as the device's current stream, goes to `to`."""
+    function = thing(b, plan, _Plan.STREAM)
+    with b.when(b.not_(missing(b, function))):
+        answer = called(b, function, at(b, plan, _Plan.DEVICE), 1)
+        with b.when(missing(b, answer)):
+            _undone(b, made, count)
+        b.store(python(b, "PyLong_AsUnsignedLongLong", answer), to)
+        dropped(b, answer)
 
 
 def _undo(m: Module):

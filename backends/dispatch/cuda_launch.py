@@ -20,6 +20,11 @@ import triton
 
 from ..base import Error
 
+try:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+except ImportError:  # a Triton that describes no tensors
+    TensorDescriptor = None
+
 #: versions of Triton (major, minor) whose compiled kernels' parameters are as in `_fields`
 TRITONS = ((3, 6), (3, 9))
 #: descriptions kept for one operand of a launch
@@ -63,6 +68,7 @@ class Driver:
         self._encode.argtypes = (pointer, number, number, *[pointer] * 5, *[number] * 4)
         self._name, self._retain, self._use = lib.cuGetErrorName, lib.cuDevicePrimaryCtxRetain, lib.cuCtxSetCurrent
         self._use.argtypes = (pointer,)
+        self.launch_address, self.use_address = (ctypes.cast(f, pointer).value for f in (self.launch, self._use))
 
     def parameter(self, function: int, index: int) -> tuple[int, int] | None:
         """(offset, bytes) of a kernel's parameter; None where it has no such (an error that compute-sanitizer reports, and that does no harm)."""
@@ -75,9 +81,13 @@ class Driver:
 
     def enter(self, device: int):
         """Make the device's context this thread's, as CUDA's runtime does at a thread's first call."""
-        context = ctypes.c_void_p()
-        if self._retain(ctypes.byref(context), device) == 0:
+        if context := self.context(device):
             self._use(context)
+
+    def context(self, device: int) -> int:
+        """The device's primary context, which CUDA's runtime uses; 0 where it has none."""
+        context = ctypes.c_void_p()
+        return context.value or 0 if self._retain(ctypes.byref(context), device) == 0 else 0
 
     def name(self, code: int) -> str:
         text = ctypes.c_char_p()
@@ -169,6 +179,23 @@ class Launch:
 def prepared(compiled, args: tuple, grid: int, device: int) -> Launch | None:
     """`compiled`, which Triton has launched with such arguments, to be launched so again. args: the kernel's up to its constexprs: numbers, and
     `Address`, `Described` and `Number` for what differs from launch to launch. None where it is not known how."""
+    laid = laid_out(compiled, args)
+    return None if laid is None else Launch(compiled, grid, device, laid.template, laid.offsets, laid.runs, laid.numbers, laid.maps)
+
+
+class Laid(NamedTuple):
+    """A kernel's parameters. template: their bytes, with 0 for what differs from launch to launch; offsets: of each; runs: (offset, numbers of memory
+    whose addresses stand there one behind the other); numbers: (offset, struct's format, place); maps: (offset, number of memory, descriptions)."""
+
+    template: bytes
+    offsets: list[int]
+    runs: list
+    numbers: list
+    maps: list
+
+
+def laid_out(compiled, args: tuple) -> Laid | None:
+    """Where the parameters of a kernel lie that Triton has launched with such arguments (as `prepared` has them). None where that is not known."""
     found = driver()
     if found is None or not _usual(compiled):
         return None
@@ -193,7 +220,12 @@ def prepared(compiled, args: tuple, grid: int, device: int) -> Launch | None:
             maps.append((at, value[0].memory, _Maps(*value)))
         else:
             struct.pack_into("=" + form, template, at, value)
-    return Launch(compiled, grid, device, bytes(template), offsets, runs, numbers, maps)
+    return Laid(bytes(template), offsets, runs, numbers, maps)
+
+
+def is_description(arg) -> bool:
+    """Is it one of Triton's descriptors of a matrix, which a Tensor Memory Accelerator fetches?"""
+    return TensorDescriptor is not None and type(arg) is TensorDescriptor
 
 
 def _usual(compiled) -> bool:

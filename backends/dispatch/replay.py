@@ -14,8 +14,9 @@ import os
 import torch
 from torch.autograd import forward_ad, profiler
 from triton import knobs
+from triton.runtime.jit import JITFunction
 
-from . import call, choice
+from . import call, choice, cuda_calls
 from .. import checking, context
 from ..cpu.run import launch
 
@@ -37,13 +38,14 @@ def temporary(t: torch.Tensor) -> torch.Tensor:
 
 
 _threads = torch.get_num_threads
+_current_device = getattr(torch._C, "_cuda_getDevice", None)  # small ints: the same objects
 
 
 def key_of(body, tensors: tuple, params: tuple):
     """What a plan is remembered under."""
     params = tuple(p or repr(p) for p in params)  # -0.0 is 0.0, and not the same
     return (body, params, _threads(), torch.is_inference_mode_enabled(),
-            *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors])
+            *[(t.dtype, t.shape, t.stride(), t.data_ptr() & 15, t.device) for t in tensors])
 
 
 def find(key):
@@ -72,7 +74,7 @@ except ImportError:
 def _facts():
     """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`)."""
     out = [(torch._C._len_torch_function_stack, None, 0), (profiler, "_is_profiler_enabled", False),
-           (forward_ad, "_current_level", -1), (choice, "in_use", False), (checking, "on", "")]
+           (forward_ad, "_current_level", -1), (choice, "in_use", False), (checking, "on", ""), (JITFunction, "run", JITFunction.run)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)
         out.append((knobs.runtime, name, hook))
@@ -92,20 +94,25 @@ def site(name: str) -> call.Site:
 
 
 def learn(site: call.Site, args: tuple, count: int, plan):
-    """From now on `site` recognises a call like this one, whose first `count` arguments are its tensors, and `plan` does it."""
+    """From now on `site` recognises a call like this one, whose first `count` arguments are its tensors, and `plan` does it: CUDA's on this device, the
+    CPU's with so many threads."""
     tensors = args[:count]
     if TensorGuards is None or any(t.requires_grad for t in tensors):  # under no_grad its guard would hold without it, too
         return
     check = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     if check(*tensors):
-        site.learn(check, args, count, plan)
+        site.learn(check, args, count, plan, _current_device if tensors[0].is_cuda else None)
 
 
 def record(key, body, tensors: tuple, params: tuple, advise):
-    """`body(*tensors, *params)`, to be replayed from now on. Plain CPU tensors only. `advise(out)` prepares a large output's memory."""
+    """`body(*tensors, *params)`, to be replayed from now on. Plain tensors only, on the CPU or the current GPU. `advise(out)` prepares the memory of an output
+    that is large, on the CPU."""
     with context.recording() as did:
         out = body(*tensors, *params)
-    plan = _compile(did.launches, did.temporaries, tensors, out, advise)
+    if tensors[0].is_cuda:
+        plan = cuda_calls.plan(did.launches, did.temporaries, tensors, out)
+    else:
+        plan = _compile(did.launches, did.temporaries, tensors, out, advise)
     if plan is not None:
         if len(_plans) >= _LIMIT:
             _plans.clear()

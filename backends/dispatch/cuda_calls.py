@@ -1,0 +1,127 @@
+"""Replaying an op on CUDA tensors: what a recorded body launched, as a plan of native code (call.py).
+
+The kernels are Triton's, which compiled and launched them once; from then on CUDA's driver launches them, on the current stream, with memory that torch
+allocated: what captures a CUDA graph, or uses memory of its own pool, sees nothing else than with torch's ops.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+
+import torch
+
+from . import call, cuda_ir, cuda_launch
+from .cuda_launch import Address, Described
+from ..base import Error
+from ..cpu.llvm import targets
+from ..cpu.run import kept
+
+try:  # how Inductor's code allocates: half the time of torch.empty_strided; on the current device
+    from torch._C._dynamo.guards import _empty_strided_cuda
+except ImportError:
+    _empty_strided_cuda = None
+
+_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_MAKER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
+
+
+class _Table:
+    """Descriptions of one operand by address, for the native code, and who makes one that is not there."""
+
+    def __init__(self, maps):
+        self._room = ctypes.create_string_buffer(cuda_ir.ENTRIES * cuda_ir.ENTRY + 64)
+        self.address = (ctypes.addressof(self._room) + 63) & -64
+        self._maps = maps
+        self.maker = _MAKER(self._make)
+        self.error: Exception | None = None
+
+    def _make(self, entry: int, address: int) -> int:
+        try:
+            made = self._maps.known.get(address) or self._maps.of(address)
+            ctypes.memmove(entry + cuda_ir.ENTRY_MAP, made, cuda_ir.MAP)
+            ctypes.memmove(entry, struct.pack("=Q", address), 8)
+            return 0
+        except Exception as e:  # nothing can be raised through native code
+            self.error = e
+            return 1
+
+
+@functools.lru_cache(maxsize=None)
+def _start() -> int:
+    """The address of the native code that launches."""
+    from ..cpu.run.launch import load_object
+
+    return load_object(kept.emitted("cuda_calls", cuda_ir.start_ir, targets.native()), ["tp_cuda_start"])["tp_cuda_start"]
+
+
+def plan(launches, temps, tensors, out):
+    """A function of the input tensors that allocates and launches, or None where the record does not say everything (replay.py, whose CPU plans are
+    alike). launches: (kernel as Triton compiled it, None, grid, arguments without constexprs) of each."""
+    pointers = [t.data_ptr() for t in tensors]
+    if (not launches or None in launches or not isinstance(out, torch.Tensor) or len(set(pointers)) != len(pointers) or out.data_ptr() in pointers
+            or not out.numel() or cuda_launch.driver() is None or _empty_strided_cuda is None):
+        return None
+    device = out.device.index
+    number = {t.data_ptr(): k for k, t in enumerate((*tensors, out, *temps))}
+    stream = len(number)  # the stream's number follows the memory's
+    if len(number) != len(tensors) + 1 + len(temps):
+        return None
+    todo, hold, names = [], [], []
+    for compiled, _, grid, args in launches:
+        placed = [_place(a, number) for a in args]
+        words = _words(compiled, grid, placed, device, stream, hold)
+        if words is None:
+            return None
+        described = any(isinstance(a, Described) for a in placed)  # their tables are for one thread at a time
+        todo.append((_start(), not described, words))
+        names.append(f"{compiled.name} on {' x '.join(map(str, grid))} x {compiled.metadata.num_warps * 32} threads")
+
+    def fail(which, status):
+        said = next((t.error for t in hold if isinstance(t, _Table) and t.error is not None), None) if status < 0 else None
+        raise said or Error(f"launching {names[which]} failed: {cuda_launch.driver().name(status)}")
+
+    empty = functools.partial(_empty_inference, device) if torch.is_inference_mode_enabled() else _empty_strided_cuda
+    made = [(None, tuple(t.shape), t.stride(), t.dtype) for t in (out, *temps)]
+    return call.plan([p & 15 for p in pointers], made, todo, empty, fail, hold, stream=(_stream, device))
+
+
+def _empty_inference(device: int, sizes, strides, dtype):
+    """A new tensor that inference_mode marks as its own."""
+    return torch.empty_strided(sizes, strides, dtype=dtype, device=torch.device("cuda", device))
+
+
+def _place(arg, number: dict):
+    """An argument as a launch's words have it; None where it is memory that the plan does not know."""
+    if isinstance(arg, torch.Tensor):
+        return Address(number[arg.data_ptr()]) if arg.data_ptr() in number else None
+    if cuda_launch.is_description(arg):
+        at = number.get(arg.base.data_ptr())
+        return None if at is None else Described(at, tuple(arg.shape), tuple(arg.strides), tuple(arg.block_shape))
+    return arg
+
+
+def _words(compiled, grid: tuple, args: list, device: int, stream: int, hold: list) -> list | None:
+    """A launch's words, by `cuda_ir`; a word is bytes or the number of a pointer. hold: takes what has to live as long."""
+    if any(a is None for a in args):
+        return None
+    laid = cuda_launch.laid_out(compiled, tuple(args))
+    if laid is None or laid.numbers:
+        return None
+    driver, (x, y, z) = cuda_launch.driver(), (*grid, 1, 1)[:3]
+    size = -(-len(laid.template) // 8) * 8
+    head = [*call.packed("9Q", driver.launch_address, driver.use_address, driver.context(device), compiled.function, x, y, z,
+                         compiled.metadata.num_warps * 32, compiled.metadata.shared), stream, *call.packed("2Q", len(laid.template), len(laid.maps))]
+    for at, memory, maps in laid.maps:
+        table = _Table(maps)
+        hold.append(table)
+        head += [*call.packed("2Q", table.address, ctypes.cast(table.maker, ctypes.c_void_p).value), memory, *call.packed("Q", at)]
+    body: list = [laid.template.ljust(size, b"\0")[k:k + 8] for k in range(0, size, 8)]
+    for at, memories in laid.runs:
+        for k, memory in enumerate(memories):
+            if (at + 8 * k) % 8:
+                return None
+            body[at // 8 + k] = memory
+    hold.append(compiled)
+    return head + body

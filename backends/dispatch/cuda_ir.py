@@ -1,0 +1,68 @@
+"""The native code that launches a kernel on a CUDA GPU: a launch's words, as a plan (call.py) fills them in, to cuLaunchKernel.
+
+Parameters go as one buffer (CU_LAUNCH_PARAM_BUFFER_POINTER, CUDA driver API, cuLaunchKernel), laid out as cuFuncGetParamInfo says. A description for the
+Tensor Memory Accelerator (CUtensorMap, 128 bytes) depends on the address that it is of and on nothing else that changes: it is kept in a table by address,
+and made by whoever is asked where it is not there.
+"""
+
+from __future__ import annotations
+
+from ..cpu.llvm.ir import NULL, Builder, Module, Val, define, i32, i64
+from ..cpu.llvm.targets import Target
+
+#: words in front of the descriptions: cuLaunchKernel; cuCtxSetCurrent, the device's context; function; grid; threads; shared memory; stream; bytes of
+#: parameters; number of descriptions
+LAUNCH, ENTER, CONTEXT, FUNCTION, GRID_X, GRID_Y, GRID_Z, THREADS, SHARED, STREAM, BYTES, MAPS, HEAD = range(13)
+#: a description's words: its table, who makes one, the address, where it goes among the parameters
+TABLE, MAKER, ADDRESS, PLACE, PER_MAP = range(5)
+#: bytes of a description, and of an entry of a table: the address, then the description from ENTRY_MAP on; entries of a table
+MAP, ENTRY, ENTRY_MAP, ENTRIES = 128, 192, 64, 64
+INVALID_CONTEXT = 201
+
+
+def start_ir(target: Target) -> str:
+    """LLVM IR of `tp_cuda_start`: words -> CUDA's result, an i64; negative: a description could not be made."""
+    m = Module("cuda_calls", target.triple, attributes="")
+    b = define(m, "tp_cuda_start", "i64", words="ptr")
+    words, = b.fn.args
+
+    def word(k: int) -> Val:
+        return b.load("i64", b.gep("i64", words, i64(k)))
+
+    def pointer(k: int) -> Val:
+        return b.load("ptr", b.gep("i64", words, i64(k)))
+
+    count = word(MAPS)
+    maps = b.gep("i64", words, i64(HEAD))
+    parameters = b.gep("i64", maps, b.mul(count, i64(PER_MAP)))
+    with b.loop(i64(0), count) as n:
+        _describe(b, b.gep("i64", maps, b.mul(n, i64(PER_MAP))), parameters)
+    size, extra = b.alloca("i64"), b.alloca("[5 x ptr]")
+    b.store(word(BYTES), size)
+    for k, v in enumerate((b.address(i64(1), "ptr"), parameters, b.address(i64(2), "ptr"), size, NULL)):
+        b.store(v, b.gep("ptr", extra, i64(k)))
+
+    def launched() -> Val:
+        grid = [b.cast("trunc", word(k), "i32") for k in (GRID_X, GRID_Y, GRID_Z)]
+        threads, shared = (b.cast("trunc", word(k), "i32") for k in (THREADS, SHARED))
+        return b.call(pointer(LAUNCH), "i32", [pointer(FUNCTION), *grid, threads, i32(1), i32(1), shared, pointer(STREAM), NULL, extra])
+
+    status = b.variable(launched())
+    with b.when(b.icmp("eq", status.get(), i32(INVALID_CONTEXT))):  # a thread that has not used the GPU yet: nothing was launched
+        b.call(pointer(ENTER), "i32", [pointer(CONTEXT)])
+        status.set(launched())
+    b.ret(b.cast("sext", status.get(), "i64"))
+    return m.render()
+
+
+def _describe(b: Builder, row: Val, parameters: Val):
+    """A description goes among the parameters."""
+    table, maker, address, place = (b.load("i64", b.gep("i64", row, i64(k))) for k in (TABLE, MAKER, ADDRESS, PLACE))
+    number = b.and_(b.lshr(b.mul(b.lshr(address, 8), i64(0x9E3779B1)), 16), i64(ENTRIES - 1))
+    entry = b.address(b.add(table, b.mul(number, i64(ENTRY))), "ptr")
+    with b.when(b.icmp("ne", b.load("i64", entry), address)):
+        made = b.call(b.address(maker, "ptr"), "i32", [entry, address])
+        with b.when(b.icmp("ne", made, i32(0))):
+            b.ret(i64(-1))
+    with b.loop(i64(0), i64(MAP // 8)) as k:
+        b.store(b.load("i64", b.gep("i64", entry, b.add(k, ENTRY_MAP // 8))), b.gep("i64", b.gep("i8", parameters, place), k))

@@ -1,0 +1,118 @@
+"""Calls on CUDA tensors in native code, without a GPU: a plan's launches reach the driver as they should. tests/test_gpu_calls.py has them on one."""
+
+import ctypes
+import struct
+
+import pytest
+import torch
+from test_cuda_launch import FakeDriver, compiled
+from triport.backends.base import Error
+from triport.backends.dispatch import cuda_calls, cuda_launch
+
+_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, *[ctypes.c_uint] * 7, ctypes.c_uint64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
+_ENTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+
+
+class Driver(FakeDriver):
+    """Native code calls it: launches note grid, threads, shared memory, stream and the buffer of parameters."""
+
+    def __init__(self, sizes):
+        super().__init__(sizes)
+        self._launch, self._enter = _LAUNCH(self._launched), _ENTER(self._entered)
+        self.launch_address, self.use_address = (ctypes.cast(f, ctypes.c_void_p).value for f in (self._launch, self._enter))
+
+    def context(self, device):
+        return 4242
+
+    def _launched(self, function, x, y, z, threads, _, __, shared, stream, pointers, extra):
+        if self.codes and (code := self.codes.pop()):
+            return code
+        assert pointers is None and [extra[0], extra[2], extra[4]] == [1, 2, 0]
+        size = ctypes.c_uint64.from_address(extra[3]).value
+        self.launched.append((function, (x, y, z), threads, shared, stream, ctypes.string_at(extra[1], size)))
+        return 0
+
+    def _entered(self, context):
+        self.entered.append(context)
+        return 0
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    def made(sizes):
+        d = Driver(sizes)
+        monkeypatch.setattr(cuda_launch, "driver", lambda: d)
+        monkeypatch.setattr(cuda_calls, "_empty_strided_cuda", lambda sizes, strides, dtype: torch.empty_strided(sizes, strides, dtype=dtype))
+        monkeypatch.setattr(cuda_calls, "_stream", lambda device: 7000 + (device or 0))
+        return d
+
+    return made
+
+
+SIGNATURE = {"x": "*fp32", "out": "*fp32", "n": "i32", "m": "i32", "BLOCK": "constexpr"}
+SIZES = [8, 8, 4, 4, 8, 8]
+
+
+def test_a_plan_launches_with_new_addresses_on_the_current_stream(driver):
+    d = driver(SIZES)
+    x, out = torch.zeros(48), torch.zeros(48)
+    plan = cuda_calls.plan([(compiled(SIGNATURE), None, (6, 2), (x, out, 48, -3))], [], (x,), out)
+    for _ in range(3):
+        y = torch.zeros(48)
+        got = plan(y)
+        assert got.shape == (48,) and got.data_ptr() != out.data_ptr()
+        function, grid, threads, shared, stream, parameters = d.launched.pop()
+        assert (function, grid, threads, shared, stream) == (99, (6, 2, 1), 128, 1234, 7000)
+        assert parameters == struct.pack("=QQiiQQ", y.data_ptr(), got.data_ptr(), 48, -3, 0, 0)
+    assert plan(torch.zeros(60)[1:49]) is None and not d.launched, "another alignment is another kernel"
+
+
+def test_temporaries_and_several_launches(driver):
+    d = driver(SIZES)
+    x, out, mid = torch.zeros(48), torch.zeros(48), torch.zeros(4, 12)
+    launches = [(compiled(SIGNATURE), None, (1,), (x, mid, 1, 2)), (compiled(SIGNATURE), None, (2, 3, 4), (mid, out, 3, 4))]
+    got = cuda_calls.plan(launches, [mid], (x,), out)(x)
+    (*_, first), (_, grid, *_, second) = d.launched
+    a, b = struct.unpack_from("=QQ", first), struct.unpack_from("=QQ", second)
+    assert a[0] == x.data_ptr() and a[1] == b[0] and b[1] == got.data_ptr() and grid == (2, 3, 4)
+
+
+def test_a_thread_without_a_context_gets_it_and_a_refusal_is_an_error(driver):
+    d = driver(SIZES)
+    x, out = torch.zeros(48), torch.zeros(48)
+    plan = cuda_calls.plan([(compiled(SIGNATURE), None, (1,), (x, out, 1, 2))], [], (x,), out)
+    d.codes = [0, 201]
+    plan(x)
+    assert d.entered == [4242] and len(d.launched) == 1
+    d.codes = [700]
+    with pytest.raises(Error, match=r"some_kernel on 1 x 128 threads failed: CUDA_ERROR \(700\)"):
+        plan(x)
+
+
+def test_descriptions_are_made_once_for_each_address(driver, monkeypatch):
+    tools = pytest.importorskip("triton.tools.tensor_descriptor")
+    monkeypatch.setattr(cuda_launch, "_kind", lambda facts: 6)
+    facts = {"elem_size": 2, "block_size": [64, 32], "swizzle": 3}
+    signature = {"out": "*fp16", "a": "tensordesc<fp16[64, 32]>", "BLOCK": "constexpr"}
+    d = driver([8, 128, 4, 4, 8, 8, 8, 8])
+    a, out = torch.zeros(128, 64, dtype=torch.float16), torch.zeros(16, dtype=torch.float16)
+    described = tools.TensorDescriptor.from_tensor(a, [64, 32])
+    plan = cuda_calls.plan([(compiled(signature, [facts]), None, (1,), (out, described))], [], (a,), out)
+    others = [torch.zeros(128, 64, dtype=torch.float16) for _ in range(100)]
+    for x in (a, *others, a, a, *others):
+        got = plan(x)
+        *_, parameters = d.launched[-1]
+        assert struct.unpack_from("=Q", parameters) == (got.data_ptr(),)
+        assert struct.unpack_from("=QQ", parameters, d.offsets[1]) == (x.data_ptr(), 0xABCD)
+    assert len(d.encoded) == 101, "also where two addresses share a place in the table"
+
+
+def test_what_is_not_known_has_no_plan(driver):
+    driver(SIZES)
+    x, out, other = torch.zeros(48), torch.zeros(48), torch.zeros(48)
+    known = compiled(SIGNATURE)
+    assert cuda_calls.plan([(known, None, (1,), (x, other, 1, 2))], [], (x,), out) is None, "memory from nowhere"
+    assert cuda_calls.plan([(known, None, (1,), (x, out, 1, 2)), None], [], (x,), out) is None, "something odd happened"
+    assert cuda_calls.plan([], [], (x,), out) is None
+    assert cuda_calls.plan([(known, None, (1,), (x, x, 1, 2))], [], (x, x), out) is None, "one tensor twice"
+    assert cuda_calls.plan([(compiled(SIGNATURE, num_ctas=2), None, (1,), (x, out, 1, 2))], [], (x,), out) is None, "a cluster"

@@ -1,0 +1,224 @@
+"""Calls of ops on a GPU that were made before: recognised, launched by CUDA's driver, and right wherever torch's own are."""
+
+import threading
+
+import pytest
+import torch
+from triport import ops
+from triport.backends.dispatch import replay
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+F16 = torch.float16
+
+
+def rand(*shape, dtype=F16):
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+#: name -> (op, tensors, what it computes)
+CALLS = {
+    "square": (ops.square, lambda: (rand(256, 256),), lambda x: x * x),
+    "gelu": (ops.gelu, lambda: (rand(123, 45, dtype=torch.float32),), lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
+    "softmax": (ops.softmax, lambda: (rand(256, 256),), lambda x: torch.softmax(x, -1)),
+    "softmax_columns": (lambda x: ops.softmax(x, 0), lambda: (rand(1823, 781),), lambda x: torch.softmax(x, 0)),
+    "softmax_long": (ops.softmax, lambda: (rand(7, 40000),), lambda x: torch.softmax(x, -1)),
+    "add_relu": (ops.add_relu, lambda: (rand(256, 100), rand(100)), lambda x, b: torch.relu(x + b)),
+    "matmul": (ops.matmul, lambda: (rand(256, 256), rand(256, 256)), lambda a, b: a @ b),
+    "matmul_fp32": (ops.matmul, lambda: (rand(100, 77, dtype=torch.float32), rand(77, 51, dtype=torch.float32)), lambda a, b: a @ b),
+    "matmul_tma": (ops.matmul, lambda: (rand(2048, 1024), rand(1024, 2048)), lambda a, b: a @ b),
+    "matmul_turned": (ops.matmul, lambda: (rand(1024, 2048).T, rand(1024, 2048)), lambda a, b: a @ b),
+    "matmul_softmax": (lambda a, b: ops.matmul_softmax(a, b, 0), lambda: (rand(300, 257), rand(257, 511)), lambda a, b: torch.softmax(a @ b, 0)),
+    "matmul_softmax_rows": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(256, 256), rand(256, 256)), lambda a, b: torch.softmax(a @ b, -1)),
+    "matmul_softmax_tma": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(2048, 512), rand(512, 2048)), lambda a, b: torch.softmax(a @ b, -1)),
+}
+
+
+@pytest.fixture(params=CALLS)
+def called(request):
+    return CALLS[request.param]
+
+
+def close(got, wanted):
+    error = (got.double() - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30)
+    assert torch.isfinite(got).all() and error < (4e-3 if got.dtype == F16 else 2e-5), error
+
+
+def wanted(reference, tensors):
+    return reference(*(t.double() for t in tensors))
+
+
+def warmed(op, tensors, turns=4):
+    for _ in range(turns):
+        out = op(*tensors)
+    return out
+
+
+def test_results_and_new_memory(called):
+    op, make, reference = called
+    replay.forget()
+    kept = []
+    for _ in range(6):
+        tensors = make()
+        kept.append((op(*tensors), tensors))
+    assert sum(len(s._calls) for s in replay._sites.values()) == 1, "the call is known"
+    for out, tensors in kept:
+        close(out, wanted(reference, tensors))
+    assert len({out.data_ptr() for out, _ in kept}) == len(kept)
+
+
+def test_graphs_capture_everything(called):
+    op, make, reference = called
+    tensors = make()
+    warmed(op, tensors)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = op(*tensors)
+    for _ in range(3):
+        fresh = make()
+        for t, f in zip(tensors, fresh):
+            t.copy_(f)
+        graph.replay()
+        close(out, wanted(reference, fresh))
+
+
+def test_streams(called):
+    """A call runs where it was put: behind what its stream waits for."""
+    op, make, reference = called
+    tensors = make()
+    warmed(op, tensors)
+    side = torch.cuda.Stream()
+    fresh = make()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        for t, f in zip(tensors, fresh):
+            t.copy_(f)
+        out = op(*tensors)
+    torch.cuda.current_stream().wait_stream(side)
+    close(out, wanted(reference, fresh))
+
+
+def test_threads_that_have_not_used_the_gpu(called):
+    op, make, reference = called
+    tensors = make()
+    warmed(op, tensors)
+    found = []
+
+    def work():
+        for _ in range(20):
+            out = op(*tensors)
+        found.append(out)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 6
+    for out in found:
+        close(out, wanted(reference, tensors))
+
+
+def test_modes(called):
+    op, make, reference = called
+    tensors = make()
+    warmed(op, tensors)
+    with torch.inference_mode():
+        for _ in range(4):
+            out = op(*tensors)
+        assert out.is_inference()
+    close(out, wanted(reference, tensors))
+    assert not op(*tensors).is_inference()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        close(op(*tensors), wanted(reference, tensors))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        out = op(*tensors)
+    close(out, wanted(reference, tensors))
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        op(*tensors)
+
+
+def test_what_watches_sees_the_op():
+    x = rand(64, 64)
+    warmed(ops.square, (x,))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
+        ops.square(x)
+    assert any("triport::square" in e.key for e in prof.key_averages())
+    seen = []
+
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        ops.square(x)
+    assert any("triport" in s for s in seen)
+    leaf = x.float().requires_grad_()
+    for _ in range(3):
+        ops.square(leaf).sum().backward()
+    assert torch.allclose(leaf.grad, 6 * leaf.detach())
+
+
+def test_another_alignment_shape_dtype_or_stride_is_another_call():
+    base = rand(300 * 300 + 8, dtype=torch.float32)
+    for shift in (0, 1, 2, 4, 0, 1):
+        for shape in ((300, 300), (300, 299), (17, 5)):
+            x = base[shift:shift + shape[0] * shape[1]].view(shape)
+            for v in (x, x.T, x[::2], x.half()):
+                for _ in range(3):
+                    close(ops.square(v), v.double()**2)
+                    close(ops.softmax(v, 0), torch.softmax(v.double(), 0))
+
+
+def test_hooks_of_triton_see_launches():
+    from triton import knobs
+    x = rand(64, 64)
+    warmed(ops.square, (x,))
+    seen = []
+    before = knobs.runtime.launch_enter_hook
+    knobs.runtime.launch_enter_hook = lambda metadata: seen.append(metadata.get()["name"])
+    try:
+        ops.square(x)
+    finally:
+        knobs.runtime.launch_enter_hook = before
+    assert seen == ["square_kernel"]
+
+
+def test_many_addresses_of_described_matrices():
+    b = rand(1024, 2048)
+    kept = [rand(2048, 1024) for _ in range(150)]
+    for a in (*kept, *kept[:20]):
+        close(ops.matmul(a, b), a.double() @ b.double())
+
+
+def test_memory_that_is_full():
+    x = rand(256, 256)
+    warmed(ops.square, (x,))
+    free, _ = torch.cuda.mem_get_info()
+    big = torch.empty(int(free * 0.55), dtype=torch.uint8, device="cuda")
+    half = torch.zeros(int(free * 0.3) // 2, dtype=F16, device="cuda")
+    for _ in range(3):
+        with pytest.raises(torch.OutOfMemoryError):
+            ops.square(half)
+    del big, half
+    torch.cuda.empty_cache()
+    close(ops.square(x), x.double()**2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_another_device(called):
+    op, make, reference = called
+    tensors = make()
+    warmed(op, tensors)
+    other = [t.to("cuda:1") for t in tensors]
+    for _ in range(4):
+        close(op(*other), wanted(reference, other))
+        with torch.cuda.device(1):
+            close(op(*other), wanted(reference, other))
+            close(op(*tensors), wanted(reference, tensors))
