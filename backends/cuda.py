@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from pathlib import Path
+from typing import NamedTuple
 
+from .context import call as context
 from .dispatch import choice
 from . import nvrtc
 from .base import Backend, Error, Unsupported
@@ -107,6 +109,17 @@ def _stream(handle: int):
     return Stream.from_handle(handle)
 
 
+class Own(NamedTuple):
+    """A launch of one of these kernels, to be made again (dispatch/cuda_calls.py): the kernel, its name, threads of a block, bytes of dynamic shared
+    memory, blocks of a cluster along the grid's first dimension."""
+
+    kernel: object
+    name: str
+    threads: int
+    shared: int
+    cluster: int = 1
+
+
 def launch(path: Path, kernel: str, grid: tuple, block: int, *args, cluster: int = 1, shared: int = 0):
     """Launch `kernel` of a .cu file on the current stream of the device of the first tensor among `args`.
 
@@ -114,13 +127,15 @@ def launch(path: Path, kernel: str, grid: tuple, block: int, *args, cluster: int
     of a cluster along the grid's first dimension, 8 at most (compute capability 9.0 and later); shared: dynamic shared memory, bytes.
     Raises `CompileError` with NVRTC's log, `Error` where the launch fails."""
     import torch
-    from cuda.core import launch as launch_kernel
+    from cuda.core import Device, launch as launch_kernel
 
     device = next(a.device for a in args if isinstance(a, torch.Tensor))
     with torch.cuda.device(device):
+        Device(device.index).set_current()  # a thread that has not used the GPU has no context yet
         loaded = _kernel(path, kernel, device.index, shared)
         stream = _stream(torch.cuda.current_stream().cuda_stream)
         values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
+        context.note_launch(Own(loaded, kernel, block, shared, cluster), None, grid, args)
         try:
             with _traced(kernel, grid):
                 launch_kernel(stream, _config(grid, block, cluster, shared), loaded, *values)

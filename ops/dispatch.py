@@ -24,6 +24,11 @@ def watched(*tensors: torch.Tensor) -> bool:
     """Must a call go through torch's dispatcher? Yes where something follows it: a tracer, autograd, autocast, a mode, the
     profiler, a tensor subclass or a device other than the CPU and the current GPU. Otherwise the op's body may be run as it is, which saves some 50
     microseconds a call."""
+    return choice.in_use or followed(*tensors)
+
+
+def followed(*tensors: torch.Tensor) -> bool:
+    """As `watched`, whoever was chosen to serve."""
     if profiler._is_profiler_enabled or _observed():
         return True
     grad = torch.is_grad_enabled()
@@ -41,14 +46,14 @@ def _here(t: torch.Tensor) -> bool:
 
 def bare(*tensors: torch.Tensor) -> bool:
     """Is a call on plain CUDA tensors, and followed by autograd at most? (The profiler sees kernels on a GPU, whoever launches them.)"""
-    return not _observed() and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
+    return not (choice.in_use or _observed()) and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
                                    and not (t.is_neg() or t._is_zerotensor() or _batched(t)) for t in tensors)
 
 
 def _observed() -> bool:
     """Does something follow all calls of this thread that has to meet the dispatcher?"""
     return (torch.compiler.is_compiling() or _dispatch_modes() or _function_modes() or _functorch_level() is not None or _jit_tracing() is not None
-            or forward_ad._current_level >= 0 or _autocast() or _INTERPRETED or choice.in_use)
+            or forward_ad._current_level >= 0 or _autocast() or _INTERPRETED)
 
 
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
@@ -78,11 +83,16 @@ def call({parameters}):
     if compiling():
         return fn({names})
     out = site.call({names})
+    if out is None and choice.in_use:
+        out = chosen.call({names})
     if out is None:
         context.plan = None
         out = fn({names})
         if context.plan is not None:
-            learn(site, ({names},), count, context.plan)
+            if choice.in_use:
+                learn_chosen(chosen, ({names},), count, context.plan)
+            else:
+                learn(site, ({names},), count, context.plan)
     return out
 """
 
@@ -94,8 +104,8 @@ def replayed(count: int):
     def decorate(fn):
         names = list(inspect.signature(fn).parameters)
         source = _REPLAYED.format(parameters=", ".join(names), names=", ".join(names))  # by name: *args would cost 60 ns a call
-        env = {"fn": fn, "site": replay.site(fn.__name__), "compiling": compiling, "context": context, "learn": replay.learn,
-               "count": count}
+        env = {"fn": fn, "site": replay.site(fn.__name__), "chosen": replay.site(fn.__name__, chosen=True), "choice": choice, "compiling": compiling,
+               "context": context, "learn": replay.learn, "learn_chosen": replay.learn_chosen, "count": count}
         exec(compile(source, f"<replayed {fn.__name__}>", "exec"), env)
         call = functools.wraps(fn)(env["call"])
         call.__defaults__, call.__kwdefaults__ = fn.__defaults__, fn.__kwdefaults__

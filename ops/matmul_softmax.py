@@ -172,7 +172,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
     how, template, arguments, threads, shared, (bm, bn) = cuda_product(a, b)
     step, parts, count = (bm, cdiv(m, bm), n) if axis == 0 else (bn, cdiv(n, bn), m)
-    stats = torch.empty(2 * parts * count, dtype=torch.float64 if a.dtype == torch.float64 else torch.float32, device=a.device)
+    stats = temporary(torch.empty(2 * parts * count, dtype=torch.float64 if a.dtype == torch.float64 else torch.float32, device=a.device))
     cuda.launch(CUDA, f"product_exp_{how}<{template}, {axis}>", (cdiv(m, bm) * cdiv(n, bn),), threads, *arguments, c, stats, m, n, k,
                 shared=shared)
     t, size = cuda.element(c), c.element_size()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..backends.base import sources_digest
 from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
 from . import autocast, autograd
-from .dispatch import compiling, direct, watched
+from .dispatch import compiling, direct, followed, watched
 
 SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
@@ -36,6 +37,8 @@ def stamp_kernel():
     sources: tl.constexpr = SOURCES  # noqa: F841
 
 
+#: ops that write into their arguments: torch has to hear of it
+MUTATING: set[str] = set()
 #: op -> its body, which launches Triton's kernels
 BODIES: dict[str, Callable] = {}
 #: backend -> op -> its body there, where that is not the one that launches Triton's kernels
@@ -82,6 +85,8 @@ def register(name: str, body: Callable, *kernels, mutates_args=(), implementatio
     by: calls may name their backend; an op with implementations has that anyhow."""
     full = f"triport::{name}"
     BODIES[name] = body
+    if mutates_args:
+        MUTATING.add(name)
     # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
     # here instead; where a version has no such search there is nothing to leave out.
     with mock.patch.object(torch._library.triton, "get_inner_triton_kernels", lambda fn: [], create=True):
@@ -141,6 +146,11 @@ def served(name: str, *args):
         if compiling():  # a graph outlives its context: it asks for the choice when it runs
             return getattr(torch.ops.triport, f"{name}_by")(*args, "")
         backend = choice.of(args[0].device.type)
+        own = IMPLEMENTATIONS.get(backend, {}).get(name) if backend else BODIES[name]
+        tensors = tuple(itertools.takewhile(lambda a: isinstance(a, torch.Tensor), args))
+        params = args[len(tensors):]
+        if own is not None and name not in MUTATING and tensors and not any(isinstance(p, torch.Tensor) for p in params) and not followed(*tensors):
+            return direct(own, tensors, *params)
         if backend:
             return getattr(torch.ops.triport, f"{name}_by")(*args, backend)
     return getattr(torch.ops.triport, name)(*args)

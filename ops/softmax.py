@@ -275,7 +275,7 @@ def _columns_cuda(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner:
     parts = cdiv(n, step)
     for at in range(0, outer, 65535):  # the grid's second and third dimension end there
         part, to = x.view(outer, n, inner)[at:at + 65535], out.view(outer, n, inner)[at:at + 65535]
-        stats = torch.empty(2 * len(part) * parts * inner, dtype=wide, device=x.device)
+        stats = temporary(torch.empty(2 * len(part) * parts * inner, dtype=wide, device=x.device))
         grid = (tiles, len(part), parts)
         cuda.launch(CUDA, f"column_stats<{t}, {piece}, 256, {lanes}>", grid, 256, part, stats, len(part), n, inner, step)
         cuda.launch(CUDA, f"column_scale<{t}, {piece}, 256, {lanes}>", grid, 256, part, to, stats, len(part), n, inner, step)

@@ -2,6 +2,8 @@
 
 import ctypes
 import struct
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from triport.backends.base import Error
 from triport.backends.dispatch import cuda_calls, cuda_launch
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, *[ctypes.c_uint] * 7, ctypes.c_uint64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
+_EXTENDED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
 _ENTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
 
 
@@ -18,8 +21,12 @@ class Driver(FakeDriver):
 
     def __init__(self, sizes):
         super().__init__(sizes)
-        self._launch, self._enter = _LAUNCH(self._launched), _ENTER(self._entered)
-        self.launch_address, self.use_address = (ctypes.cast(f, ctypes.c_void_p).value for f in (self._launch, self._enter))
+        self._launch, self._extended, self._enter = _LAUNCH(self._launched), _EXTENDED(self._clustered), _ENTER(self._entered)
+        self.launch_address, self.extended_address, self.use_address = (
+            ctypes.cast(f, ctypes.c_void_p).value for f in (self._launch, self._extended, self._enter))
+
+    def kernel_parameter(self, kernel, index):
+        return self.parameter(kernel, index)
 
     def context(self, device):
         return 4242
@@ -31,6 +38,13 @@ class Driver(FakeDriver):
         size = ctypes.c_uint64.from_address(extra[3]).value
         self.launched.append((function, (x, y, z), threads, shared, stream, ctypes.string_at(extra[1], size)))
         return 0
+
+    def _clustered(self, config, function, pointers, extra):
+        numbers = struct.unpack("=7I4xQQI4x", ctypes.string_at(config, 56))
+        *launch, stream, attributes, count = numbers
+        assert count == 1
+        self.attributes = struct.unpack("=IxxxxIII", ctypes.string_at(attributes, 20))
+        return self._launched(function, *launch, stream, pointers, extra)
 
     def _entered(self, context):
         self.entered.append(context)
@@ -105,6 +119,34 @@ def test_descriptions_are_made_once_for_each_address(driver, monkeypatch):
         assert struct.unpack_from("=Q", parameters) == (got.data_ptr(),)
         assert struct.unpack_from("=QQ", parameters, d.offsets[1]) == (x.data_ptr(), 0xABCD)
     assert len(d.encoded) == 101, "also where two addresses share a place in the table"
+
+
+class Own(NamedTuple):
+    kernel: object = SimpleNamespace(handle=55)
+    name: str = "own<float>"
+    threads: int = 256
+    shared: int = 4096
+    cluster: int = 1
+
+
+def test_kernels_of_backend_cuda_have_parameters_as_wide_as_they_say(driver):
+    d = driver([8, 8, 4, 8, 4, 8])
+    x, out = torch.zeros(48), torch.zeros(48)
+    plan = cuda_calls.plan([(Own(), None, (3,), (x, out, -7, 1 << 40, 2.5, 0.25))], [], (x,), out)
+    y = torch.zeros(48)
+    got = plan(y)
+    assert d.launched == [(55, (3, 1, 1), 256, 4096, 7000, struct.pack("=QQixxxxqfxxxxd", y.data_ptr(), got.data_ptr(), -7, 1 << 40, 2.5, 0.25))]
+    d.codes = [1]
+    with pytest.raises(Error, match="own<float> on 3 x 256 threads failed"):
+        plan(x)
+
+
+def test_a_cluster_is_an_attribute_of_the_launch(driver):
+    d = driver([8, 8, 4])
+    x, out = torch.zeros(48), torch.zeros(48)
+    got = cuda_calls.plan([(Own(cluster=4), None, (8, 2), (x, out, 5))], [], (x,), out)(x)
+    assert d.launched == [(55, (8, 2, 1), 256, 4096, 7000, struct.pack("=QQi", x.data_ptr(), got.data_ptr(), 5))]
+    assert d.attributes == (4, 4, 1, 1), "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"
 
 
 def test_what_is_not_known_has_no_plan(driver):

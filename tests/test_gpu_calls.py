@@ -1,10 +1,11 @@
 """Calls of ops on a GPU that were made before: recognised, launched by CUDA's driver, and right wherever torch's own are."""
 
+import contextvars
 import threading
 
 import pytest
 import torch
-from triport import ops
+from triport import backends, ops
 from triport.backends.dispatch import replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -34,8 +35,17 @@ CALLS = {
 }
 
 
+@pytest.fixture(params=["triton-gpu", "cuda"])
+def by(request):
+    """The ops are served by that backend."""
+    if reason := backends.get(request.param).unavailable():
+        pytest.skip(reason)
+    with backends.use(request.param):
+        yield request.param
+
+
 @pytest.fixture(params=CALLS)
-def called(request):
+def called(request, by):
     return CALLS[request.param]
 
 
@@ -103,14 +113,14 @@ def test_threads_that_have_not_used_the_gpu(called):
     op, make, reference = called
     tensors = make()
     warmed(op, tensors)
-    found = []
+    found, context = [], contextvars.copy_context()
 
     def work():
         for _ in range(20):
             out = op(*tensors)
         found.append(out)
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
+    threads = [threading.Thread(target=context.copy().run, args=(work,)) for _ in range(6)]
     for t in threads:
         t.start()
     for t in threads:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
+import functools
 import threading
+
+import torch
 
 from .. import table
 from ..base import Error, Unavailable
@@ -12,14 +14,51 @@ from ..base import Error, Unavailable
 #: device type -> who serves it where nobody chose
 DEFAULT = {"cpu": "triton-cpu", "cuda": "triton-gpu"}
 
-_chosen: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("triport_backend", default={})
+_NOBODY: tuple = ({}, None)
+#: (device type -> backend, what was chosen before)
+_chosen: contextvars.ContextVar[tuple] = contextvars.ContextVar("triport_backend", default=_NOBODY)
+_device, _threads, _initialised = getattr(torch._C, "_cuda_getDevice", None), torch.get_num_threads, torch.cuda.is_initialized
 _count = threading.Lock()
 _uses = 0  # how many `use` contexts are open in the process
 in_use = False  # is one? Only then calls look at their context's choice (torch.compile guards on it, so it is no number)
 
 
-@contextlib.contextmanager
-def use(name: str):
+class within:
+    """As `use`, of a backend that is known to run. Any number of threads, or of `with` inside each other, may share one."""
+
+    __slots__ = ("_backend", "_alone")
+
+    def __init__(self, backend):
+        self._backend, self._alone = backend, ({backend.device: backend.name}, _NOBODY)
+
+    def __enter__(self):
+        global _uses, in_use
+        before = _chosen.get()
+        _chosen.set(self._alone if before is _NOBODY else ({**before[0], **self._alone[0]}, before))
+        with _count:
+            _uses += 1
+            in_use = True
+        return self._backend
+
+    def __exit__(self, *exception):
+        global _uses, in_use
+        with _count:
+            _uses -= 1
+            in_use = _uses > 0
+        _chosen.set(_chosen.get()[1])
+
+    def __call__(self, fn):
+        """As a decorator."""
+        @functools.wraps(fn)
+        def run(*args, **kwargs):
+            with self:
+                return fn(*args, **kwargs)
+
+        return run
+
+
+@functools.lru_cache(maxsize=None)  # what raises is not remembered
+def use(name: str) -> within:
     """Within it (and in the tasks started there) triport's ops on the backend's device go by the backend `name`: "cuda" has CUDA
     tensors served by CUDA C++ instead of Triton. Tensors on other devices are served as before.
 
@@ -31,30 +70,21 @@ def use(name: str):
     reason = backend.unavailable()
     if reason:
         raise Unavailable(f"backend {name} cannot run here: {reason}")
-    with within(backend):
-        yield backend
+    return within(backend)
 
 
-@contextlib.contextmanager
-def within(backend):
-    """As `use`, of a backend that is known to run."""
-    token = _chosen.set({**_chosen.get(), backend.device: backend.name})
-    _add(1)
-    try:
-        yield
-    finally:
-        _add(-1)
-        _chosen.reset(token)
+_tokens: dict[tuple, object] = {}
 
 
-def _add(more: int):
-    global _uses, in_use
-    with _count:
-        _uses += more
-        in_use = _uses > 0
+def token() -> object:
+    """What plans of calls within `use` belong to: one object for the choice, the current GPU and the number of threads."""
+    chosen = _chosen.get()[0]
+    key = (chosen.get("cuda"), chosen.get("cpu"), _device() if _device is not None and _initialised() else -1, _threads())
+    found = _tokens.get(key)
+    return _tokens.setdefault(key, object()) if found is None else found
 
 
 def of(device_type: str) -> str:
     """The backend chosen here for tensors on a device; "" where it is the default."""
-    name = _chosen.get().get(device_type, "")
+    name = _chosen.get()[0].get(device_type, "")
     return "" if name == DEFAULT.get(device_type) else name

@@ -58,7 +58,7 @@ def _start() -> int:
 
 def plan(launches, temps, tensors, out):
     """A function of the input tensors that allocates and launches, or None where the record does not say everything (replay.py, whose CPU plans are
-    alike). launches: (kernel as Triton compiled it, None, grid, arguments without constexprs) of each."""
+    alike). launches: (kernel as Triton compiled it, or `cuda.Own`, None, grid, arguments without constexprs) of each."""
     pointers = [t.data_ptr() for t in tensors]
     if (not launches or None in launches or not isinstance(out, torch.Tensor) or len(set(pointers)) != len(pointers) or out.data_ptr() in pointers
             or not out.numel() or cuda_launch.driver() is None or _empty_strided_cuda is None):
@@ -76,7 +76,7 @@ def plan(launches, temps, tensors, out):
             return None
         described = any(isinstance(a, Described) for a in placed)  # their tables are for one thread at a time
         todo.append((_start(), not described, words))
-        names.append(f"{compiled.name} on {' x '.join(map(str, grid))} x {compiled.metadata.num_warps * 32} threads")
+        names.append(f"{compiled.name} on {' x '.join(map(str, grid))} x {_threads(compiled)} threads")
 
     def fail(which, status):
         said = next((t.error for t in hold if isinstance(t, _Table) and t.error is not None), None) if status < 0 else None
@@ -102,17 +102,46 @@ def _place(arg, number: dict):
     return arg
 
 
+def _is_own(compiled) -> bool:
+    """Is it a kernel of backend `cuda`, not one that Triton compiled?"""
+    return type(compiled).__name__ == "Own"
+
+
+def _threads(compiled) -> int:
+    return compiled.threads if _is_own(compiled) else compiled.metadata.num_warps * 32
+
+
+def _own_laid_out(compiled, args: list) -> cuda_launch.Laid | None:
+    """Addresses, integers and floating-point numbers, as wide as the kernel has them."""
+    places = [cuda_launch.driver().kernel_parameter(int(compiled.kernel.handle), k) for k in range(len(args) + 1)]
+    if places.pop() is not None or None in places:
+        return None
+    template, runs = bytearray(max((at + size for at, size in places), default=0)), []
+    for (at, size), a in zip(places, args):
+        form = {(float, 4): "=f", (float, 8): "=d", (int, 4): "=i", (int, 8): "=q"}.get((type(a), size))
+        if isinstance(a, Address) and size == 8:
+            runs.append((at, [a.memory]))
+        elif form is not None:
+            struct.pack_into(form, template, at, a)
+        else:
+            return None
+    return cuda_launch.Laid(bytes(template), [at for at, _ in places], runs, [], [])
+
+
 def _words(compiled, grid: tuple, args: list, device: int, stream: int, hold: list) -> list | None:
     """A launch's words, by `cuda_ir`; a word is bytes or the number of a pointer. hold: takes what has to live as long."""
     if any(a is None for a in args):
         return None
-    laid = cuda_launch.laid_out(compiled, tuple(args))
+    own = _is_own(compiled)
+    laid = _own_laid_out(compiled, args) if own else cuda_launch.laid_out(compiled, tuple(args))
     if laid is None or laid.numbers:
         return None
+    function, shared = (int(compiled.kernel.handle), compiled.shared) if own else (compiled.function, compiled.metadata.shared)
     driver, (x, y, z) = cuda_launch.driver(), (*grid, 1, 1)[:3]
     size = -(-len(laid.template) // 8) * 8
-    head = [*call.packed("9Q", driver.launch_address, driver.use_address, driver.context(device), compiled.function, x, y, z,
-                         compiled.metadata.num_warps * 32, compiled.metadata.shared), stream, *call.packed("2Q", len(laid.template), len(laid.maps))]
+    cluster = compiled.cluster if own else 1
+    head = [*call.packed("11Q", driver.launch_address, driver.extended_address, driver.use_address, driver.context(device), function, x, y, z,
+                         _threads(compiled), shared, cluster), stream, *call.packed("2Q", len(laid.template), len(laid.maps))]
     for at, memory, maps in laid.maps:
         table = _Table(maps)
         hold.append(table)

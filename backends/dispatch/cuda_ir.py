@@ -7,17 +7,23 @@ and made by whoever is asked where it is not there.
 
 from __future__ import annotations
 
-from ..cpu.llvm.ir import NULL, Builder, Module, Val, define, i32, i64
+from ..cpu.llvm.ir import NULL, Builder, Module, Struct, Val, define, i32, i64
 from ..cpu.llvm.targets import Target
 
-#: words in front of the descriptions: cuLaunchKernel; cuCtxSetCurrent, the device's context; function; grid; threads; shared memory; stream; bytes of
-#: parameters; number of descriptions
-LAUNCH, ENTER, CONTEXT, FUNCTION, GRID_X, GRID_Y, GRID_Z, THREADS, SHARED, STREAM, BYTES, MAPS, HEAD = range(13)
+#: words in front of the descriptions: cuLaunchKernel; cuLaunchKernelEx; cuCtxSetCurrent, the device's context; function; grid; threads; shared memory;
+#: blocks of a cluster along the first dimension; stream; bytes of parameters; number of descriptions
+LAUNCH, EXTENDED, ENTER, CONTEXT, FUNCTION, GRID_X, GRID_Y, GRID_Z, THREADS, SHARED, CLUSTER, STREAM, BYTES, MAPS, HEAD = range(15)
+#: CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+CLUSTER_DIMENSION = 4
 #: a description's words: its table, who makes one, the address, where it goes among the parameters
 TABLE, MAKER, ADDRESS, PLACE, PER_MAP = range(5)
 #: bytes of a description, and of an entry of a table: the address, then the description from ENTRY_MAP on; entries of a table
 MAP, ENTRY, ENTRY_MAP, ENTRIES = 128, 192, 64, 64
 INVALID_CONTEXT = 201
+#: CUlaunchConfig, and CUlaunchAttribute, whose value takes 64 bytes (cuda.h)
+CONFIG = Struct("cuda.config", grid_x="i32", grid_y="i32", grid_z="i32", block_x="i32", block_y="i32", block_z="i32", shared="i32", padding="i32", stream="ptr",
+                attributes="ptr", count="i32", end="i32")
+ATTRIBUTE = Struct("cuda.attribute", id="i32", padding="i32", x="i32", y="i32", z="i32", rest="[13 x i32]")
 
 
 def start_ir(target: Target) -> str:
@@ -42,16 +48,28 @@ def start_ir(target: Target) -> str:
     for k, v in enumerate((b.address(i64(1), "ptr"), parameters, b.address(i64(2), "ptr"), size, NULL)):
         b.store(v, b.gep("ptr", extra, i64(k)))
 
-    def launched() -> Val:
-        grid = [b.cast("trunc", word(k), "i32") for k in (GRID_X, GRID_Y, GRID_Z)]
-        threads, shared = (b.cast("trunc", word(k), "i32") for k in (THREADS, SHARED))
-        return b.call(pointer(LAUNCH), "i32", [pointer(FUNCTION), *grid, threads, i32(1), i32(1), shared, pointer(STREAM), NULL, extra])
+    numbers = [b.cast("trunc", word(k), "i32") for k in (GRID_X, GRID_Y, GRID_Z, THREADS)] + [i32(1), i32(1), b.cast("trunc", word(SHARED), "i32")]
+    config, attribute = b.alloca(CONFIG.ty, align=8), b.alloca(ATTRIBUTE.ty, align=8)
+    cluster = b.cast("trunc", word(CLUSTER), "i32")
+    for name, v in zip(CONFIG.fields, (*numbers, i32(0), pointer(STREAM), attribute, i32(1), i32(0))):
+        b.put(CONFIG, config, name, v)
+    for name, v in zip(ATTRIBUTE.fields, (i32(CLUSTER_DIMENSION), i32(0), cluster, i32(1), i32(1))):
+        b.put(ATTRIBUTE, attribute, name, v)
+    status = b.variable(i32(0))
 
-    status = b.variable(launched())
+    def launch():
+        with b.either(b.icmp("eq", cluster, i32(1))) as (plain, clustered):
+            with plain:
+                status.set(b.call(pointer(LAUNCH), "i32", [pointer(FUNCTION), *numbers, pointer(STREAM), NULL, extra]))
+            with clustered:
+                status.set(b.call(pointer(EXTENDED), "i32", [config, pointer(FUNCTION), NULL, extra]))
+
+    launch()
     with b.when(b.icmp("eq", status.get(), i32(INVALID_CONTEXT))):  # a thread that has not used the GPU yet: nothing was launched
         b.call(pointer(ENTER), "i32", [pointer(CONTEXT)])
-        status.set(launched())
+        launch()
     b.ret(b.cast("sext", status.get(), "i64"))
+    m.globals += [s.line() for s in (CONFIG, ATTRIBUTE)]
     return m.render()
 
 

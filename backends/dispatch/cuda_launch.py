@@ -64,16 +64,26 @@ class Driver:
         self.launch, self._info, self._encode = lib.cuLaunchKernel, lib.cuFuncGetParamInfo, lib.cuTensorMapEncodeTiled
         pointer, number = ctypes.c_void_p, ctypes.c_uint
         self.launch.argtypes = (pointer, *[number] * 7, *[pointer] * 3)
-        self._info.argtypes = (pointer, ctypes.c_size_t, pointer, pointer)
+        self._info_of_kernel = lib.cuKernelGetParamInfo
+        for info in (self._info, self._info_of_kernel):
+            info.argtypes = (pointer, ctypes.c_size_t, pointer, pointer)
         self._encode.argtypes = (pointer, number, number, *[pointer] * 5, *[number] * 4)
         self._name, self._retain, self._use = lib.cuGetErrorName, lib.cuDevicePrimaryCtxRetain, lib.cuCtxSetCurrent
         self._use.argtypes = (pointer,)
-        self.launch_address, self.use_address = (ctypes.cast(f, pointer).value for f in (self.launch, self._use))
+        self.launch_address, self.extended_address, self.use_address = (ctypes.cast(f, pointer).value for f in (self.launch, lib.cuLaunchKernelEx, self._use))
 
     def parameter(self, function: int, index: int) -> tuple[int, int] | None:
         """(offset, bytes) of a kernel's parameter; None where it has no such (an error that compute-sanitizer reports, and that does no harm)."""
+        return self._parameter(self._info, function, index)
+
+    def kernel_parameter(self, kernel: int, index: int) -> tuple[int, int] | None:
+        """As `parameter`, of a CUkernel, which belongs to no context."""
+        return self._parameter(self._info_of_kernel, kernel, index)
+
+    @staticmethod
+    def _parameter(info, function: int, index: int) -> tuple[int, int] | None:
         offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-        return None if self._info(function, index, ctypes.byref(offset), ctypes.byref(size)) else (offset.value, size.value)
+        return None if info(function, index, ctypes.byref(offset), ctypes.byref(size)) else (offset.value, size.value)
 
     def encode(self, into: int, kind: int, rank: int, address: int, sizes, strides, box, steps, swizzle: int) -> int:
         """A CUtensorMap at `into`: not interleaved, fetched by 128 bytes into the L2, zeros outside, as Triton makes them. Returns CUDA's result."""

@@ -86,14 +86,20 @@ def _facts():
 _sites: dict[str, call.Site] = {}
 
 
-def site(name: str) -> call.Site:
-    """Where an op's calls are recognised by their arguments."""
-    if name not in _sites:
-        _sites[name] = call.Site(_facts(), _threads)
-    return _sites[name]
+def site(name: str, chosen: bool = False) -> call.Site:
+    """Where an op's calls are recognised by their arguments. chosen: those within `use`, which are looked for second."""
+    key = f"{name} within use" if chosen else name
+    if key not in _sites:
+        _sites[key] = call.Site([f for f in _facts() if not (chosen and f[0] is choice)], _threads)
+    return _sites[key]
 
 
-def learn(site: call.Site, args: tuple, count: int, plan):
+def learn_chosen(site: call.Site, args: tuple, count: int, plan):
+    """As `learn`, of a call within `use`; `site` is one of those."""
+    learn(site, args, count, plan, choice.token)
+
+
+def learn(site: call.Site, args: tuple, count: int, plan, ask=None):
     """From now on `site` recognises a call like this one, whose first `count` arguments are its tensors, and `plan` does it: CUDA's on this device, the
     CPU's with so many threads."""
     tensors = args[:count]
@@ -101,7 +107,7 @@ def learn(site: call.Site, args: tuple, count: int, plan):
         return
     check = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     if check(*tensors):
-        site.learn(check, args, count, plan, _current_device if tensors[0].is_cuda else None)
+        site.learn(check, args, count, plan, ask or (_current_device if tensors[0].is_cuda else None))
 
 
 def record(key, body, tensors: tuple, params: tuple, advise):
