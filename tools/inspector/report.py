@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...backends.base import Error
-from . import flow, isa, stats, targets, text, verdict
+from . import flow, gpu, isa, stats, targets, text, verdict
 from .code import Code, of_compiled, of_file
 from .schema import Function
 from .stats import Region
@@ -79,7 +79,7 @@ def of(code: Code) -> Report:
     for f in found:
         isa.classify(f, row, isa.Machine(code.vlen))
         flow.analyse(f)
-        report.regions += stats.regions(f, code, row.gpu)
+        report.regions += (gpu.regions if row.gpu else stats.regions)(f, code)
     if any(r.hot and r.loop for r in report.regions):  # beside loops, functions without one set things up
         for r in report.regions:
             r.hot = r.hot and (r.loop is not None or any(o.hot and o.loop for o in report.regions if o.function is r.function))

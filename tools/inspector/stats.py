@@ -65,33 +65,33 @@ def line_of(i: Instruction) -> tuple[str, int] | None:
     return next((frame for frame in i.lines if not _LIBRARY.search(frame[0])), None)
 
 
-def works(i: Instruction, gpu: bool) -> bool:
+def works(i: Instruction) -> bool:
     """Does an instruction compute or move data, rather than addresses and loop counters?"""
     c = i.what
     return c.is_float_work or c.unit == "matrix" or (c.is_memory and not c.is_spill and c.space not in ("const", "param")
                                                      and (c.unit != "scalar" or c.is_float or c.kind in ("gather", "scatter", "atomic")))
 
 
-def regions(function: Function, code: Code, gpu: bool) -> list[Region]:
+def regions(function: Function, code: Code) -> list[Region]:
     """A function's loops, inner ones first in text order, and its body where it has none that work."""
     out = []
     for loop in function.loops:
         inner = set().union(*(o.blocks for o in function.loops if o.blocks < loop.blocks))
         own = [i for k in sorted(loop.blocks - inner) for i in function.instructions[function.blocks[k].first:function.blocks[k].last]]
         r = Region(function, loop, code, own, function.blocks[loop.header].label or f"block {loop.header}", loop.depth)
-        r.hot = loop.inner and any(works(i, gpu) or _integer_work(i) for i in own)
+        r.hot = loop.inner and any(works(i) or _integer_work(i) for i in own)
         out.append(r)
     in_loops = set().union(*(loop.blocks for loop in function.loops)) if function.loops else set()
     rest = [i for k, b in enumerate(function.blocks) if k not in in_loops for i in function.instructions[b.first:b.last]]
     body = Region(function, None, code, rest, "body")
     if not any(r.hot for r in out):
         # one program of the grid runs it once: the grid is the loop; or all work stands beside inner loops
-        candidates = [r for r in [*out, body] if any(works(i, gpu) for i in r.instructions)]
+        candidates = [r for r in [*out, body] if any(works(i) for i in r.instructions)]
         for r in candidates:
             r.hot = r.depth == max(c.depth for c in candidates)
     out.append(body)
     for r in out:
-        _count(r, gpu)
+        _count(r)
     _tails(out)
     total = sum(len(r.instructions) * 10.0 ** r.depth for r in out) or 1.0
     for r in out:
@@ -103,21 +103,21 @@ def _integer_work(i: Instruction) -> bool:
     return i.what.unit == "vector" and i.what.is_memory or i.what.kind == "call"
 
 
-def _count(r: Region, gpu: bool):
+def _count(r: Region):
     r.kinds = Counter("spill" if i.what.is_spill else i.what.kind for i in r.instructions)
     r.units = Counter(i.what.unit for i in r.instructions)
     r.elements = Counter(i.what.element for i in r.instructions if i.what.is_float_work)
     r.calls = Counter(i.what.target or "an address" for i in r.instructions if i.what.kind == "call")
     for i in r.instructions:
-        if works(i, gpu) and (at := line_of(i)):
+        if works(i) and (at := line_of(i)):
             r.lines[at] += 1
     floats = [i.what for i in r.instructions if i.what.is_float_work]
     memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill and i.what.space not in ("const", "param")]
     base = floats or memory
     vectors = sum(c.unit != "scalar" for c in base)
     arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
-    accesses = [c for c in memory if c.unit == "vector" and not c.splat and (not gpu or c.space in ("global", "flat", ""))]
-    if not gpu and not accesses:
+    accesses = [c for c in memory if c.unit == "vector" and not c.splat]
+    if not accesses:
         accesses = [c for c in memory if not c.splat]
     n = len(r.instructions)
     r.figures = {

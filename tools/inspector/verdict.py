@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import operator
 import re
-from collections import Counter
-from dataclasses import dataclass
 
 from ...backends.base import Error, suggest
-from .stats import FIGURES, Region, line_of
+from . import gpu as gpus
+from .cause import PARTLY, SCALAR, VECTOR, Cause, Causes, decided  # noqa: F401
+from .stats import FIGURES, Region
 
-VECTOR, PARTLY, SCALAR = "VECTOR", "PARTLY", "SCALAR"
 #: shares from which a loop counts as vector code, and below which it counts as scalar code
 _WHOLE, _NONE = 0.95, 0.05
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why a loop is slower than it could be: what was seen, what to do, the source line, and what the compiler's plan says of that line."""
-
-    name: str
-    text: str
-    remedy: str
-    line: str = ""
-    plan: str = ""
 
 
 def of(r: Region, gpu: bool) -> str | None:
     """The verdict of a region; None where it neither computes nor touches memory."""
     if gpu:
-        widths = [w for i in r.instructions if i.what.space in ("global", "flat") for w in (i.what.loads, i.what.stores) if w]
-        if not widths:
-            return VECTOR if r.figures["vector"] else None
-        wide = sum(w >= 128 for w in widths) / len(widths)
-        return VECTOR if wide >= _WHOLE else SCALAR if max(widths) <= 32 else PARTLY
+        return gpus.of(r)
     share = r.figures["vector"]
     if share is None:
         return SCALAR if r.figures["calls"] else None
@@ -51,15 +35,6 @@ def overall(verdicts: list[str | None]) -> str | None:
 # --- causes ----------------------------------------------------------------------------------------------------------
 
 
-def decided(plan: str, line: str) -> str:
-    """The first line of a plan (`--stage plan`) that is about a source line, file:number: what the compiler decided there. "" where it says nothing."""
-    number = line.rpartition(":")[2]
-    if not number.isdigit():
-        return ""
-    about = re.compile(rf"\bline {number}:|@{number}\b")
-    return next((text.strip() for text in plan.split("\n") if about.search(text)), "")
-
-
 _DIVIDE = re.compile(r"i?div[bwlq]?$|u?s?div$|div[u]?w?$|rem[u]?w?$|udiv$|sdiv$")
 _LIBM = re.compile(r"(?:_ZGV\w+_)?(exp2?|exp10|expm1|log(2|10|1p)?|sin|cos|tan|a?sinh?|a?cosh?|a?tanh?|atan2|pow|erfc?|fmod|cbrt|hypot|tgamma|lgamma|rsqrt)[fl]?$")
 _NATIVE = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt", "sqrt")
@@ -67,19 +42,13 @@ _NATIVE = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt", "
 
 def causes(r: Region, gpu: bool) -> list[Cause]:
     """What stands in the way, the likeliest first. Empty for a loop without faults."""
-    out: list[Cause] = []
-    code, n = r.code, max(1, len(r.instructions))
-    verdict = of(r, gpu)
+    if gpu:
+        return gpus.causes(r)
+    out = Causes(r)
+    code, n, add = r.code, max(1, len(r.instructions)), out.add
+    verdict = of(r, False)
 
-    def at(pick) -> str:
-        lines = Counter(line for i in r.instructions if pick(i) and (line := line_of(i)))
-        return "{}:{}".format(lines.most_common(1)[0][0][0].rpartition("/")[2], lines.most_common(1)[0][0][1]) if lines else ""
-
-    def add(name, text, remedy, pick=lambda i: i.what.is_float_work):
-        line = at(pick)
-        out.append(Cause(name, text, remedy, line, decided(code.stages.get("plan", ""), line)))
-
-    if not gpu and not code.vector_bits and verdict != VECTOR:
+    if not code.vector_bits and verdict != VECTOR:
         add("no vector unit", f"target {code.target} has no vector instructions", "choose a target with vectors (rv64gcv, spacemit-x60)")
     for target, count in r.calls.items():
         name = target.partition("@")[0]
@@ -94,7 +63,7 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
             remedy = "the function was not inlined: remove noinline, or compute it with tl operations"
         add("scalar call", f"scalar call `{name}`" + (f", {count} of them" if count > 1 else ""), remedy, lambda i: i.what.kind == "call")
     divisions = sum(bool(_DIVIDE.match(i.mnemonic)) and not i.what.is_float for i in r.instructions)
-    if divisions and not gpu:
+    if divisions:
         add("index by division", f"{divisions} integer divisions in the loop", "index with one tl.arange for each dimension instead of // and %",
             lambda i: bool(_DIVIDE.match(i.mnemonic)))
     if r.figures["gathers"]:
@@ -102,28 +71,19 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
             "let the tile's last dimension run along contiguous memory, or transpose once before the loop",
             lambda i: i.what.kind in ("gather", "scatter"))
     inserts = sum(i.what.kind == "shuffle" and i.what.loads in (8, 16, 32, 64) or _assembles(i) for i in r.instructions)
-    if not gpu and inserts >= 4 and inserts * 8 >= n:
+    if inserts >= 4 and inserts * 8 >= n:
         add("stride not one", f"vectors are put together from {inserts} single elements", "let the tile's last dimension run along contiguous memory",
             lambda i: i.what.kind == "shuffle")
-    if not gpu and verdict in (SCALAR, PARTLY) and not out:
+    if verdict in (SCALAR, PARTLY) and not out:
         add("scalar arithmetic", "the loop computes one element at a time",
             "the data may be indexed by another loop's values, or a mask may not be a bound: use tl.arange offsets with `offs < n`",
             lambda i: i.what.is_float_work and i.what.unit == "scalar")
-    if gpu and verdict in (SCALAR, PARTLY):
-        width = r.figures["load_bits"] or r.figures["store_bits"]
-        pick = lambda i: i.what.space in ("global", "flat")  # noqa: E731
-        if code.unaligned:
-            add("alignment unknown", f"accesses of {width} bits a thread: {', '.join(code.unaligned)} not known divisible by 16",
-                "pass tensors that start at 16 bytes and sizes divisible by 16, or say so with tl.multiple_of", pick)
-        else:
-            add("narrow accesses", f"accesses of {width} bits a thread", "let each thread own 16 neighbouring bytes: a larger BLOCK, fewer "
-                "warps, or a last dimension that is contiguous", pick)
     masked = r.figures["masked"] or 0
-    if not gpu and masked >= 0.5 and not r.tail:
+    if masked >= 0.5 and not r.tail:
         add("mask in every chunk", f"{masked:.0%} of the accesses are masked", "mask with `offs < n`, whose full chunks need none; masks from data "
             "need them all", lambda i: i.what.masked)
     if r.figures["spills"]:
-        add("spills", f"{r.figures['spills']} accesses to stack slots", "a smaller tile, fewer values alive at once" + (", more warps" if gpu else ""),
+        add("spills", f"{r.figures['spills']} accesses to stack slots", "a smaller tile, fewer values alive at once",
             lambda i: i.what.is_spill)
     if r.figures["f64"]:
         add("fp64", f"{r.figures['f64']} fp64 instructions, though no argument is fp64", "cast to tl.float32, write constants as fp32",
@@ -132,7 +92,7 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         add("type conversion", f"{r.figures['convert']:.0%} of the floating-point instructions convert", "keep one element type through the loop",
             lambda i: i.what.kind == "convert")
     floats = sum(i.what.is_float_work for i in r.instructions)
-    if not gpu and r.loop is not None and not r.tail and 0 < floats <= 2 and n - floats - r.kinds["load"] - r.kinds["store"] > n // 2 and n > 4:
+    if r.loop is not None and not r.tail and 0 < floats <= 2 and n - floats - r.kinds["load"] - r.kinds["store"] > n // 2 and n > 4:
         add("not unrolled", f"{floats} of {n} instructions compute, the rest counts and addresses", "give the loop more work: a larger BLOCK")
     return out
 

@@ -1,0 +1,105 @@
+"""A GPU function's loops and body, and their figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..code import Code
+from ..schema import Function, Instruction
+from ..stats import Region, line_of
+
+
+def works(i: Instruction) -> bool:
+    """Does an instruction compute or move data, rather than addresses and loop counters?"""
+    c = i.what
+    return c.is_float_work or c.unit == "matrix" or (c.is_memory and not c.is_spill and c.space not in ("const", "param")
+                                                     and (c.unit != "scalar" or c.is_float or c.kind in ("gather", "scatter", "atomic")))
+
+
+def _carries(i: Instruction) -> bool:
+    return works(i) or i.what.unit == "vector" and i.what.is_memory or i.what.kind == "call"
+
+
+def regions(function: Function, code: Code) -> list[Region]:
+    """A function's loops, inner ones first in text order, and its body where it has none that work."""
+    out = []
+    for loop in function.loops:
+        inner = set().union(*(o.blocks for o in function.loops if o.blocks < loop.blocks))
+        own = [i for k in sorted(loop.blocks - inner) for i in function.instructions[function.blocks[k].first:function.blocks[k].last]]
+        r = Region(function, loop, code, own, function.blocks[loop.header].label or f"block {loop.header}", loop.depth)
+        r.hot = loop.inner and any(map(_carries, own))
+        out.append(r)
+    in_loops = set().union(*(loop.blocks for loop in function.loops)) if function.loops else set()
+    rest = [i for k, b in enumerate(function.blocks) if k not in in_loops for i in function.instructions[b.first:b.last]]
+    body = Region(function, None, code, rest, "body")
+    if not any(r.hot for r in out):
+        # one program of the grid runs it once: the grid is the loop; or all work stands beside inner loops
+        candidates = [r for r in [*out, body] if any(map(works, r.instructions))]
+        for r in candidates:
+            r.hot = r.depth == max(c.depth for c in candidates)
+    out.append(body)
+    for r in out:
+        count(r)
+    _tails(out)
+    total = sum(len(r.instructions) * 10.0 ** r.depth for r in out) or 1.0
+    for r in out:
+        r.heat = len(r.instructions) * 10.0 ** r.depth / total
+    return out
+
+
+def count(r: Region):
+    """Fill in a region's counts and figures."""
+    r.kinds = Counter("spill" if i.what.is_spill else i.what.kind for i in r.instructions)
+    r.units = Counter(i.what.unit for i in r.instructions)
+    r.elements = Counter(i.what.element for i in r.instructions if i.what.is_float_work)
+    r.calls = Counter(i.what.target or "an address" for i in r.instructions if i.what.kind == "call")
+    for i in r.instructions:
+        if works(i) and (at := line_of(i)):
+            r.lines[at] += 1
+    floats = [i.what for i in r.instructions if i.what.is_float_work]
+    memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill and i.what.space not in ("const", "param")]
+    base = floats or memory
+    vectors = sum(c.unit != "scalar" for c in base)
+    arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
+    accesses = [c for c in memory if c.unit == "vector" and not c.splat and c.space in ("global", "flat", "")]
+    n = len(r.instructions)
+    r.figures = {
+        "vector": round(vectors / len(base), 4) if base else None,
+        "fma": round(sum(c.kind == "fma" for c in arithmetic) / len(arithmetic), 4) if arithmetic else None,
+        "load_bits": min((c.loads for c in accesses if c.loads), default=None),
+        "store_bits": min((c.stores for c in accesses if c.stores), default=None),
+        "spills": sum(i.what.is_spill for i in r.instructions),
+        "calls": sum(r.calls.values()),
+        "f64": 0 if r.code.f64 else sum(c.element == "f64" for c in floats),
+        "gathers": r.kinds["gather"] + r.kinds["scatter"],
+        "masked": round(sum(c.masked for c in memory) / len(memory), 4) if memory else None,
+        "convert": round(sum(c.kind == "convert" for c in floats) / len(floats), 4) if floats else None,
+        "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,
+        "matrix": r.units["matrix"],
+        "instructions": n,
+        "bytes_per_access": round(sum(c.loads + c.stores for c in memory) / 8 / len(memory), 2) if memory else None,
+        "registers": r.code.facts.get("registers", r.code.facts.get("vector registers")),
+        "shared": r.code.facts.get("shared memory, bytes"),
+    }
+
+
+def _tails(found: list[Region]):
+    """Of loops over the same lines side by side the widest is meant; the others take what it leaves."""
+    hot = [r for r in found if r.hot and r.loop]
+    for r in hot:
+        r.tail = any(main is not r and not main.tail and main.depth == r.depth and _same_work(main, r) and _rank(main) > _rank(r) for main in hot)
+    for r in hot:
+        r.hot = not r.tail
+
+
+def _same_work(main: Region, r: Region) -> bool:
+    a, b = set(main.lines), set(r.lines)
+    if not b or a == b:
+        return bool(b)
+    masked = (r.figures["masked"] or 0) > (main.figures["masked"] or 0)
+    return masked and len(a & b) >= 0.7 * len(a | b)
+
+
+def _rank(r: Region) -> tuple:
+    work = sum(i.what.bits for i in r.instructions if i.what.is_float_work) or sum(i.what.loads + i.what.stores for i in r.instructions)
+    return r.figures["vector"] or 0, -(r.figures["masked"] or 0), work / len(r.instructions)
