@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from conftest import HANGS
 from triport.tools.inspector import isa
-from triport.tools.inspector.text import instruction
+from triport.tools.inspector.gnu import instruction
 
 #: name -> (llvm-mc's flags, llvm-mca's flags)
 TARGETS = {
