@@ -3,6 +3,7 @@
     code.py      requests -> `Code`: the stages of a kernel for a target       text.py     assembly text -> `Function`s
     isa/         one classifier per ISA: mnemonic and operands -> `Class`      flow.py     blocks and natural loops
     stats.py     counts per loop                                               verdict.py  VECTOR, PARTLY or SCALAR, and why
+    disassembly.py, relocations.py  objects, linked or not yet
     cause.py     what verdicts and causes are                                  gpu/        regions, figures, verdicts and causes of GPU code
     terminal.py, page.py, diff.py                                              views of a `Report`
 """

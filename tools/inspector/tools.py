@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from ...backends.base import Error
+from . import relocations
 from .isa import ISAS
 
 
@@ -90,15 +91,23 @@ def _reads(program: str, isa: str) -> bool:
 
 
 def disassemble(path: Path | str, isa: str) -> str:
-    """Disassembly of an object or library with source lines where it has them."""
+    """Disassembly of an object or library with source lines where it has them. What an object leaves to the linker is shown as its relocations say."""
+    data = Path(path).read_bytes()
+    if (linked := relocations.resolved(data)) != data:
+        with file_of(linked, ".o") as copy:
+            return _disassembly(copy, isa, linked).replace(copy, str(path))
+    return _disassembly(str(path), isa, data)
+
+
+def _disassembly(path: str, isa: str, data: bytes) -> str:
     program = objdump(isa)
-    command = [program, "-d", "-l", "--no-show-raw-insn", str(path)]
+    command = [program, "-d", "-l", *(["-r"] if relocations.relocatable(data) else []), "--no-show-raw-insn", path]
     if program.startswith("llvm"):
         extra = {"riscv64": "+m,+a,+f,+d,+c,+v,+zfh,+zvfh,+zba,+zbb,+zbs,+zicond", "aarch64": "+all"}.get(isa)
         command[1:1] = [f"--mattr={extra}"] if extra else []
         if isa == "amdgcn":
-            command[1:1] = [f"--mcpu={_gfx(Path(path).read_bytes())}"]
-    return run(command, f"{program} of {os.path.basename(str(path))}")
+            command[1:1] = [f"--mcpu={_gfx(data)}"]
+    return run(command, f"{program} of {os.path.basename(path)}")
 
 
 #: EF_AMDGPU_MACH of the ELF flags -> name (LLVM's AMDGPUUsage)

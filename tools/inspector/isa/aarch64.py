@@ -11,7 +11,8 @@ from .operands import split
 _ARRANGEMENT = re.compile(r"\b[vz]\d+\.(\d*)([bhsdq])\b")
 _LIST = re.compile(r"\{\s*([vz])(\d+)\.(\d*)([bhsdq])(?:\s*-\s*[vz](\d+)\.\d*[bhsdq]|((?:\s*,\s*[vz]\d+\.\d*[bhsdq])*))\s*\}")
 _SIZE = {"b": 8, "h": 16, "s": 32, "d": 64, "q": 128}
-_BRANCH = re.compile(r"(b\.\w+|bc\.\w+|cbz|cbnz|tbz|tbnz|cb(b|h)?(gt|ge|hi|hs|eq|ne|lt|le|lo|ls))$")
+_CONDITION = "eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le|al|nv|none|any|nlast|last|first|nfrst|pmore|plast|tcont|tstop"
+_BRANCH = re.compile(rf"(bc?\.?({_CONDITION})|cbz|cbnz|tbz|tbnz|cb(b|h)?(gt|ge|hi|hs|eq|ne|lt|le|lo|ls))$")
 _RETURN = re.compile(r"(ret|retaa|retab|br|braa|brab|braaz|brabz|eret|eretaa|eretab|drps|retaasppcr?|retabsppcr?)$")
 _CALL = re.compile(r"(bl|blr|blraa|blrab|blraaz|blrabz)$")
 

@@ -209,8 +209,7 @@ def _vector(m: str, ops, operands: str, vlen: int, state: VType | None) -> Class
     if hit := _V_WHOLE.match(base):
         bits = vlen * int(hit[2])
         traffic = {"loads": bits} if hit[1] == "l" else {"stores": bits}
-        # LLVM and gcc keep whole registers in memory for spills; C code's own loads go by vl
-        return Class("load" if hit[1] == "l" else "store", "vector", f"i{hit[3] or 8}", bits, space="stack", **traffic)
+        return Class("load" if hit[1] == "l" else "store", "vector", f"i{hit[3] or 8}", bits, **traffic)
     if base in ("vlm", "vsm"):
         return Class("load" if base == "vlm" else "store", "vector", "i1", vlen // 8,
                      **({"loads": vlen // 8} if base == "vlm" else {"stores": vlen // 8}))
