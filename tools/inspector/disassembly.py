@@ -1,65 +1,126 @@
-"""What disassemblers of objects write, LLVM's and GNU's objdump -> functions."""
+"""What disassemblers of objects write: objdump and llvm-objdump, with and without raw bytes and source lines -> functions."""
 
 from __future__ import annotations
 
 import re
 
-from .gnu import instruction
+from ...backends.base import Error
+from . import intel
+from .gnu import instruction, lines
 from .schema import Function, Instruction
 
-_OBJ_FUNCTION = re.compile(r"^([0-9a-f]+) <([^>]+)>:")
-_OBJ_CODE = re.compile(r"^\s*([0-9a-f]+):\s+(.*)$")
-_OBJ_AMD = re.compile(r"^\t(\S.*?)\s+// ([0-9A-Fa-f]{6,}): .*?(?:<[^>+]*(?:\+0x([0-9a-f]+))?>)?$")  # LLVM's for AMDGPU: addresses behind
-_OBJ_LINE = re.compile(r"^(?:; )?(/?[^:\s][^:]*):(\d+)(?: \(discriminator \d+\))?\s*$")
-_OBJ_RELOCATION = re.compile(r"^\s+[0-9a-f]+:\s+(R_\w+|IMAGE_\w+|ARM64_\w+|X86_64_\w+)\s+([^\s+]+?)(?:[-+]0x[0-9a-f]+)?\s*$")  # by -r
-_TARGET = re.compile(r"(?:0x)?([0-9a-f]+)\s+<[^>]*>")
+_FORMAT = re.compile(r"file format (?:elf|ELF|mach|Mach|pe|coff|COFF)\S*")
+_FUNCTION = re.compile(r"^(?:0x)?([0-9a-f]+) <(.+)>:\s*$")
+_CODE = re.compile(r"^\s*([0-9a-f]+):\s(.*)$")
+_AMD = re.compile(r"^\t(\S.*?)\s+// ([0-9A-Fa-f]{6,}):.*?(?:<[^>+]*(?:\+0x([0-9a-f]+))?>)?\s*$")  # LLVM's for AMDGPU: addresses behind
+_LINE = re.compile(r"^(?:; )?(/?[^:\s][^:]*):(\d+)(?: \(discriminator \d+\))?\s*$")
+_RELOCATION = re.compile(r"^\s+[0-9a-f]+:\s+((?:R|IMAGE|ARM64|X86_64)_\w+)\s+(\S+?)(?:[-+]0x[0-9a-f]+)?\s*$")  # by -r
 _CALL = re.compile(r"callq?$|bl$|jmpq?$|b$")
+_TARGET = re.compile(r"(?:0x)?([0-9a-f]+)\s+<[^>]*>")
+#: bytes of an instruction as tools write them: x86 by two digits, Arm by eight, RISC-V by four or eight (older LLVMs: all by two)
+_RAW = re.compile(r"((?:[0-9a-f]{2} )+(?=\s|$)|(?:[0-9a-f]{2} )*[0-9a-f]{2}(?=\s*\t|\s*$)|[0-9a-f]{8}(?=\s|$)|[0-9a-f]{4}(?: [0-9a-f]{4})*(?=\s|$)|(?:[0-9a-f]{2} )+)\s*")
+_NO_CODE = ("<unknown>", "(bad)", ".word", ".short", ".byte", ".long", ".inst", ".4byte", ".2byte", ".insn")
 
 
-def functions(text: str) -> list[Function]:
-    """`objdump -d --no-show-raw-insn [-l] [-r]`, LLVM's or GNU's."""
-    from .isa import ISAS
+def is_disassembly(text: str) -> bool:
+    """Is a text one of objdump's? By the line with the file's format, or by its functions' headings."""
+    return bool(_FORMAT.search(text[:2000])) or bool(re.search(r"^(?:0x)?[0-9a-f]{8,16} <.+>:\s*\n\s*[0-9a-f]+:\s", text, re.M))
+
+
+def format_of(text: str) -> str:
+    """The "file format" that a disassembly names; "" where it has none."""
+    hit = _FORMAT.search(text[:2000])
+    return hit[0].rpartition(" ")[2] if hit else ""
+
+
+def functions(text: str, isa) -> list[Function]:
+    """The functions of a disassembly of code of `isa`, by the addresses' order."""
     out: list[Function] = []
-    x86 = ISAS["x86-64" if re.search(r"x86.64", text[:400]) else "riscv64"]
-    amd = "amdgpu" in text[:400]
+    raw = _has_bytes(text)
+    mark = {"x86-64": " #", "riscv64": " #", "aarch64": " //"}.get(isa.name, " //")
+    from_intel = isa.name == "x86-64" and intel.is_intel(text)
     frames: tuple = ()
+    made: dict[tuple, tuple] = {}
     start, called = 0, ""
-    for line in text.split("\n"):
-        if hit := _OBJ_FUNCTION.match(line):
+    for line in lines(text):
+        if hit := _FUNCTION.match(line):
             if hit[2].startswith(".L") and out:  # a label of the assembler's inside a function
                 continue
             out.append(Function(hit[2]))
             frames, start = (), int(hit[1], 16)
-        elif amd and out and (hit := _OBJ_AMD.match(line)):
-            i = instruction(hit[1], frames, "", ISAS["amdgcn"], int(hit[2], 16))
+        elif isa.name == "amdgcn" and out and (hit := _AMD.match(line)):
+            i = instruction(hit[1], frames, "", isa, int(hit[2], 16))
             if i.mnemonic.startswith(("s_branch", "s_cbranch")):
                 i.operands = f"{start + int(hit[3] or '0', 16):x} <{out[-1].name}>"
             out[-1].instructions.append(i)
-        elif out and (hit := _OBJ_RELOCATION.match(line)):
-            called = called if hit[2].startswith("*") else hit[2]
+        elif out and (hit := _RELOCATION.match(line)):
+            if hit[1] in ("R_RISCV_RELAX", "R_RISCV_ALIGN"):  # leave to shorten code
+                continue
+            called = hit[2]
             if out[-1].instructions and _CALL.match(out[-1].instructions[-1].mnemonic):
                 out[-1].instructions[-1].operands, called = called, ""
-        elif out and (hit := _OBJ_CODE.match(line)):
-            body, _, comment = hit[2].replace("\t", " ").strip().partition(" #" if x86.name == "x86-64" else " // ")
-            if not body or body.startswith(("<unknown>", "(bad)", ".word", ".short", ".byte", ".long")):
-                out[-1].instructions.append(Instruction(body.split(" ")[0] or "?", "", frames, int(hit[1], 16)))
+        elif out and (hit := _CODE.match(line)):
+            if not (body := _body(hit[2], raw)):
                 continue
-            i = instruction(body, frames, comment.strip(), x86, int(hit[1], 16))
+            i = _instruction(body, mark, from_intel, frames, isa, int(hit[1], 16))
             if i.mnemonic == "jalr" and called:  # RISC-V: the relocation stands at the auipc before it
                 i.mnemonic, i.operands = "call", called
-            called = "" if i.mnemonic != "auipc" else called
+            called = called if i.mnemonic == "auipc" else ""
             out[-1].instructions.append(i)
-        elif hit := _OBJ_LINE.match(line):
-            frames = ((hit[1], int(hit[2])),)
+        elif hit := _LINE.match(line):
+            frames = made.setdefault((hit[1], hit[2]), ((hit[1], int(hit[2])),))
+    if isa.name == "riscv64":
+        _refuse_unlinked(out)
     for f in out:
-        at = {i.address: k for k, i in enumerate(f.instructions)}
-        for i in f.instructions:
-            if hit := _TARGET.search(i.operands):
-                if int(hit[1], 16) in at:
-                    name = f".L{hit[1]}"
-                    f.labels[name] = at[int(hit[1], 16)]
-                    i.operands = i.operands[:hit.start()] + name + i.operands[hit.end():]
-                else:
-                    symbol = re.search(r"<([^>+]+)", hit[0])
-                    i.operands = i.operands[:hit.start()] + (symbol[1] if symbol else hit[1])
+        _resolve(f)
     return out
+
+
+def _refuse_unlinked(found: list[Function]):
+    """A RISC-V object for a linker that relaxes has jumps to themselves, whose targets only its relocations know; their symbols have no names in text."""
+    for f in found:
+        for i in f.instructions:
+            if re.match(r"(c\.)?b(eq|ne|lt|ge|gt|le)u?z?$", i.mnemonic) and (hit := _TARGET.search(i.operands)) and int(hit[1], 16) == i.address:
+                raise Error(f"the disassembly of {f.name} has branches to themselves ({i.address:x}: {i.text}): the linker was to fill them in. "
+                            "Give the object file itself, or the linked program's disassembly, or compile with -mno-relax")
+
+
+def _has_bytes(text: str) -> bool:
+    """Do lines of code begin with their bytes? `fadd` and `dec` look like such, but not all lines do."""
+    found = [m[1] for m in re.finditer(r"^\s*[0-9a-f]+:\s+([^\sA-Z]+)", text[:200_000], re.M)]  # no relocations
+    fitting = sum(bool(re.fullmatch(r"[0-9a-f]{2}|[0-9a-f]{4}|[0-9a-f]{8}", t)) for t in found)
+    return bool(found) and fitting >= 0.95 * len(found)
+
+
+def _body(rest: str, raw: bool) -> str:
+    """A line's instruction, without its bytes; "" for a line that only has the rest of its predecessor's."""
+    rest = rest.lstrip()
+    if raw:
+        head, tab, behind = rest.partition("\t")
+        if tab and re.fullmatch(r"[0-9a-f ]+", head):
+            return behind.strip().replace("\t", " ")
+        hit = _RAW.match(rest)
+        rest = rest[hit.end():] if hit else rest
+    return rest.strip().replace("\t", " ")
+
+
+def _instruction(body: str, mark: str, from_intel: bool, frames, isa, address: int) -> Instruction:
+    body, _, comment = body.partition(mark)
+    body = body.strip()
+    if not body or body.startswith(_NO_CODE):
+        return Instruction(body.split(" ")[0] or "?", "", frames, address)
+    return instruction(intel.att(body) if from_intel else body, frames, comment.strip(), isa, address)
+
+
+def _resolve(f: Function):
+    """Jumps to addresses within the function go to labels; others to the symbol that the disassembler names."""
+    at = {i.address: k for k, i in enumerate(f.instructions)}
+    for i in f.instructions:
+        if "<" in i.operands and (hit := _TARGET.search(i.operands)):
+            if int(hit[1], 16) in at:
+                name = f".L{hit[1]}"
+                f.labels[name] = at[int(hit[1], 16)]
+                i.operands = i.operands[:hit.start()] + name + i.operands[hit.end():]
+            else:
+                symbol = re.search(r"<([^>+]+)", hit[0])
+                i.operands = i.operands[:hit.start()] + (symbol[1] if symbol else hit[1])

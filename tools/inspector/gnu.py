@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from sys import intern
 
+from . import intel
 from .schema import Function, Instruction
 
 _LABEL = re.compile(r'^\s*("[^"]+"|[.$\w@]+):\s*')
 DOT_FILE = re.compile(r'\.file\s+(\d+)\s+(?:"((?:[^"\\]|\\.)*)"\s+)?"((?:[^"\\]|\\.)*)"')
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
-_CODE = re.compile(r"\.text|\.section\s+\"?\.?(text|init|fini)")
+_CODE = re.compile(r"\.text|\.section\s+(\"?\.?(text|init|fini)|__TEXT,\s*__(text|stubs|static))")
 
 
 def _path(folder: str | None, name: str) -> str:
@@ -24,12 +26,13 @@ class SourceLines:
     def __init__(self):
         self.files: dict[int, str] = {}
         self.now: tuple = ()
-        self.contexts: list[tuple] = []
+        self.made: dict[tuple, tuple] = {}  # what `frames` gave: thousands of instructions share a position
 
     def read(self, line: str) -> bool:
         """Take a directive; False when it is none of these."""
         if hit := DOT_FILE.match(line):
             self.files[int(hit[1])] = _path(hit[2], hit[3])
+            self.made.clear()
             return True
         if hit := _LOC.match(line):
             frames = [(int(hit[1]), int(hit[2]))]
@@ -41,51 +44,109 @@ class SourceLines:
         return False
 
     def frames(self) -> tuple[tuple[str, int], ...]:
-        return tuple((self.files.get(n, str(n)), line) for n, line in self.now)
+        if self.now not in self.made:
+            self.made[self.now] = tuple((self.files.get(n, str(n)), line) for n, line in self.now)
+        return self.made[self.now]
+
+
+class _Reader:
+    """Assembly line by line. named: the labels that are functions, where directives say it; jumped: in plain text those that something jumps to."""
+
+    def __init__(self, text: str, isa):
+        self.isa, self.out, self.where, self.executable = isa, [], SourceLines(), True
+        self.mach = bool(re.search(r"^\s*\.(section\s+__TEXT|subsections_via_symbols|build_version)", text, re.M))
+        self.intel = isa.name == "x86-64" and intel.is_intel(text)
+        self.comment = ";" if self.mach and isa.name == "aarch64" else isa.comment
+        self.split = re.compile(r";\s*" if self.comment != ";" else r"\n")
+        typed = set(re.findall(r'\.type\s+"?([.$\w@]+)"?\s*,\s*[@%#]?(?:function|STT_FUNC)', text))
+        self.named = typed or set(re.findall(r'\.glob[a]?l\s+"?([.$\w@]+)"?', text))
+        # in plain text a label that something jumps to is no function, even after a return
+        self.jumped = set() if self.named else set(re.findall(r"^\s+(?!bl\b|call|jal)[a-z]\S*\s+(?:.*[,\s])?([.$\w]+)\s*$", text, re.M))
+
+    def line(self, raw: str):
+        if raw.startswith("#"):  # the preprocessor's, and #APP
+            return
+        line, comment = cut(raw, self.comment)
+        while hit := _LABEL.match(line):
+            if self.executable:
+                self.label(hit[1].strip('"'))
+            line = line[hit.end():]
+        line = line.strip()
+        if line.startswith("."):
+            self.directive(line)
+        elif line and self.executable:
+            if not self.out:
+                self.out.append(Function("code"))
+            for statement in self.split.split(line) if ";" in line else (line,):
+                if statement.strip():
+                    self.statement(statement.strip(), comment)
+
+    def label(self, name: str):
+        out = self.out
+        if name.isdigit() and out:
+            out[-1].labels[f"{name}@{len(out[-1].instructions)}"] = len(out[-1].instructions)
+        elif self.starts(name):
+            out.append(Function(name.removeprefix("_") if self.mach else name))
+            out[-1].labels[name] = 0
+        elif out:
+            out[-1].labels[name] = len(out[-1].instructions)
+
+    def starts(self, name: str) -> bool:
+        """Is a label a function's?"""
+        if self.mach:  # without .type; the assembler's own labels begin with L, the linker's with l
+            return not name.startswith(("L", "l")) and not name.isdigit()
+        if self.named:
+            return name in self.named
+        return not self.out or not name.startswith((".L", "$L", "L")) and name not in self.jumped and _ended(self.out[-1])
+
+    def directive(self, line: str):
+        if line.startswith((".text", ".section", ".data", ".bss", ".rodata", ".pushsection", ".popsection", ".const", ".cstring", ".literal")):
+            self.executable = bool(_CODE.match(line))
+        elif line.startswith((".intel_syntax", ".att_syntax")):
+            self.intel = line.startswith(".intel")
+        else:
+            self.where.read(line)
+
+    def statement(self, text: str, comment: str):
+        if self.intel:
+            text = intel.att(text)
+        elif self.mach:
+            text = apple(text)
+        self.out[-1].instructions.append(instruction(text, self.where.frames(), comment, self.isa))
 
 
 def functions(text: str, isa) -> list[Function]:
-    typed = set(re.findall(r'\.type\s+"?([.$\w@]+)"?\s*,\s*[@%#]?(?:function|STT_FUNC)', text))
-    exported = set(re.findall(r'\.glob[a]?l\s+"?([.$\w@]+)"?', text))
-    named = typed or exported
-    # in plain text a label that something jumps to is no function, even after a return
-    jumped = set() if named else set(re.findall(r"^\s+(?!bl\b|call|jal)[a-z]\S*\s+(?:.*[,\s])?([.$\w]+)\s*$", text, re.M))
-    out: list[Function] = []
-    where, executable = SourceLines(), True
-    for raw in without_block_comments(text).split("\n"):
-        line, comment = cut(raw, isa.comment)
-        while hit := _LABEL.match(line):
-            name = hit[1].strip('"')
-            line = line[hit.end():]
-            if not executable:
-                continue
-            if name.isdigit() and out:
-                out[-1].labels[f"{name}@{len(out[-1].instructions)}"] = len(out[-1].instructions)
-            elif (name in named) if named else not out or not name.startswith((".L", "$L", "L")) and name not in jumped and (
-                    _ended(out[-1])):
-                out.append(Function(name))
-                out[-1].labels[name] = 0
-            elif out:
-                out[-1].labels[name] = len(out[-1].instructions)
-        line = line.strip()
-        if not line:
-            continue
-        if line.startswith("."):
-            if line.startswith((".text", ".section", ".data", ".bss", ".rodata", ".pushsection", ".popsection")):
-                executable = bool(_CODE.match(line))
-            else:
-                where.read(line)
-            continue
-        if not executable:
-            continue
-        if not out:
-            out.append(Function("code"))
-        for statement in re.split(r";\s*" if isa.comment != ";" else r"\n", line):
-            if statement.strip():
-                out[-1].instructions.append(instruction(statement.strip(), where.frames(), comment, isa))
-    for f in out:
+    """The functions of assembly text, those without instructions included."""
+    reader = _Reader(text, isa)
+    for raw in lines(without_block_comments(text)):
+        reader.line(raw)
+    for f in reader.out:
         _resolve_numeric(f)
-    return out
+    return reader.out
+
+
+def lines(text: str):
+    """The lines of a text, one by one: a list of all would take more memory than the text."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
+
+
+_ARRANGED = re.compile(r"([a-z][a-z0-9]*)\.(\d*[bhsdq])\s+(.*)")
+
+
+def apple(text: str) -> str:
+    """Apple's spelling in the usual one: `fmla.4s v0, v1, v2[0]` as `fmla v0.4s, v1.4s, v2.s[0]`, and functions without their underscore."""
+    if hit := _ARRANGED.match(text.replace("\t", " ")):
+        operands = re.sub(r"\bv(\d+)\b(\[\d+\])?(?!\.)", lambda v: f"v{v[1]}.{hit[2].lstrip('0123456789')}{v[2]}" if v[2] else f"v{v[1]}.{hit[2]}", hit[3])
+        # a list's index stands behind its brace: { v0 }[1]
+        operands = re.sub(r"\.\d+([bhsdq])(\s*\}\[)", r".\1\2", operands)
+        return f"{hit[1]} {operands}"
+    if re.match(r"(callq?|jmpq?|bl?)\s", text):
+        return re.sub(r"(?<![\w.$@])_(?=\w)", "", text)
+    return text
 
 
 def _ended(f: Function) -> bool:
@@ -124,7 +185,8 @@ def instruction(text: str, lines, comment: str, isa, address=None) -> Instructio
     mnemonic, _, operands = text.replace("\t", " ").partition(" ")
     if prefix.startswith("rep") and not re.match(r"(movs|stos|lods|cmps|scas|ins|outs)[bwlq]$", mnemonic):
         prefix = ""  # without meaning there
-    return Instruction(prefix + mnemonic, operands.strip(), lines, address, predicate, comment)
+    # a few thousand texts make up millions of lines: each is kept once
+    return Instruction(intern(prefix + mnemonic), intern(operands.strip()), lines, address, predicate, intern(comment))
 
 
 def _resolve_numeric(f: Function):

@@ -69,7 +69,7 @@ class Class:
 UNKNOWN = Class("unknown")
 
 
-@dataclass
+@dataclass(slots=True)
 class Instruction:
     """One line of assembly. lines: (file, line) of the source, innermost call first."""
 

@@ -15,8 +15,8 @@ def functions(text: str, isa) -> list[Function]:
         found = gputext.ptx(text)
     elif isa.syntax == "sass":
         found = gputext.sass(text)
-    elif re.search(r"file format (elf|ELF|mach|pe)", text):
-        found = disassembly.functions(text)
+    elif disassembly.is_disassembly(text):
+        found = disassembly.functions(text, isa)
     else:
         found = gnu.functions(text, isa)
     for f in found:
