@@ -8,8 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-_FILES = (".s", ".S", ".asm", ".ptx", ".o", ".so", ".obj", ".cubin", ".hsaco", ".sass", ".amdgcn")
-
 from . import exits
 
 EXAMPLES = (
@@ -17,79 +15,144 @@ EXAMPLES = (
     "triport asm kernels.py:add_kernel --target sm_90 --arg 'x_ptr=fp32[16]' --arg n=i32:16 --const BLOCK=1024",
     'triport asm matmul --target native --require "vector>=0.9, spills=0"',
     "triport asm softmax --stage plan",
+    "triport asm libfast.so:saxpy",
+    "triport asm ~/.triton/cache --kernel softmax",
     "triport asm kernel.cubin --html kernel.html",
+    "triport asm softmax --baseline before.json --format github",
     "triport asm --list-targets",
 )
+#: what is printed: option's value -> what it is
+FORMATS = ("text", "json", "github", "sarif")
 
 
 def add(parser):
-    parser.add_argument("what", nargs="?", help="an op; file.py:kernel; file.py:OP; file.cu:kernel; or a .s, .ptx, .o, .so, .cubin, .hsaco file")
+    parser.add_argument("what", nargs="?", help="an op; file.py:kernel; file.py:OP; file.cu:kernel; a file of assembly, a disassembly, .ptx, .o, "
+                        ".so, .a, .cubin, .hsaco, TTIR or LLVM IR, also FILE:FUNCTION; or a folder of Triton's cache")
     parser.add_argument("--target", action="append", default=[], metavar="NAME", help="a target, repeatable (default: native); --list-targets")
     parser.add_argument("--on", metavar="RUNNER", help="the CPU of a board: ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--list-targets", action="store_true", help="list the targets and stop")
     parser.add_argument("--vlen", type=int, metavar="BITS", help="width of RISC-V's vector registers")
-    parser.add_argument("--backend", choices=("triton", "torch-compile"), default="triton",
+    parser.add_argument("--backend", choices=("triton", "torch-compile"),
                         help="who writes an op's kernels: triport's Triton (default), or Inductor: its C++ for native, its Triton elsewhere")
     parser.add_argument("--case", metavar="TEXT", help="an op's case: sizes like 700x300, or a case's name or part of it (default: the first)")
-    parser.add_argument("--dtype", default="fp32", metavar="NAME", help="an op's element type (default: fp32)")
+    parser.add_argument("--dtype", metavar="NAME", help="an op's element type (default: fp32)")
     parser.add_argument("--arg", action="append", default=[], metavar="NAME=TYPE",
                         help="a kernel's argument: fp32[16] is a pointer aligned to 16 bytes, fp32[] one that is not; i32, i32:16, a number")
     parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="a kernel's constexpr")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="a launch option: num_warps=8")
-    parser.add_argument("--config", type=int, default=0, metavar="N", help="which configuration of an autotuned kernel (default: 0)")
-    parser.add_argument("--kernel", metavar="TEXT", help="only kernels whose name contains TEXT, where there are several")
+    parser.add_argument("--config", type=int, metavar="N", help="which configuration of an autotuned kernel (default: 0)")
+    parser.add_argument("--kernel", metavar="TEXT", help="only kernels, and of a file functions, whose name contains TEXT")
     parser.add_argument("--stage", metavar="NAME", help="print a stage and nothing else: source, ttir, plan, ttgir, llir, ptx, sass, amdgcn, asm, obj")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the stage there")
     parser.add_argument("--all", action="store_true", help="show the code outside hot loops too")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON (docs/asm-schema.md)")
+    parser.add_argument("--format", choices=FORMATS, metavar="NAME", help="what is printed: text, json, github (annotations, and the step summary) or sarif")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one page that opens offline")
     parser.add_argument("--diff", metavar="OTHER", help="compare with another target, another backend, another WHAT, or a report saved by --json")
     parser.add_argument("--require", metavar="TEXT", help="exit 1 when a hot loop falls short of, for example, \"vector>=0.9, spills=0\"")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="a report saved by --json: exit 1 where something got worse since, and say what")
 
 
 def run(args) -> int:
-    from ..backends.base import Error
-    from .inspector import report, targets, verdict
+    from .inspector import baseline, targets, verdict
 
     if args.list_targets:
         for name in targets.names():
             print(f"{name:18} {targets.get(name).about}")
-        return 0
+        return exits.GOOD
+    _checked(args)
+    required = verdict.requirements(args.require) if args.require is not None else []
+    before = baseline.read(args.baseline) if args.baseline else []
+    from .inspector.inputs import Inputs
+    inputs = Inputs(args)
+    codes = _named([c for goal in _goals(args) or [None] for c in inputs.codes(args.what, goal)], args.kernel)
+    if args.stage:
+        return _stage(codes, args)
+    from .inspector import report
+    reports = [report.of(c) for c in codes]
+    failed = [line for r in reports for line in r.failures(required)] if required else []
+    worse, remarks = baseline.worse(before, [r.as_dict(instructions=False) for r in reports]) if args.baseline else ([], [])
+    for line in remarks:
+        print(line, file=sys.stderr)
+    quiet = args.html or args.require is not None or args.baseline
+    if args.diff:
+        _diff(reports, args, inputs)
+    else:
+        _print(reports, args, failed, worse, quiet)
+    if args.html:
+        from .inspector import page
+        _write(args.html, page.render(reports).encode())
+        print(f"wrote {args.html}", file=sys.stderr)
+    return _judged(reports, args, failed, worse)
+
+
+def _checked(args):
+    """Raise `Error` for options that do not go together, and for files that cannot be written, before anything is compiled."""
+    from ..backends.base import Error
     if not args.what:
-        raise Error("say what to look at: an op (triport bench --list), file.py:kernel, or a .s, .ptx, .o, .so, .cubin file")
-    required = verdict.requirements(args.require) if args.require else []
+        raise Error("say what to look at: an op (triport bench --list), file.py:kernel, a file of code (.s, .ptx, .o, .so, .a, .cubin, .ll, .ttir), "
+                    "or a folder of Triton's cache")
+    if args.json and args.format not in (None, "json"):
+        raise Error(f"--json and --format {args.format} both print; choose one")
+    args.format = args.format or ("json" if args.json else "text")
+    for flag, path in (("--html", args.html), ("-o", args.output)):
+        if path and path.is_dir():
+            raise Error(f"{flag} {path}: it is a folder; name a file")
+        if path and not path.resolve().parent.is_dir():
+            raise Error(f"{flag} {path}: there is no folder {path.resolve().parent}")
+    if args.output and not args.stage:
+        raise Error("-o goes with --stage NAME; the page is written by --html, the report is printed by --json")
+    if args.stage:
+        others = [flag for flag, on in (("--json", args.json), (f"--format {args.format}", not args.json and args.format != "text"), ("--html", args.html), ("--diff", args.diff),
+                                        ("--require", args.require is not None), ("--baseline", args.baseline), ("--all", args.all)) if on]
+        if others:
+            raise Error(f"--stage prints a stage and nothing else; leave out {', '.join(others)}, or --stage")
+    if args.diff and args.format in ("github", "sarif"):
+        raise Error(f"--diff prints a comparison; --format {args.format} goes without it (and with --baseline FILE)")
+
+
+def _goals(args) -> list:
+    from .inspector import targets
     goals = [targets.get(t, args.vlen) for t in args.target]
     if args.on:
         from ..backends.spine import runner
-        name, _, vlen = runner.get(args.on).board.row().name.partition(":vlen")
-        goals.append(targets.get(name, int(vlen) if vlen else None))
-    for path in (args.html, args.output):
-        if path and not path.resolve().parent.is_dir():
-            raise Error(f"{path}: there is no folder {path.resolve().parent}")
-    if args.output and not args.stage:
-        raise Error("-o goes with --stage NAME; the page is written by --html, the report is printed by --json")
-    codes = [c for goal in goals or [None] for c in codes_of(args.what, args, goal)]
-    if args.kernel:
-        names = [c.name for c in codes]
-        codes = [c for c in codes if args.kernel in c.name]
-        if not codes:
-            raise Error(f"--kernel {args.kernel}: there is none of that name; there are {', '.join(dict.fromkeys(names))}")
-    if args.stage:
-        return _stage(codes, args)
-    reports = [report.of(c) for c in codes]
-    if args.diff:
-        _diff(reports, args)
-    elif args.json:
-        print(json.dumps([r.as_dict() for r in reports], indent=1))
-    elif not (args.html or args.require):
+        goals.append(targets.get(runner.get(args.on).board.row().name))
+    return goals
+
+
+def _named(codes: list, text: str | None) -> list:
+    """The codes whose kernel's name has a text; of files, where it is the functions that have names, all. Raises `Error`."""
+    from ..backends.base import Error
+    found = [c for c in codes if not text or text in c.name or c.matching]
+    if not found:
+        raise Error(f"--kernel {text}: there is none of that name; there are {', '.join(dict.fromkeys(c.name for c in codes))}")
+    return found
+
+
+def _print(reports, args, failed, worse, quiet):
+    """What goes to stdout, but for the lines of what failed."""
+    if args.format == "json":
+        from .inspector import record
+        record.write(reports, sys.stdout)
+    elif args.format == "text":
         from .inspector import terminal
-        for r in reports:
+        for r in reports if not quiet else ():
             terminal.show(r, console(), args.all)
-    if args.html:
-        from .inspector import page
-        args.html.write_text(page.render(reports))
-        print(f"wrote {args.html}", file=sys.stderr)
-    return _judge(reports, required)
+    else:
+        from .inspector import annotations
+        found = annotations.findings(reports, failed, worse)
+        print(annotations.github(found) if args.format == "github" else annotations.sarif(found), end="")
+        if args.format == "github" and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+            _write(Path(summary), annotations.summary(reports, found).encode(), "ab")
+
+
+def _write(path: Path, data: bytes, mode: str = "wb"):
+    from ..backends.base import Error
+    try:
+        with open(path, mode) as f:
+            f.write(data)
+    except OSError as e:
+        raise Error(f"{path} cannot be written: {e.strerror}") from None
 
 
 def console():
@@ -99,14 +162,17 @@ def console():
     return Console(width=None if sys.stdout.isatty() or told.isdigit() and int(told) else 200, highlight=False)
 
 
-def _judge(reports, required) -> int:
-    failed = [line for r in reports for line in r.failures(required)] if required else []
-    for line in failed:
-        print(line)
-    if required and not failed:
+def _judged(reports, args, failed, worse) -> int:
+    """The exit code, with a line for everything that failed: on stdout, and beside data of another format on stderr."""
+    out = sys.stdout if args.format == "text" else sys.stderr
+    for line in (*failed, *(f"worse: {line}" for line in worse)):
+        print(line, file=out)
+    if args.require is not None and not failed:
         for r in reports:
             print(f"{r.code.name} [{r.code.target}]: {len(r.hot)} hot loop{'s' if len(r.hot) != 1 else ''} as required, {r.verdict}", file=sys.stderr)
-    return exits.WRONG if failed else exits.GOOD
+    if args.baseline and not worse:
+        print(f"nothing is worse than in {args.baseline}", file=sys.stderr)
+    return exits.WRONG if failed or worse else exits.GOOD
 
 
 def _stage(codes, args) -> int:
@@ -116,7 +182,7 @@ def _stage(codes, args) -> int:
         if args.output:
             if len(codes) > 1:
                 raise Error(f"-o {args.output}: there are {len(codes)} kernels ({', '.join(x.name for x in codes)}); choose one with --kernel")
-            args.output.write_bytes(value if isinstance(value, bytes) else value.encode())
+            _write(args.output, value if isinstance(value, bytes) else value.encode())
         elif isinstance(value, bytes):
             if sys.stdout.isatty():
                 raise Error(f"stage {args.stage} is {len(value)} bytes of machine code: write it to a file with -o FILE")
@@ -125,88 +191,33 @@ def _stage(codes, args) -> int:
             if len(codes) > 1:
                 print(f"{'#' if c.isa != 'ptx' else '//'} {c.name} {c.target}")
             print(value, end="" if value.endswith("\n") else "\n")
-    return 0
+    return exits.GOOD
 
 
-def _pairs(texts, flag: str) -> dict[str, str]:
-    from ..backends.base import Error
-    out = {}
-    for text in texts:
-        name, sep, value = text.partition("=")
-        if not sep or not name.isidentifier() or not value:
-            raise Error(f"{flag} {text}: it takes NAME=VALUE")
-        out[name] = value
-    return out
-
-
-def codes_of(what: str, args, goal) -> list:
-    """The codes of what a user named for a target (None: the default). Raises `Error`."""
-    from ..backends.base import Error, suggest
-    from ..ops import cases, registry
-    from ..ops.records import DTYPES
-    from .inspector import code, launches, targets
-
-    path, sep, name = what.rpartition(":")
-    if not sep and (Path(what).suffix in _FILES or Path(what).is_file()):
-        if not Path(what).is_file():
-            raise Error(f"there is no file {what}")
-        if Path(what).suffix in (".py", ".cu"):
-            raise Error(f"{what}: say which kernel: {what}:NAME")
-        return [code.of_file(Path(what), goal, args.vlen)]
-    goal = goal or targets.get("sm_90" if sep and path.endswith(".cu") else "native", args.vlen)
-    if sep and path.endswith(".cu"):
-        if not Path(path).is_file():
-            raise Error(f"there is no file {path}")
-        return [code.of_cuda(Path(path), name, goal)]
-    thing = registry.load(Path(path), name) if sep else None
-    if thing is not None and launches.is_kernel(thing):
-        launch = launches.of_kernel(thing, _pairs(args.arg, "--arg"), _pairs(args.const, "--const"),
-                                    {k: launches.constant(v) for k, v in _pairs(args.option, "--option").items()}, args.config)
-        return [code.of_launch(launch, goal)]
-    op = registry.get(what)
-    if args.arg or args.const:
-        raise Error(f"--arg and --const belong to a kernel (file.py:kernel); for the op {op.name} choose --case and --dtype")
-    if args.dtype not in DTYPES:
-        raise Error(f"{suggest('dtype', args.dtype, DTYPES)}; {op.name} takes {', '.join(op.dtypes)}")
-    if args.dtype not in op.dtypes:
-        raise Error(f"--dtype {args.dtype}: {op.name} takes {', '.join(op.dtypes)}")
-    case = cases.one(op, args.case)
-    if args.backend == "torch-compile":
-        from .inspector import inductor
-        return inductor.cpp(op, case, args.dtype) if goal.name == "native" else inductor.triton_kernels(op, case, args.dtype, goal)
-    device = "cuda" if goal.gpu else "cpu"
-    return [code.of_launch(launch, goal) for launch in launches.of_op(op, case, args.dtype, device, args.config, goal.row)]
-
-
-def _diff(reports, args):
+def _diff(reports, args, inputs):
     """Compare each kernel with its counterpart: kernels of the same name, else in order."""
-    from ..backends.base import Error
-    from .inspector import diff, report, targets
+    from .inspector import baseline, diff, report, targets
 
     other = args.diff
     if other.endswith(".json"):
-        try:
-            theirs = json.loads(Path(other).read_text())
-            assert isinstance(theirs, list) and all(isinstance(d, dict) and "loops" in d for d in theirs)
-        except (OSError, ValueError, AssertionError):
-            raise Error(f"--diff {other}: not a report that `triport asm --json` printed") from None
+        theirs = baseline.read(other)
     else:
         changed = argparse.Namespace(**vars(args))
         what, goal = args.what, targets.get(args.target[0], args.vlen) if args.target else None
         if other in ("triton", "torch-compile"):
             changed.backend = other
-        elif ":" in other or Path(other).suffix in _FILES:
+        elif other.partition(":")[0] not in targets.names() and (":" in other or Path(other).exists() or Path(other).suffix):
             what = other
         else:
-            goal = targets.get(other, args.vlen if other.startswith(("rv", "spacemit")) else None)
-        theirs = [report.of(c).as_dict(instructions=False) for c in codes_of(what, changed, goal)]
+            goal = targets.get(other, args.vlen if other.startswith(("rv", "spacemit")) and ":" not in other else None)
+        theirs = [report.of(c).as_dict(instructions=False) for c in _named(inputs.other(changed).codes(what, goal), args.kernel)]
     mine = [r.as_dict(instructions=False) for r in reports]
     pairs = []
     for n, a in enumerate(mine):
         named = next((b for b in theirs if b["kernel"] == a["kernel"]), theirs[n] if n < len(theirs) else None)
         if named:
             pairs.append(diff.compare(a, named))
-    if args.json:
+    if args.format == "json":
         print(json.dumps(pairs, indent=1))
     else:
         for pair in pairs:

@@ -6,7 +6,7 @@ from triport.backends.cpu.llvm.targets import TARGETS
 from triport.backends.spine import library
 from triport.backends.spine.trace import trace
 from triport.ops import registry
-from triport.tools.inspector import code, report, targets, verdict
+from triport.tools.inspector import code, files, report, targets, verdict
 
 pytestmark = pytest.mark.usefixtures("own_tiles")
 REQUIRED = verdict.requirements("vector>=0.95, spills=0, calls=0, f64=0")
@@ -27,7 +27,7 @@ def test_hot_loops(name, dtype, tmp_path):
             seen.add(key)
             path = tmp_path / "kernel.s"
             path.write_text(llvm.emit_assembly(library.compile_kernel(launch, row, launch.kernel.__name__).llir, row))
-            r = report.of(code.of_file(path, goal))
+            r = report.of(files.of_file(path, goal))
             assert not r.failures(REQUIRED), f"{case.name} {launch.consts}: " + "\n".join(r.failures(REQUIRED))
             assert r.unknown == 0
     assert seen

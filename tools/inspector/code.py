@@ -7,13 +7,15 @@ import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...backends import active, nvrtc
 from ...backends.base import CompileError, Error, suggest
-from ...backends.dispatch import foreign
 from . import tools
 from .launches import Launch
 from .targets import Goal
+
+if TYPE_CHECKING:
+    from ...backends.dispatch import foreign
 
 #: stages as `--stage` takes them, in the order of compilation
 STAGES = ("source", "ttir", "plan", "ttgir", "llir", "ptx", "sass", "amdgcn", "asm", "obj")
@@ -24,7 +26,8 @@ _BINARY = {"obj": "obj", "cubin": "obj", "hsaco": "obj"}
 class Code:
     """One kernel's code for one target. isa: row of isa.ISAS of `text`, the assembly that is judged. stages: name -> text or bytes. sources: the
     kernel's own files. facts: registers, shared memory, ... f64: do its arguments ask for fp64? unaligned: arguments whose alignment is not
-    known. only: functions to judge; all where it is empty."""
+    known. only: the kernel's own functions, all where it is empty; of a file, as the user has it, function: the one to judge, matching: those whose
+    name has this text."""
 
     name: str
     target: str
@@ -40,6 +43,8 @@ class Code:
     vector_bits: int = 128
     remark: str = ""
     only: tuple[str, ...] = ()
+    function: str = ""
+    matching: str = ""
 
     def stage(self, name: str) -> str | bytes:
         """A stage by name. Raises `Error` with the names there are."""
@@ -52,6 +57,9 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
     """Compile a launch for a target. Raises `CompileError` with the kernel's line."""
     from triton import knobs
     from triton.runtime import driver
+
+    from ...backends import active
+    from ...backends.dispatch import foreign
 
     other = foreign.found() if goal.backend == "cpu" and goal.name == "native" else None
     with foreign.active(other) if other is not None else active.compiling_for(goal.triton()):
@@ -74,6 +82,13 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
 def _readable(e: Exception, kernel) -> str:
     """An exception of Triton's front end with file:line, or as it is."""
     text = str(e).strip() or type(e).__name__
+    # the compiler's own words, which Triton's exception only points at: "Shape element 0 must be a power of 2"
+    cause = e.__cause__ or e.__context__
+    while cause is not None:
+        said = str(cause).strip()
+        if said and said not in text and not isinstance(cause, (KeyError, AttributeError, StopIteration)):
+            text += f"\n{type(cause).__name__}: {said}"
+        cause = cause.__cause__ or cause.__context__
     line = getattr(getattr(e, "node", None), "lineno", None)
     if line is not None:
         # Triton counts from the def, Python from the first decorator
@@ -92,6 +107,7 @@ def _file(kernel) -> str:
 
 def of_compiled(compiled, goal: Goal | None = None) -> Code:
     """From an already compiled kernel: what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return."""
+    from ...backends.dispatch import foreign
     from . import targets
     asm = dict(compiled.asm)
     meta = compiled.metadata
@@ -188,59 +204,10 @@ def of_cuda(path: Path, kernel: str, goal: Goal) -> Code:
     """A `__global__` function of a .cu file, compiled by NVRTC, which needs no GPU. Raises `CompileError` with the compiler's log."""
     if goal.backend != "cuda":
         raise Error(f"{path} is CUDA C++: --target takes sm_NN for it, not {goal.name}")
+    from ...backends import nvrtc
     path = path.resolve()
     built = nvrtc.compile(path, kernel, goal.name)
     sass = tools.sass(built.cubin)
     stages = {"source": path.read_text(), "ptx": built.ptx, "sass": sass, "obj": built.cubin}
     return Code(kernel, goal.name, "sass", sass, "cuda", stages, tuple(map(str, nvrtc.sources(path))), tools.cubin_usage(built.cubin, built.name),
                 only=(built.name,), f64="double" in (stages["source"] if "<" not in kernel else kernel))
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def of_file(path: Path, goal: Goal | None, vlen: int | None = None) -> Code:
-    """A .s, .ptx, .o, .so, .cubin or .hsaco file. Raises `Error` where it cannot be told what it is."""
-    from .isa import ISAS
-    data = path.read_bytes()
-    if not data:
-        raise Error(f"{path} is empty")
-    if data[:4] == b"\x7fELF":
-        isa = tools.elf_isa(data, path)
-        if goal is not None and goal.isa != isa:
-            raise Error(f"{path} holds {isa} code; --target {goal.name} is {goal.isa}. Leave --target out")
-        text = tools.sass(data) if isa == "sass" else tools.disassemble(path, isa)
-        facts = tools.cubin_usage(data) if isa == "sass" else {}
-        bits = vlen or (goal.vlen if goal else 128)
-        return Code(path.name, goal.name if goal else isa, isa, text, "file", {ISAS[isa].name if isa == "sass" else "asm": text, "obj": data},
-                    (), facts, vlen=bits)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise Error(f"{path} is neither an ELF file nor text; it takes .s, .ptx, .o, .so, .cubin and .hsaco files") from None
-    isa = goal.isa if goal else guess_isa(text)
-    if isa == "sass" and ".version" in text and ".target sm" in text:
-        isa = "ptx"
-    if isa is None:
-        raise Error(f"{path}: cannot tell which machine this assembly is for; say it with --target, for example --target rv64gcv")
-    if isa == "x86-64" and ".intel_syntax" in text:
-        raise Error(f"{path} is in Intel syntax; only AT&T syntax is read. Compile with -masm=att, or assemble it and give the .o")
-    bits = vlen or (goal.vlen if goal else 128)
-    return Code(path.name, goal.name if goal else isa, isa, text, "file", {"ptx" if isa == "ptx" else "asm": text},
-                tuple(dict.fromkeys(re.findall(r'\.file\s+\d+\s+(?:"[^"]*"\s+)?"([^"]*)"', text))), vlen=bits)
-
-
-_SIGNS = (("ptx", r"^\s*\.target\s+sm_|^\s*\.address_size"), ("sass", r"//## File|/\*[0-9a-f]{4}\*/\s+\S+.*;|\.headerflags"),
-          ("amdgcn", r"\.amdgcn_target|\.amdhsa_|\bs_endpgm\b|\bv_mov_b32"), ("riscv64", r"\.attribute\s+[45]|\bvsetv?i?vli\b|\b(addi|sd|ld)\s+(sp|a\d|s\d|t\d),"),
-          ("x86-64", r"%(r[a-ds0-9]\w*|[xyz]mm\d+|e[a-ds]\w)\b"), ("aarch64", r"\b[xw]\d+\s*,|\bv\d+\.\d+[bhsd]\b|\bz\d+\.[bhsd]\b"))
-
-
-def guess_isa(text: str) -> str | None:
-    """Which ISA assembly text is for, by its directives and registers."""
-    if hit := re.search(r"file format (?:elf|ELF|mach|pe)\S*", text):
-        for isa, word in (("x86-64", "x86.64"), ("aarch64", "aarch64"), ("riscv64", "riscv"), ("amdgcn", "amdgpu")):
-            if re.search(word, hit[0]):
-                return isa
-    return next((isa for isa, sign in _SIGNS if re.search(sign, text, re.M)), None)
-
-

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from sys import intern
 
-from .gnu import DOT_FILE, SourceLines, cut, without_block_comments
+from .gnu import SourceLines, cut, lines, without_block_comments
 from .schema import Function, Instruction
 
 _PTX_LABEL = re.compile(r"\s*([$\w]+):(?!:)\s*")
@@ -15,10 +16,9 @@ def ptx(text: str) -> list[Function]:
     where = SourceLines()
     depth, pending, skipping = 0, "", False
     text = without_block_comments(text)
-    for raw in text.split("\n"):
-        if hit := DOT_FILE.match(raw.strip()):
-            where.read(raw.strip())
-    for raw in text.split("\n"):
+    for hit in re.finditer(r"^\s*(\.file\b.*)$", text, re.M):
+        where.read(hit[1].strip())
+    for raw in lines(text):
         line = cut(raw, "//")[0].strip()
         if not line or line.startswith(".file"):
             continue
@@ -56,17 +56,18 @@ def ptx(text: str) -> list[Function]:
     return out
 
 
-def _ptx_instruction(text: str, lines) -> Instruction:
+def _ptx_instruction(text: str, frames) -> Instruction:
     predicate = ""
     if text.startswith("@"):
         predicate, _, text = text.partition(" ")
     mnemonic, _, operands = text.strip().replace("\t", " ").partition(" ")
-    return Instruction(mnemonic, " ".join(operands.split()), lines, predicate=predicate)
+    return Instruction(intern(mnemonic), intern(" ".join(operands.split())), frames, predicate=predicate)
 
 
 # --- SASS ------------------------------------------------------------------------------------------------------------
 
 _SASS_LINE = re.compile(r'//## File "([^"]*)", line (\d+)(?: inlined at "([^"]*)", line (\d+))?')
+_SASS_FUNCTION = re.compile(r"\s*\.section\s+\.text\.([$\w.]+)|\s*Function : (\S+)")  # nvdisasm's, cuobjdump's
 _SASS_CODE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
 
 
@@ -74,9 +75,9 @@ def sass(text: str) -> list[Function]:
     out: list[Function] = []
     frames: list = []
     reset = True
-    for line in text.split("\n"):
-        if hit := re.match(r"\s*\.section\s+\.text\.([$\w.]+)", line):
-            out.append(Function(hit[1]))
+    for line in lines(text):
+        if hit := _SASS_FUNCTION.match(line):
+            out.append(Function(hit[1] or hit[2]))
         elif hit := _SASS_LINE.search(line):
             if reset:
                 frames, reset = [], False
@@ -85,8 +86,10 @@ def sass(text: str) -> list[Function]:
                 frames.append((hit[3], int(hit[4])))
         elif out and (hit := re.match(r"\s*(\.L_x_\d+|\.L[\w$.]+):", line)):
             out[-1].labels[hit[1]] = len(out[-1].instructions)
-        elif out and (hit := _SASS_CODE.search(line)):
+        elif hit := _SASS_CODE.search(line):
             reset = True
+            if not out:  # a part that was cut out by hand
+                out.append(Function("code"))
             body = hit[2].strip()
             predicate = ""
             if body.startswith("{"):
@@ -94,6 +97,18 @@ def sass(text: str) -> list[Function]:
             if body.startswith("@"):
                 predicate, _, body = body.partition(" ")
             mnemonic, _, operands = body.strip().partition(" ")
-            out[-1].instructions.append(Instruction(mnemonic, operands.strip(" }"), tuple(dict.fromkeys(frames)),
-                                                    int(hit[1], 16), predicate))
+            out[-1].instructions.append(Instruction(intern(mnemonic), intern(operands.strip(" }")), tuple(dict.fromkeys(frames)), int(hit[1], 16), predicate))
+    for f in out:
+        _by_address(f)
     return out
+
+
+def _by_address(f: Function):
+    """cuobjdump's jumps go to addresses: labels are put there."""
+    at = {i.address: k for k, i in enumerate(f.instructions)}
+    for i in f.instructions:
+        if i.mnemonic.startswith(("BRA", "BSSY", "CALL", "JMP", "BRX", "PBK", "SSY")) and (hit := re.search(r"\b0x([0-9a-f]+)$", i.operands)):
+            if int(hit[1], 16) in at:
+                name = f".L_{hit[1]}"
+                f.labels[name] = at[int(hit[1], 16)]
+                i.operands = i.operands[:hit.start()] + f"`({name})"

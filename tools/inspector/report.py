@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...backends.base import Error
-from . import flow, gpu, isa, stats, targets, text, verdict
-from .code import Code, of_compiled, of_file
+from . import files, flow, gpu, isa, record, stats, targets, text, verdict
+from .code import Code, of_compiled
 from .schema import Function
 from .stats import Region
 
@@ -44,37 +44,17 @@ class Report:
         return [line for r in self.hot for line in verdict.failures(r, required, self.gpu)]
 
     def as_dict(self, instructions: bool = True) -> dict:
-        """The report as JSON takes it."""
-        return {
-            "kernel": self.code.name, "target": self.code.target, "backend": self.code.backend, "isa": self.code.isa, "verdict": self.verdict,
-            "unknown": round(self.unknown, 4), "facts": self.code.facts, "stages": list(self.code.stages), "remark": self.code.remark,
-            "loops": [self._region(r) for r in self.regions if r.instructions],
-            **({"instructions": [self._instruction(f, i) for f in self.functions for i in f.instructions]} if instructions else {}),
-        }
-
-    def _region(self, r: Region) -> dict:
-        return {
-            "function": r.function.name, "label": r.label, "depth": r.depth, "hot": r.hot, "tail": r.tail, "heat": round(r.heat, 4),
-            "verdict": verdict.of(r, self.gpu) if r.hot or r.tail else None,
-            "causes": [vars(c) for c in verdict.causes(r, self.gpu)] if r.hot else [],
-            **r.figures, "kinds": dict(r.kinds), "units": dict(r.units), "float_elements": dict(r.elements), "called": dict(r.calls),
-            "lines": [{"file": f, "line": n, "instructions": count} for (f, n), count in sorted(r.lines.items())],
-        }
-
-    def _instruction(self, f: Function, i) -> dict:
-        c = i.what
-        return {"function": f.name, "text": i.text, "kind": c.kind, "unit": c.unit, "element": c.element, "bits": c.bits, "load_bits": c.loads,
-                "store_bits": c.stores, "spill": c.is_spill, "masked": c.masked, "line": stats.line_of(i)}
+        """The report as JSON takes it (docs/asm-schema.md)."""
+        return record.of(self, instructions)
 
 
 def of(code: Code) -> Report:
     """Read and judge a kernel's assembly. Raises `Error` where it holds no instructions."""
     row = isa.ISAS[code.isa]
     found = text.functions(code.text, row)
-    if code.only and any(f.name in code.only for f in found):
-        found = [f for f in found if f.name in code.only]
     if not found:
         raise Error(f"{code.name}: no instructions of {code.isa} were found in it")
+    found = files.chosen(found, code)
     report = Report(code, found)
     for f in found:
         isa.classify(f, row, isa.Machine(code.vlen))
@@ -83,6 +63,7 @@ def of(code: Code) -> Report:
     if any(r.hot and r.loop for r in report.regions):  # beside loops, functions without one set things up
         for r in report.regions:
             r.hot = r.hot and (r.loop is not None or any(o.hot and o.loop for o in report.regions if o.function is r.function))
+    record.number(report)
     return report
 
 
@@ -94,7 +75,7 @@ def inspect(thing, target: str | None = None) -> Report:
     if isinstance(thing, Code):
         return of(thing)
     if isinstance(thing, (str, Path)):
-        return of(of_file(Path(thing), goal))
+        return of(files.of_file(Path(thing), goal))
     if hasattr(thing, "asm") and hasattr(thing, "metadata"):
         return of(of_compiled(thing, goal))
     raise Error(f"inspect takes a compiled kernel, a path or a Code, not {type(thing).__name__}")

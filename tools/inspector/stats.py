@@ -39,6 +39,7 @@ class Region:
     instructions: list[Instruction]
     label: str
     depth: int = 0
+    id: str = ""
     hot: bool = False
     tail: bool = False
     heat: float = 0.0

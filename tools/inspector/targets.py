@@ -51,8 +51,12 @@ def names() -> list[str]:
 
 
 def get(name: str, vlen: int | None = None) -> Goal:
-    """The target called `name`. vlen: RVV's register width in bits. Raises `Error` for unknown names and impossible widths."""
+    """The target called `name`, or NAME:vlenN. vlen: RVV's register width in bits. Raises `Error` for unknown names and impossible widths."""
     from ...backends.cpu.llvm import targets
+    if hit := re.fullmatch(r"(.+):vlen(\d+)", name):  # as it is printed
+        if vlen not in (None, int(hit[2])):
+            raise Error(f"--target {name} and --vlen {vlen}: two widths")
+        name, vlen = hit[1], int(hit[2])
     if (hit := re.fullmatch(r"sm_?(\d+)a?", name)) and int(hit[1]) in SM:
         goal = Goal(f"sm_{hit[1]}", "sass", "cuda", int(hit[1]), 32, about=SM[int(hit[1])])
     elif name in GFX:

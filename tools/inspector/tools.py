@@ -62,11 +62,16 @@ def cubin_usage(cubin: bytes, function: str | None = None) -> dict[str, int]:
 
 def elf_isa(data: bytes, path) -> str:
     """The ISA of an ELF file by its header. Raises `Error` for others."""
-    machine = int.from_bytes(data[18:20], "little")
+    machine = int.from_bytes(data[18:20], "big" if data[5:6] == b"\2" else "little")
     found = next((i.name for i in ISAS.values() if i.machine == machine), None)
     if found is None:
-        raise Error(f"{path}: ELF machine {machine} is not one of {', '.join(i.name for i in ISAS.values() if i.machine)}")
+        raise Error(f"{path} is an ELF file for {_OTHERS.get(machine, f'machine {machine}')}; instructions are known of "
+                    f"{', '.join(i.name for i in ISAS.values() if i.machine)}")
     return found
+
+
+#: ELF's e_machine of what is not classified
+_OTHERS = {2: "SPARC", 3: "32-bit x86", 8: "MIPS", 20: "PowerPC", 21: "PowerPC", 22: "s390x", 40: "32-bit Arm", 43: "SPARC", 247: "BPF", 258: "LoongArch"}
 
 
 def objdump(isa: str) -> str:
@@ -92,22 +97,29 @@ def _reads(program: str, isa: str) -> bool:
 
 def disassemble(path: Path | str, isa: str) -> str:
     """Disassembly of an object or library with source lines where it has them. What an object leaves to the linker is shown as its relocations say."""
-    data = Path(path).read_bytes()
-    if (linked := relocations.resolved(data)) != data:
-        with file_of(linked, ".o") as copy:
-            return _disassembly(copy, isa, linked).replace(copy, str(path))
-    return _disassembly(str(path), isa, data)
+    return disassemble_bytes(Path(path).read_bytes(), isa, path)
 
 
-def _disassembly(path: str, isa: str, data: bytes) -> str:
+def disassemble_bytes(data: bytes, isa: str, name, symbols: tuple[str, ...] = ()) -> str:
+    """The same for an object's bytes. name: what to call it; symbols: only these functions, all where it is empty."""
+    linked = relocations.resolved(data)
+    if linked == data and Path(name).is_file():
+        return _disassembly(str(name), isa, data, str(name), symbols)
+    with file_of(linked, ".o") as copy:
+        return _disassembly(copy, isa, linked, str(name), symbols).replace(copy, str(name))
+
+
+def _disassembly(path: str, isa: str, data: bytes, name: str, symbols: tuple[str, ...]) -> str:
     program = objdump(isa)
     command = [program, "-d", "-l", *(["-r"] if relocations.relocatable(data) else []), "--no-show-raw-insn", path]
+    if symbols and isa != "amdgcn":
+        command.insert(1, f"--disassemble-symbols={','.join(symbols)}" if program.startswith("llvm") else f"--disassemble={symbols[0]}")
     if program.startswith("llvm"):
         extra = {"riscv64": "+m,+a,+f,+d,+c,+v,+zfh,+zvfh,+zba,+zbb,+zbs,+zicond", "aarch64": "+all"}.get(isa)
         command[1:1] = [f"--mattr={extra}"] if extra else []
         if isa == "amdgcn":
             command[1:1] = [f"--mcpu={_gfx(data)}"]
-    return run(command, f"{program} of {os.path.basename(path)}")
+    return run(command, f"{program} of {os.path.basename(name)}")
 
 
 #: EF_AMDGPU_MACH of the ELF flags -> name (LLVM's AMDGPUUsage)
