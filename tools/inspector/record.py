@@ -84,8 +84,11 @@ def _region(report, r: Region) -> dict:
 
 
 def _instructions(report) -> Iterator[dict]:
+    regions: dict[int, list[Region]] = {}
+    for r in report.regions:
+        regions.setdefault(id(r.function), []).append(r)
     for f in report.functions:
-        owners, names = _owners(report, f), {}
+        owners, names = _owners(regions.get(id(f), []), f), {}
         for name, k in f.labels.items():
             names.setdefault(k, name)
         for k, i in enumerate(f.instructions):
@@ -94,9 +97,8 @@ def _instructions(report) -> Iterator[dict]:
                    "bits": c.bits, "load_bits": c.loads, "store_bits": c.stores, "spill": c.is_spill, "masked": c.masked, "line": stats.line_of(i)}
 
 
-def _owners(report, f: Function) -> list[str]:
-    """The id of the region that each instruction of a function belongs to: the innermost loop's, else the body's."""
-    mine = [r for r in report.regions if r.function is f]
+def _owners(mine: list[Region], f: Function) -> list[str]:
+    """The id of the region that each instruction of a function belongs to, of the function's regions: the innermost loop's, else the body's."""
     body = next((r.id for r in mine if r.loop is None), "")
     out = [body] * len(f.instructions)
     for r in sorted((r for r in mine if r.loop is not None), key=lambda r: r.loop.depth):

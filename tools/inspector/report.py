@@ -61,8 +61,9 @@ def of(code: Code) -> Report:
         flow.analyse(f)
         report.regions += (gpu.regions if row.gpu else stats.regions)(f, code)
     if any(r.hot and r.loop for r in report.regions):  # beside loops, functions without one set things up
+        looping = {id(r.function) for r in report.regions if r.hot and r.loop}
         for r in report.regions:
-            r.hot = r.hot and (r.loop is not None or any(o.hot and o.loop for o in report.regions if o.function is r.function))
+            r.hot = r.hot and (r.loop is not None or id(r.function) in looping)
     record.number(report)
     return report
 
