@@ -39,7 +39,7 @@ def findings(reports: list[Report], failed: list[str], worse: list[str]) -> list
         for r in report.hot:
             for c in verdict.causes(r, report.gpu):
                 where = f"{report.code.name} [{report.code.target}] {r.label}: "
-                out.append(Finding(c.name.replace(" ", "-"), "warning", c.name, f"{where}{c.text}. {c.remedy}", *_at(r, c.line), function=r.function.name))
+                out.append(Finding(c.name.replace(" ", "-"), "warning", c.name, f"{where}{c.text}; {c.remedy}", *_at(r, c.line), function=r.function.name))
     return list(dict.fromkeys(out))
 
 

@@ -67,9 +67,9 @@ class Inputs:
                         + (f": {_INSTEAD[kind]}" if kind in _INSTEAD else ", which is taken as it is: leave them out"))
 
     def _folder(self, path: Path, part: str, goal: Goal | None) -> list[Code]:
-        from . import cache
+        from . import cachefolder
         self._refuse("cache", str(path))
-        return cache.codes(path, part, goal, self.args.kernel or "")
+        return cachefolder.codes(path, part, goal, self.args.kernel or "")
 
     # --- ops and kernels -----------------------------------------------------------------------------------------
 

@@ -177,7 +177,8 @@ def of_kernel(kernel, args: dict[str, str], consts: dict[str, str], options: dic
             raise Error(suggest(f"argument of {jit.__name__}", name, params))
     missing = [n for n, p in params.items() if n not in kwargs and p.default is inspect.Parameter.empty]
     if missing:
-        example = " ".join(f"--const {n}=1024" if params[n].is_constexpr else f"--arg {n}=fp32[16]" if "ptr" in n.lower() or n[:1].isupper() or len(n) == 1
-                           else f"--arg {n}=i32" for n in missing)
+        from . import hints
+        likely = hints.types(jit)
+        example = " ".join(f"--const {n}=1024" if params[n].is_constexpr else f"--arg {n}={likely[n]}" for n in missing)
         raise Error(f"{jit.__name__} needs {', '.join(missing)}; say them, for example: {example}")
     return Launch(jit, (), {**kwargs, **options}, remark)
