@@ -68,8 +68,10 @@ def run(args) -> int:
     codes = _named([c for goal in _goals(args) or [None] for c in inputs.codes(args.what, goal)], args.kernel)
     if args.stage:
         return _stage(codes, args)
-    from .inspector import report
+    from .inspector import files, report
     reports = [report.of(c) for c in codes]
+    for r in reports:
+        files.refuse_unread(r)
     failed = [line for r in reports for line in r.failures(required)] if required else []
     worse, remarks = baseline.worse(before, [r.as_dict(instructions=False) for r in reports]) if args.baseline else ([], [])
     for line in remarks:

@@ -85,7 +85,9 @@ def test_parts_of_what_has_none(capfd, tmp_path):
     (tmp_path / "none.s").write_text("")
     (tmp_path / "words.s").write_text("there is nothing here\n")
     (tmp_path / "data.s").write_text("\t.data\nx:\n\t.quad 1\n")
-    for what, says in ((f"{tmp_path}/many.cpp:add", "is source text: compile it"), (f"{tmp_path}/many.so:add", "many.so"), (f"{tmp_path}/my.ttir:rms", "my.ttir"),
+    (tmp_path / "listing.s").write_text("   1              \t.text\n" + "".join(f"  {k} 000{k} 89D0 \t\tmovl\t%edx, %eax\n" for k in range(2, 9)))
+    (tmp_path / "w.obj").write_bytes(b"\x64\x86\x03\x00" * 20)
+    for what, says in ((f"{tmp_path}/listing.s", "are no instructions of x86-64"), (f"{tmp_path}/w.obj", "a Windows object"), (f"{tmp_path}/many.cpp:add", "is source text: compile it"), (f"{tmp_path}/many.so:add", "many.so"), (f"{tmp_path}/my.ttir:rms", "my.ttir"),
                        (f"{tmp_path}/bits.s", "neither an ELF file nor text"), (f"{tmp_path}/none.s", "is empty"), (f"{tmp_path}/words.s", "cannot tell which machine"),
                        (f"{tmp_path}/no.so:add", "there is no file"), (f"{tmp_path}/data.s", "cannot tell"), (f"{tmp_path}/kernels.py:k", "there is no file")):
         code, out, err = asm(capfd, what)

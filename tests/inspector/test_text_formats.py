@@ -154,3 +154,25 @@ def test_a_callee_is_the_relocations():
     source = HEAD.format("elf64-littleriscv") + "  28:\t00000097 \tauipc\tra,0x0\n\t\t\t28: R_RISCV_CALL_PLT\tsinf\n\t\t\t28: R_RISCV_RELAX\t*ABS*\n  2c:\t000080e7 \tjalr\tra # 28 <saxpy>\n  30:\t8082\tret\n"
     (f,) = classes(source, "riscv64")
     assert [i.what.target for i in f.instructions if i.what.kind == "call"] == ["sinf"]
+
+
+@pytest.mark.parametrize("raw", ["", "48 89 f9           \t"])
+def test_gdbs_disassembly(raw):
+    source = f"Dump of assembler code for function f:\n   0x0000000000401030 <+0>:\t{raw}xor    %eax,%eax\n=> 0x0000000000401032 <+2>:\t{raw}vaddps (%rsi,%rax,1),%ymm0,%ymm0\n" \
+             f"   0x0000000000401037 <+7>:\t{raw}jne    0x401032 <f+2>\n   0x0000000000401039 <+9>:\t{raw}ret\nEnd of assembler dump.\n"
+    (f,) = classes(source, "x86-64")
+    assert f.name == "f" and [i.mnemonic for i in f.instructions] == ["xor", "vaddps", "jne", "ret"] and f.labels == {".L401032": 1}
+
+
+def test_mach_o_disassembled():
+    source = "\nm.o:\tfile format mach-o arm64\n\nDisassembly of section __TEXT,__text:\n\n0000000000000000 <_f>:\n       0: d2800009     \tmov\tx9, #0x0                ; =0\n" \
+             "       4: 4e22cc26     \tfmla.4s\tv6, v2, v1\n       8: 54000001     \tb.ne\t0x4 <_f+0x4>\n       c: 94000000     \tbl\t0x100 <_expf>\n      10: d65f03c0     \tret\n"
+    (f,) = classes(source, "aarch64")
+    assert f.name == "f" and [i.text for i in f.instructions] == ["mov x9, #0x0", "fmla v6.4s, v2.4s, v1.4s", "b.ne .L4", "bl expf", "ret"]
+
+
+def test_a_part_of_amds_disassembly():
+    source = "\tv_add_f32_e32 v1, v2, v3                                   // 000000001600: 02020702\n" \
+             "\tglobal_store_dword v0, v1, s[0:1]                          // 000000001604: DC708000 00000100\n\ts_endpgm                                                   // 00000000160C: BF810000\n"
+    (f,) = classes(source, "amdgcn")
+    assert [i.mnemonic for i in f.instructions] == ["v_add_f32_e32", "global_store_dword", "s_endpgm"] and [i.address for i in f.instructions] == [0x1600, 0x1604, 0x160c]

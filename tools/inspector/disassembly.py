@@ -1,4 +1,4 @@
-"""What disassemblers of objects write: objdump and llvm-objdump, with and without raw bytes and source lines -> functions."""
+"""What disassemblers of objects write: objdump and llvm-objdump, with and without raw bytes and source lines, and gdb -> functions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 
 from ...backends.base import Error
 from . import intel
-from .gnu import instruction, lines
+from .gnu import apple, instruction, lines
 from .schema import Function, Instruction
 
-_FORMAT = re.compile(r"file format (?:elf|ELF|mach|Mach|pe|coff|COFF)\S*")
+_FORMAT = re.compile(r"file format ((?:elf|ELF|mach|Mach|pe|coff|COFF)[^\n]*)")
 _FUNCTION = re.compile(r"^(?:0x)?([0-9a-f]+) <(.+)>:\s*$")
-_CODE = re.compile(r"^\s*([0-9a-f]+):\s(.*)$")
+_CODE = re.compile(r"^(?:=>)?\s*(?:0x)?([0-9a-f]+)(?: <\+\d+>)?:\s(.*)$")
+_GDB = re.compile(r"^Dump of assembler code for function (.+):\s*$")
 _AMD = re.compile(r"^\t(\S.*?)\s+// ([0-9A-Fa-f]{6,}):.*?(?:<[^>+]*(?:\+0x([0-9a-f]+))?>)?\s*$")  # LLVM's for AMDGPU: addresses behind
 _LINE = re.compile(r"^(?:; )?(/?[^:\s][^:]*):(\d+)(?: \(discriminator \d+\))?\s*$")
 _RELOCATION = re.compile(r"^\s+[0-9a-f]+:\s+((?:R|IMAGE|ARM64|X86_64)_\w+)\s+(\S+?)(?:[-+]0x[0-9a-f]+)?\s*$")  # by -r
@@ -24,20 +25,21 @@ _NO_CODE = ("<unknown>", "(bad)", ".word", ".short", ".byte", ".long", ".inst", 
 
 def is_disassembly(text: str) -> bool:
     """Is a text one of objdump's? By the line with the file's format, or by its functions' headings."""
-    return bool(_FORMAT.search(text[:2000])) or bool(re.search(r"^(?:0x)?[0-9a-f]{8,16} <.+>:\s*\n\s*[0-9a-f]+:\s", text, re.M))
+    return bool(_FORMAT.search(text[:2000])) or bool(re.search(r"^(?:0x)?[0-9a-f]{8,16} <.+>:\s*\n\s*[0-9a-f]+:\s|^Dump of assembler code for|^\t\S.*\s// [0-9A-F]{12}:", text, re.M))
 
 
 def format_of(text: str) -> str:
     """The "file format" that a disassembly names; "" where it has none."""
     hit = _FORMAT.search(text[:2000])
-    return hit[0].rpartition(" ")[2] if hit else ""
+    return hit[1].strip() if hit else ""
 
 
 def functions(text: str, isa) -> list[Function]:
     """The functions of a disassembly of code of `isa`, by the addresses' order."""
     out: list[Function] = []
     raw = _has_bytes(text)
-    mark = {"x86-64": " #", "riscv64": " #", "aarch64": " //"}.get(isa.name, " //")
+    mach = format_of(text).lower().startswith("mach")
+    mark = " ;" if mach and isa.name == "aarch64" else {"x86-64": " #", "riscv64": " #", "aarch64": " //"}.get(isa.name, " //")
     from_intel = isa.name == "x86-64" and intel.is_intel(text)
     frames: tuple = ()
     made: dict[tuple, tuple] = {}
@@ -46,9 +48,13 @@ def functions(text: str, isa) -> list[Function]:
         if hit := _FUNCTION.match(line):
             if hit[2].startswith(".L") and out:  # a label of the assembler's inside a function
                 continue
-            out.append(Function(hit[2]))
+            out.append(Function(hit[2].removeprefix("_") if mach else hit[2]))
             frames, start = (), int(hit[1], 16)
-        elif isa.name == "amdgcn" and out and (hit := _AMD.match(line)):
+        elif hit := _GDB.match(line):
+            out.append(Function(hit[1]))
+        elif isa.name == "amdgcn" and (hit := _AMD.match(line)):
+            if not out:  # a part that was cut out by hand
+                out.append(Function("code"))
             i = instruction(hit[1], frames, "", isa, int(hit[2], 16))
             if i.mnemonic.startswith(("s_branch", "s_cbranch")):
                 i.operands = f"{start + int(hit[3] or '0', 16):x} <{out[-1].name}>"
@@ -62,7 +68,7 @@ def functions(text: str, isa) -> list[Function]:
         elif out and (hit := _CODE.match(line)):
             if not (body := _body(hit[2], raw)):
                 continue
-            i = _instruction(body, mark, from_intel, frames, isa, int(hit[1], 16))
+            i = _instruction(body, mark, intel.att if from_intel else apple if mach else str, frames, isa, int(hit[1], 16))
             if i.mnemonic == "jalr" and called:  # RISC-V: the relocation stands at the auipc before it
                 i.mnemonic, i.operands = "call", called
             called = called if i.mnemonic == "auipc" else ""
@@ -87,7 +93,7 @@ def _refuse_unlinked(found: list[Function]):
 
 def _has_bytes(text: str) -> bool:
     """Do lines of code begin with their bytes? `fadd` and `dec` look like such, but not all lines do."""
-    found = [m[1] for m in re.finditer(r"^\s*[0-9a-f]+:\s+([^\sA-Z]+)", text[:200_000], re.M)]  # no relocations
+    found = [m[1] for m in re.finditer(r"^(?:=>)?\s*(?:0x)?[0-9a-f]+(?: <\+\d+>)?:\s+([^\sA-Z]+)", text[:200_000], re.M)]  # no relocations
     fitting = sum(bool(re.fullmatch(r"[0-9a-f]{2}|[0-9a-f]{4}|[0-9a-f]{8}", t)) for t in found)
     return bool(found) and fitting >= 0.95 * len(found)
 
@@ -104,12 +110,12 @@ def _body(rest: str, raw: bool) -> str:
     return rest.strip().replace("\t", " ")
 
 
-def _instruction(body: str, mark: str, from_intel: bool, frames, isa, address: int) -> Instruction:
+def _instruction(body: str, mark: str, usual, frames, isa, address: int) -> Instruction:
     body, _, comment = body.partition(mark)
     body = body.strip()
     if not body or body.startswith(_NO_CODE):
         return Instruction(body.split(" ")[0] or "?", "", frames, address)
-    return instruction(intel.att(body) if from_intel else body, frames, comment.strip(), isa, address)
+    return instruction(usual(body), frames, comment.strip(), isa, address)
 
 
 def _resolve(f: Function):

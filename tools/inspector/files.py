@@ -18,6 +18,7 @@ KNOWN = (".s", ".asm", ".ptx", ".sass", ".amdgcn", ".o", ".so", ".a", ".cubin", 
 #: first bytes -> what it is, and what to do
 _NOT = {b"\xcf\xfa\xed\xfe": "a Mach-O object; give what `llvm-objdump -d` prints of it", b"\xca\xfe\xba\xbe": "a Mach-O file for several machines; give what "
         "`llvm-objdump -d --arch=arm64` prints of it", b"BC\xc0\xde": "LLVM bitcode; give what llvm-dis makes of it (.ll)", b"MZ": "a Windows program; give what "
+        "`llvm-objdump -d` prints of it", b"\x64\x86": "a Windows object; give what `llvm-objdump -d` prints of it", b"\x64\xaa": "a Windows object; give what "
         "`llvm-objdump -d` prints of it", b"\x50\xed\x55\xba": "a CUDA fat binary; give the cubin that `cuobjdump -xelf all` takes out of it"}
 #: suffixes of sources -> how to get at their code
 _SOURCES = {".c": "gcc -O3 -S", ".cc": "g++ -O3 -S", ".cpp": "g++ -O3 -S", ".cxx": "g++ -O3 -S", ".C": "g++ -O3 -S", ".f90": "gfortran -O3 -S", ".rs": "rustc -O --emit=asm"}
@@ -73,6 +74,14 @@ def _one(data: bytes, path: Path, name: str, part: str, goal: Goal | None, vlen:
 def _symbols(data: bytes, function: str) -> tuple[str, ...]:
     """The symbol to disassemble alone; none where the name is not one as it stands in the file."""
     return (function,) if function and function.encode() + b"\0" in data else ()
+
+
+def refuse_unread(report):
+    """Raise `Error` where most of a file is no instruction of its machine: it is another kind of text, and a report on the rest would say nothing."""
+    if report.code.backend == "file" and report.unknown > 0.5:
+        lost = list(dict.fromkeys(i.text for f in report.functions for i in f.instructions if i.what.kind == "unknown"))
+        raise Error(f"{report.code.name}: {report.unknown:.0%} of it are no instructions of {report.code.isa}: {'; '.join(repr(x[:40]) for x in lost[:3])}. It takes what compilers "
+                    "write (.s, .ptx), and what objdump -d, cuobjdump -sass, nvdisasm and gdb's disassemble print")
 
 
 # --- archives --------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def scores(text: str) -> dict[str, int]:
 def guess(text: str) -> str | None:
     """The machine of a text: a key of isa.ISAS, another's name, or None where nothing tells."""
     if form := disassembly.format_of(text):
-        return next((name for word, name in _FORMATS if re.search(word, form)), form)
+        return next((name for word, name in _FORMATS if re.search(word, form.lower())), form)
     found = scores(text)
     if found.get("ptx") and re.search(r"^\s*\.version\s+\d", text, re.M):
         return "ptx"
