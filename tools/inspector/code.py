@@ -26,8 +26,9 @@ _BINARY = {"obj": "obj", "cubin": "obj", "hsaco": "obj"}
 class Code:
     """One kernel's code for one target. isa: row of isa.ISAS of `text`, the assembly that is judged. stages: name -> text or bytes. sources: the
     kernel's own files. facts: registers, shared memory, ... f64: do its arguments ask for fp64? unaligned: arguments whose alignment is not
-    known. only: the kernel's own functions, all where it is empty; of a file, as the user has it, function: the one to judge, matching: those whose
-    name has this text."""
+    known. values: of integer arguments, where they are known. arguments: a GPU kernel's, place
+    (PTX: number, else offset in bytes) -> name. only: the kernel's own functions, all where it is empty; of a file, as the user has it, function: the
+    one to judge, matching: those whose name has this text."""
 
     name: str
     target: str
@@ -39,6 +40,8 @@ class Code:
     facts: dict[str, object] = field(default_factory=dict)
     f64: bool = False
     unaligned: tuple[str, ...] = ()
+    values: dict[str, int] = field(default_factory=dict)
+    arguments: dict[int, str] = field(default_factory=dict)
     vlen: int = 128
     vector_bits: int = 128
     remark: str = ""
@@ -76,6 +79,7 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
             raise CompileError(f"{launch.name} does not compile for {goal.name}:\n{_readable(e, launch.kernel)}") from e
     code = of_compiled(compiled, goal)
     code.f64, code.unaligned, code.remark = launch.has_f64(), tuple(launch.unaligned()), launch.config
+    code.values = launch.integers()
     return code
 
 

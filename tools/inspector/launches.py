@@ -63,6 +63,12 @@ class Launch:
         values = [*self.args, *self.kwargs.values()]
         return any(str(getattr(v, "dtype", "")).endswith("float64") for v in values)
 
+    def integers(self) -> dict[str, int]:
+        """Values of the integer arguments that are a caller's own, not the stand-ins of `i32` and `i32:16`."""
+        names = [p.name for p in self.kernel.params if not p.is_constexpr]
+        pairs = [*zip([p.name for p in self.kernel.params], self.args), *self.kwargs.items()]
+        return {name: v for name, v in pairs if name in names and type(v) is int and v not in (_ALIGNED, _ODD, (1 << 40) + _ALIGNED, (1 << 40) + _ODD)}
+
     def unaligned(self) -> list[str]:
         """Names of pointer arguments that are not known to be 16-byte aligned, and of integers not known divisible by 16."""
         names = [p.name for p in self.kernel.params]

@@ -69,6 +69,8 @@ def _head(report) -> dict:
 
 
 def _plain(value):
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else round(value, 6) if isinstance(value, float) else value
 
 

@@ -32,6 +32,11 @@ class Report:
         return verdict.overall([verdict.of(r, self.gpu) for r in self.hot])
 
     @property
+    def occupancy(self) -> gpu.Occupancy | None:
+        """How many warps of a GPU kernel stay on a multiprocessor at once; None where that is not known."""
+        return gpu.occupancy(gpu.arch.of(self.code.target, self.code.text), self.code.facts) if self.gpu else None
+
+    @property
     def unknown(self) -> float:
         """Share of instructions that the classifier does not know."""
         every = [i.what.kind for f in self.functions for i in f.instructions]

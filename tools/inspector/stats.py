@@ -21,6 +21,11 @@ FIGURES = {
     "convert": "share of conversions in the floating-point instructions",
     "unknown": "share of instructions that the classifier does not know",
     "matrix": "instructions on tensor cores, MFMA, AMX, SME",
+    "tensor_cores": "share of the multiply-adds that tensor cores or MFMA do (GPU)",
+    "coalesced": "share of the bytes that global memory moves which threads asked for (GPU)",
+    "bytes_per_request": "bytes that a warp asks for at a time, from global memory (GPU)",
+    "conflicts": "cycles of shared memory beyond the fewest, by the fewest: 0 without bank conflicts (GPU)",
+    "occupancy": "share of the warps that a multiprocessor can hold which this kernel leaves room for (GPU)",
     "instructions": "instructions", "registers": "registers of the kernel (GPU)", "shared": "bytes of shared memory (GPU)",
 }
 
@@ -31,7 +36,7 @@ _LIBRARY = re.compile(r"/triton/(language|runtime|experimental)/|^<")
 @dataclass
 class Region:
     """A loop of a function, or the body of one without loops (`loop` is None). instructions: those the region owns (those of inner loops are not
-    its own). hot: innermost and carrying memory or arithmetic; tail: takes what another loop over the same lines leaves."""
+    its own). memory: on a GPU its requests for memory (gpu.memory.Memory); dots: does it hold a tl.dot? hot: innermost and carrying memory or arithmetic; tail: takes what another loop over the same lines leaves."""
 
     function: Function
     loop: Loop | None
@@ -49,6 +54,8 @@ class Region:
     figures: dict[str, float | int | None] = field(default_factory=dict)
     calls: Counter = field(default_factory=Counter)
     lines: Counter = field(default_factory=Counter)
+    memory: object = None
+    dots: bool = False
 
     @property
     def where(self) -> str:
@@ -63,7 +70,12 @@ class Region:
 
 def line_of(i: Instruction) -> tuple[str, int] | None:
     """The user's source line of an instruction: the innermost frame outside Triton's own library."""
-    return next((frame for frame in i.lines if not _LIBRARY.search(frame[0])), None)
+    return line_of_frames(i.lines)
+
+
+def line_of_frames(frames) -> tuple[str, int] | None:
+    """The innermost of (file, line) frames outside Triton's own library."""
+    return next((frame for frame in frames if not _LIBRARY.search(frame[0])), None)
 
 
 def works(i: Instruction) -> bool:

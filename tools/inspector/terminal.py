@@ -22,13 +22,18 @@ _STYLES = ((lambda c: c.kind == "unknown", "bold white on red"), (lambda c: c.is
            (lambda c: True, "dim"))
 VERDICTS = {verdict.VECTOR: "bold green", verdict.PARTLY: "bold yellow", verdict.SCALAR: "bold red", None: "dim"}
 
+#: columns of the table of loops -> figures
+_ON_CPU = {"vector": "vector", "fma": "fma", "load bits": "load_bits", "store bits": "store_bits", "B/access": "bytes_per_access", "spills": "spills",
+           "calls": "calls", "f64": "f64", "matrix": "matrix"}
+_ON_GPU = {"coal.": "coalesced", "B/req": "bytes_per_request", "confl.": "conflicts", "spills": "spills", "tensor": "tensor_cores"}
+
 
 def show(report: Report, console: Console, everything: bool = False):
     """Print a report; `everything` also shows the code outside hot loops."""
     code = report.code
     head = Text.assemble((code.name, "bold"), f"  {code.target}, {code.backend}  ", (str(report.verdict or "nothing to judge"), VERDICTS[report.verdict]))
     console.print(head)
-    facts = [f"{k} {v}" for k, v in code.facts.items()] + [f"unknown instructions {report.unknown:.1%}"]
+    facts = [f"{k} {v}" for k, v in code.facts.items()] + ([f"occupancy {report.occupancy.words}"] if report.occupancy else []) + [f"unknown instructions {report.unknown:.1%}"]
     console.print("  " + ", ".join(facts), style="dim")
     if code.remark:
         console.print("  " + code.remark, style="dim")
@@ -79,15 +84,15 @@ def _lines(r: Region, report: Report) -> Text:
 def table(report: Report) -> Table:
     """Every region that works, with its figures."""
     t = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, right in (("loop", False), ("lines", False), ("verdict", False), ("insns", True), ("vector", True), ("fma", True), ("load bits", True),
-                        ("store bits", True), ("B/access", True), ("spills", True), ("calls", True), ("f64", True), ("matrix", True)):
-        t.add_column(name, justify="right" if right else "left", no_wrap=True)
+    figures = _ON_GPU if report.gpu else _ON_CPU
+    for name in ("loop", "lines", "verdict", "insns", *figures):
+        t.add_column(name, justify="left" if name in ("loop", "lines", "verdict") else "right", no_wrap=True)
     for r in report.regions:
         v = verdict.of(r, report.gpu)
         if not r.instructions or not (r.hot or r.tail):
             continue
         f = r.figures
-        cell = lambda x: "" if x is None else f"{x:.2f}" if isinstance(x, float) else str(x)  # noqa: E731
+        cell = lambda x: "" if x is None else f"{x:.2f}" if isinstance(x, float) and x < 100 else f"{x:.0f}" if isinstance(x, float) else str(x)  # noqa: E731
         t.add_row(r.label, r.where, Text(f"{v or ''}{' (tail)' if r.tail else ''}", VERDICTS[v]), str(f["instructions"]),
-                  *(cell(f[k]) for k in ("vector", "fma", "load_bits", "store_bits", "bytes_per_access", "spills", "calls", "f64", "matrix")))
+                  *(cell(f[k]) for k in figures.values()))
     return t

@@ -1,10 +1,15 @@
-"""GPU code judged: what a region of PTX, SASS or AMDGCN consists of, its verdict and the causes.
+"""GPU code judged: what a region of PTX, SASS or AMDGCN asks of memory, its verdict and the causes.
 
-    regions.py   loops and bodies with their figures
-    verdict.py   VECTOR, PARTLY or SCALAR, and why
+    regions.py    loops and bodies with their figures         verdict.py   VECTOR, PARTLY or SCALAR, and why
+    memory.py     requests, sectors, banks                    arch.py      GPUs, and occupancy by registers, shared memory and warps
+    kernels.py    requests of a Triton kernel: ttgir.py has the addresses, layout.py (triton_layouts.py) says which thread holds what
+    lanes.py      requests of machine code: ptx.py, sass.py and amdgcn.py compute the addresses of a warp's threads (warp.py)
+    units.py      multiply-adds, for the share of tensor cores
 """
 
+from . import arch
+from .arch import Occupancy, occupancy
 from .regions import regions
 from .verdict import causes, of
 
-__all__ = ["causes", "of", "regions"]
+__all__ = ["Occupancy", "arch", "causes", "occupancy", "of", "regions"]

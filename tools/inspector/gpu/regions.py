@@ -7,6 +7,11 @@ from collections import Counter
 from ..code import Code
 from ..schema import Function, Instruction
 from ..stats import Region, line_of
+from . import arch as archs
+from . import lanes, verdict
+from .kernels import Kernel
+from .memory import Memory, Request, Shared
+from .units import multiply_adds
 
 
 def works(i: Instruction) -> bool:
@@ -38,8 +43,13 @@ def regions(function: Function, code: Code) -> list[Region]:
         for r in candidates:
             r.hot = r.depth == max(c.depth for c in candidates)
     out.append(body)
+    machine = archs.of(code.target, code.text) or archs.usual(code.isa)
+    kernel = _kernel(code, machine)
+    walked = lanes.walk(function, code.isa, machine, dict(code.arguments))
     for r in out:
-        count(r)
+        r.memory = _memory(r, kernel, machine, walked)
+        r.dots = kernel is not None and any(line_of(i) in kernel.dots for i in r.instructions)
+        count(r, machine)
     _tails(out)
     total = sum(len(r.instructions) * 10.0 ** r.depth for r in out) or 1.0
     for r in out:
@@ -47,7 +57,44 @@ def regions(function: Function, code: Code) -> list[Region]:
     return out
 
 
-def count(r: Region):
+def _kernel(code: Code, machine: archs.Arch) -> Kernel | None:
+    """What TTGIR says of a kernel's accesses; None where there is none."""
+    text = code.stages.get("ttgir")
+    return Kernel(text, code.values, code.unaligned, machine.warp, machine.sector) if isinstance(text, str) and text else None
+
+
+def _memory(r: Region, kernel: Kernel | None, machine: archs.Arch, walked: dict) -> Memory | None:
+    """A region's requests: of the accesses in TTGIR where its lines have them, else of its instructions. None for code that touches no memory."""
+    found = Memory(machine.sector)
+    groups: dict[tuple, list[Instruction]] = {}
+    for i in r.instructions:
+        if i.what.is_memory and i.what.space in ("global", "flat", ""):
+            kind = "atomic" if i.what.kind == "atomic" else "store" if i.what.stores else "load"
+            q = walked.get(id(i))
+            groups.setdefault((line_of(i), kind, (q.useful, q.sectors) if q else None), []).append(i)
+    told: dict[tuple, int] = {}
+    for (line, kind, _), instructions in groups.items():
+        bits = max(i.what.loads or i.what.stores for i in instructions)
+        numbers = ()
+        if kernel and line:
+            numbers = tuple(kernel.numbers(line, kind, bits, r.loop is not None, not machine.amd, walked.get(id(instructions[0]))))
+        if numbers:
+            told[numbers] = max(bits, told.get(numbers, 0))
+        elif not (kernel and line in kernel.made):  # a tensor's description is written once
+            found.requests += [walked.get(id(i)) or _unfollowed(i, kind, machine) for i in instructions]
+    for numbers, bits in told.items():
+        found.requests += kernel.requests(list(numbers), bits)
+    found.shared = [walked[id(i)] for i in r.instructions if isinstance(walked.get(id(i)), Shared)]
+    return found.sum() if found.requests or found.shared else None
+
+
+def _unfollowed(i: Instruction, kind: str, machine: archs.Arch) -> Request:
+    """The request of an instruction whose address nobody follows: the TMA unit's, which fetches whole rows, or one that is not known."""
+    line, bits = line_of(i), i.what.loads or i.what.stores
+    return Request(kind, bits, machine.warp, known=bits >= 1024, bulk=bits >= 1024, line=f"{line[0].rpartition('/')[2]}:{line[1]}" if line else "")
+
+
+def count(r: Region, machine: archs.Arch):
     """Fill in a region's counts and figures."""
     r.kinds = Counter("spill" if i.what.is_spill else i.what.kind for i in r.instructions)
     r.units = Counter(i.what.unit for i in r.instructions)
@@ -63,8 +110,11 @@ def count(r: Region):
     arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
     accesses = [c for c in memory if c.unit == "vector" and not c.splat and c.space in ("global", "flat", "")]
     n = len(r.instructions)
+    full = verdict.full(r.memory.judged) if r.memory else None
+    occupied = archs.occupancy(archs.of(r.code.target, r.code.text), r.code.facts)
+    macs = {unit: sum(multiply_adds(i, machine.warp) for i in r.instructions if i.what.unit == unit) for unit in ("vector", "matrix")}
     r.figures = {
-        "vector": round(vectors / len(base), 4) if base else None,
+        "vector": round(full, 4) if full is not None else round(vectors / len(base), 4) if base else None,
         "fma": round(sum(c.kind == "fma" for c in arithmetic) / len(arithmetic), 4) if arithmetic else None,
         "load_bits": min((c.loads for c in accesses if c.loads), default=None),
         "store_bits": min((c.stores for c in accesses if c.stores), default=None),
@@ -76,6 +126,11 @@ def count(r: Region):
         "convert": round(sum(c.kind == "convert" for c in floats) / len(floats), 4) if floats else None,
         "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,
         "matrix": r.units["matrix"],
+        "tensor_cores": round(macs["matrix"] / sum(macs.values()), 4) if any(macs.values()) else None,
+        "coalesced": r.memory.coalescing if r.memory else None,
+        "bytes_per_request": r.memory.bytes_per_request if r.memory else None,
+        "conflicts": r.memory.conflicts if r.memory else 0.0,
+        "occupancy": occupied.share if occupied else None,
         "instructions": n,
         "bytes_per_access": round(sum(c.loads + c.stores for c in memory) / 8 / len(memory), 2) if memory else None,
         "registers": r.code.facts.get("registers", r.code.facts.get("vector registers")),

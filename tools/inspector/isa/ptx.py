@@ -48,8 +48,8 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None) -> C
         width = 32 * number
         load = op == "ldmatrix" or ".load" in mnemonic or ".ld" in mnemonic
         if op == "movmatrix":
-            return Class("shuffle", "matrix", "i16", 32)
-        return Class("load" if load else "store", "matrix", "", width, space=space or ("tensor" if op == "tcgen05" else ""),
+            return Class("shuffle", "vector", "i16", 32)
+        return Class("load" if load else "store", "vector", "", width, space=space or ("tensor" if op == "tcgen05" else ""),
                      **({"loads": width} if load else {"stores": width}))
     if _SYNC.match(mnemonic):
         return Class("sync")

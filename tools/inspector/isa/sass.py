@@ -51,10 +51,10 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None) -> C
         return Class("fma", "matrix", element, 0)
     if op in ("LDSM", "STSM"):
         width = 32 * next((int(m) for m in mods if m in ("2", "4")), 1)
-        return Class("load" if op == "LDSM" else "store", "matrix", "i16", width, space="shared",
+        return Class("load" if op == "LDSM" else "store", "vector", "i16", width, space="shared",
                      **({"loads": width} if op == "LDSM" else {"stores": width}))
     if op in ("LDTM", "STTM", "UTCCP", "UTCSHIFT", "LDT", "STT", "LDTRAM"):
-        return Class("load" if op[:2] == "LD" else "store", "matrix", "", 0, space="tensor", **({"loads": 32} if op[:2] == "LD" else {"stores": 32}))
+        return Class("load" if op[:2] == "LD" else "store", "vector", "", 0, space="tensor", **({"loads": 32} if op[:2] == "LD" else {"stores": 32}))
     width = next((_WORDS[m] for m in mods if m in _WORDS), 0) or 32
     if op in ("LDG", "LD", "LDS", "LDL", "LDC", "ULDC", "LDCU", "TEX", "TLD", "TLD4", "SULD", "TXQ", "ATTR", "ALD", "AST", "LDGMC", "UBLKCP", "UTMALDG", "LDGSTS", "UTMAREDG", "UTMASTG", "UTMAPF",
               "UBLKPF", "UBLKRED", "LDS_", "TMML", "TXD"):
