@@ -16,6 +16,8 @@ from .values import Value, uniform
 from .warp import Warp, combine, follow
 
 _LOW = 0xffffffff
+#: the offset that LLVM gives threads that a mask leaves out of a buffer's access
+_OUTSIDE = 0x80000000
 
 
 def _shift(x, n):
@@ -62,6 +64,8 @@ def _one(warp: Warp, i: Instruction, mnemonic: str, text: str):
     if "saveexec" in name:
         mask = _mask(warp, operands[1])
         warp.registers["exec"] = mask if "and_save" in name else None
+    elif name.startswith(("s_cmp_", "s_bitcmp")):
+        warp.registers["scc"] = _condition(name, *(_value(warp, o) for o in operands[:2]))
     elif operands[0].startswith("exec"):
         warp.registers["exec"] = None
     elif name.startswith("s_load"):
@@ -122,6 +126,8 @@ def _memory(warp: Warp, i: Instruction, name: str, operands):
         parts = [_value(warp, words[at]), _value(warp, words[at + 1]) if at + 1 < len(words) else None] if at is not None else [None]
         if "offen" in operands[-1]:
             parts.append(_value(warp, words[at - 1]) if at else None)
+        if parts[-1] is not None and parts[-1].x.ndim and (parts[-1].x >= _OUTSIDE).any() and active is None:
+            active = parts[-1].x < _OUTSIDE
         address = None if "idxen" in operands[-1] else combine(lambda *p: sum(p), *parts, Value(np.int64((offsets or [0])[0])))
     else:
         at = 1 if returns else 0
@@ -135,6 +141,26 @@ def _memory(warp: Warp, i: Instruction, name: str, operands):
     if returns:
         for one in _names(words[0]):
             warp.registers[one] = loaded
+
+
+def _condition(name: str, a: Value | None, b: Value | None) -> Value | None:
+    """s_cmp_lt_i32, s_bitcmp0_b32: what the scalar unit's condition becomes."""
+    if hit := re.match(r"s_bitcmp([01])_b32$", name):
+        return combine(lambda x, n: (x >> (n & 31) & 1) == int(hit[1]), a, b)
+    if (hit := re.match(r"s_cmp_(\w\w)_([iu])32$", name)) and hit[1] in _COMPARE:
+        sign = _signed if hit[2] == "i" else lambda x: x
+        return combine(lambda x, y: _COMPARE[hit[1]](sign(x), sign(y)), a, b)
+    return None
+
+
+def _chosen(a: Value | None, b: Value | None, mask: Value | None) -> Value | None:
+    """v_cndmask: b where the mask is set. A mask that is not known, or leaves nobody, chooses the address that is not outside of everything."""
+    outside = [v is not None and not v.x.ndim and int(v.x) == _OUTSIDE for v in (a, b)]
+    if outside[0] and (mask is None or not mask.x.any()):
+        return b
+    if outside[1] and (mask is None or mask.x.all()):
+        return a
+    return combine(lambda x, y, m: np.where(m, y, x), a, b, mask)
 
 
 def _result(warp: Warp, name: str, operands) -> Value | None:
@@ -163,8 +189,20 @@ def _result(warp: Warp, name: str, operands) -> Value | None:
     if name.startswith("v_mbcnt_"):
         low = np.minimum(warp.lane, 32) if "lo" in name else np.maximum(warp.lane - 32, 0)
         return combine(lambda b: b + low, values[1]) if operands[1].strip() in ("-1", "0xffffffff") else None
-    if name.startswith("v_cndmask_b32") and len(operands) == 4 and (mask := _mask(warp, operands[3])) is not None:
-        return combine(lambda a, b, m: np.where(m, b, a), values[0], values[1], mask)
+    if name.startswith("v_cndmask_b32") and len(operands) in (3, 4):
+        return _chosen(values[0], values[1], _mask(warp, operands[3] if len(operands) == 4 else "vcc"))
+    if name.startswith("s_cselect") and len(operands) == 3:
+        condition = warp.registers.get("scc")
+        if {o.strip() for o in operands[1:]} == {"-1", "0"}:
+            return None if condition is None else Value(np.broadcast_to(condition.x == (operands[1].strip() == "-1"), warp.arch.warp), condition.args)
+        return unknown if condition is None else combine(lambda a, b, c: np.where(c, a, b), *values, condition)
+    if name.endswith("bfrev_b32") and values[0] is not None and not values[0].x.ndim:
+        return Value(np.int64(int(f"{int(values[0].x) & _LOW:032b}"[::-1], 2)))
+    if name.startswith("s_movk"):
+        return values[0]
+    if name.startswith("s_bfe") and None not in values and not values[1].x.ndim:
+        n, at = int(values[1].x) >> 16 & 0x7f, int(values[1].x) & 31
+        return combine(lambda x: follow(x >> at & (1 << n) - 1, max(1, n), "_i32" in name), values[0])
     hit = _NAME.match(name)
     if not hit or hit[4] == "16":
         return unknown

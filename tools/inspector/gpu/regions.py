@@ -129,7 +129,7 @@ def count(r: Region, machine: archs.Arch):
         "tensor_cores": round(macs["matrix"] / sum(macs.values()), 4) if any(macs.values()) else None,
         "coalesced": r.memory.coalescing if r.memory else None,
         "bytes_per_request": r.memory.bytes_per_request if r.memory else None,
-        "conflicts": r.memory.conflicts if r.memory else 0.0,
+        "conflicts": r.memory.conflicts if r.memory and r.memory.shared else None if any(c.space == "shared" for c in memory) else 0.0,
         "occupancy": occupied.share if occupied else None,
         "instructions": n,
         "bytes_per_access": round(sum(c.loads + c.stores for c in memory) / 8 / len(memory), 2) if memory else None,

@@ -43,5 +43,5 @@ def uniform() -> Value:
 def scattered(shape) -> Value:
     """Numbers from memory: each somewhere else."""
     n = int(np.prod(shape)) if shape else 1
-    x = (np.arange(1, n + 1, dtype=np.int64) * 2654435761 % 1000003) * 1024
+    x = (np.arange(1, n + 1, dtype=np.int64) * 2654435761 % 1000003) * 32
     return Value(x.reshape(shape), data=True)
