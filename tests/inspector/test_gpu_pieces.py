@@ -54,6 +54,10 @@ PIECES = {
     ("swapped pairs", "ptx", "xor.b32 %r1, %r1, 1;" + at(4) + "ld.global.f32 %f1, [%rd4];"): ("VECTOR", 128, 4, None),
     ("who knows where", "ptx", "ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd99];"): ("VECTOR", None, None, None),
     ("who knows where, narrow", "ptx", "ld.global.f32 %f1, [%rd99];"): ("PARTLY", None, None, "addresses unknown"),
+    ("each thread on its own", "ptx", "$L1:\n ld.global.f32 %f1, [%rd99];\n add.f32 %f2, %f1, %f2;\n add.s64 %rd99, %rd99, 4;\n setp.lt.s64 %p1, %rd99, %rd98;\n @%p1 bra $L1;"):
+        ("SCALAR", 128, 32, "stride"),
+    ("all threads together, from somewhere", "ptx", "$L1:\n ld.global.f32 %f1, [%rd99];\n add.f32 %f2, %f1, %f2;\n add.s64 %rd99, %rd99, 512;\n @%p1 bra $L1;"):
+        ("PARTLY", None, None, "addresses unknown"),
     ("a spill", "ptx", at(4) + "ld.global.f32 %f1, [%rd4];\n st.local.f32 [%rd8], %f1;"): ("PARTLY", 128, 4, "spills"),
     ("SASS, one word", "sass", lds("0x4")): ("VECTOR", 128, 4, None),
     ("SASS, generic", "sass", lds("0x4", "LD.E R4, desc[UR4][R2.64]")): ("VECTOR", 128, 4, None),
@@ -66,6 +70,8 @@ PIECES = {
     ("AMD, 128 bits", "amdgcn", "v_lshlrev_b32_e32 v1, 4, v0\n\tglobal_load_dwordx4 v[4:7], v1, s[4:5]\n"): ("VECTOR", 1024, 16, None),
     ("AMD, columns", "amdgcn", "v_mul_lo_u32 v1, v0, s8\n\tv_lshlrev_b32_e32 v1, 2, v1\n\tglobal_load_dword v2, v1, s[4:5]\n"): ("SCALAR", 256, 64, "stride"),
     ("AMD, a buffer", "amdgcn", "v_lshlrev_b32_e32 v1, 3, v0\n\tbuffer_load_dword v2, v1, s[4:7], 0 offen\n"): ("PARTLY", 256, 8, "stride"),
+    ("AMD, each thread on its own", "amdgcn", ".LBB0_1:\n\tglobal_load_dword v4, v[8:9], off\n\tv_add_f32_e32 v5, v4, v5\n\tv_add_co_u32_e32 v8, vcc, 4, v8\n"
+     "\tv_addc_co_u32_e32 v9, vcc, 0, v9, vcc\n\ts_cbranch_scc1 .LBB0_1\n"): ("SCALAR", 256, 64, "stride"),
     ("AMD, by the whole address", "amdgcn", "v_lshlrev_b32_e32 v1, 2, v0\n\tv_mov_b32_e32 v3, s5\n\tv_add_co_u32_e32 v2, vcc, s4, v1\n\tv_addc_co_u32_e32 v3, vcc, 0, v3, vcc\n"
      "\tflat_load_dword v4, v[2:3]\n"): ("VECTOR", 256, 4, None),
 }

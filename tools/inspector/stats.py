@@ -36,7 +36,7 @@ _LIBRARY = re.compile(r"/triton/(language|runtime|experimental)/|^<")
 @dataclass
 class Region:
     """A loop of a function, or the body of one without loops (`loop` is None). instructions: those the region owns (those of inner loops are not
-    its own). memory: on a GPU its requests for memory (gpu.memory.Memory); dots: does it hold a tl.dot? hot: innermost and carrying memory or arithmetic; tail: takes what another loop over the same lines leaves."""
+    its own). memory: on a GPU its requests for memory (gpu.memory.Memory), and the kernel's gpu.arch.Occupancy; dots: does it hold a tl.dot? hot: innermost and carrying memory or arithmetic; tail: takes what another loop over the same lines leaves."""
 
     function: Function
     loop: Loop | None
@@ -55,6 +55,7 @@ class Region:
     calls: Counter = field(default_factory=Counter)
     lines: Counter = field(default_factory=Counter)
     memory: object = None
+    occupancy: object = None
     dots: bool = False
 
     @property

@@ -135,7 +135,8 @@ def failures(r: Region, required, gpu: bool) -> list[str]:
             continue
         why = causes(r, gpu)
         shown = f"{value:.2f}" if isinstance(value, float) else str(value)
-        fitting = next((c for c in why if c.name == {"spills": "spills", "f64": "fp64", "calls": "scalar call"}.get(name)), why[0] if why else None)
+        fitting = next((c for c in why if c.name == {"spills": "spills", "f64": "fp64", "calls": "scalar call", "conflicts": "bank conflicts", "occupancy": "low occupancy",
+                                                           "tensor_cores": "no tensor cores"}.get(name)), why[0] if why else None)
         reason = f": {fitting.text}" + (f" ({fitting.line})" if fitting.line else "") if fitting else ""
         out.append(f"{r.code.name} [{r.code.target}] {r.label}{' ' + r.where if r.where else ''}: {name} is {shown}, required {comparison}{bound:g}{reason}")
     return out

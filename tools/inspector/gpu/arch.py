@@ -81,6 +81,8 @@ class Occupancy:
 
     @property
     def words(self) -> str:
+        if not self.warps:
+            return f"0%: a block does not fit, by {self.limit}"
         return f"{self.share:.0%} ({self.warps} of {self.most} warps, by {self.limit})"
 
 

@@ -19,7 +19,7 @@ class Request:
     is the distance of what does not lie together; known: False where the addresses could not be followed; bulk: moved by the TMA unit; times: how many
     instructions it stands for; line: file.py:number; tile: its elements, and threads for them; unaligned, could: arguments whose alignment is not known, and the
     width in bits that was to be had with it; together: efficiency of all requests of the warp for the tile, as if they came at once; divided: are addresses
-    computed by division?"""
+    computed by division? alone: does each thread walk through memory on its own?"""
 
     kind: str
     width: int
@@ -42,6 +42,7 @@ class Request:
     could: int = 0
     together: float | None = None
     divided: bool = False
+    alone: bool = False
 
     @property
     def efficiency(self) -> float:
@@ -128,10 +129,11 @@ def request(kind: str, addresses: np.ndarray, active: np.ndarray | None, width: 
                    stride=int(steps[0]) if even else None, run=useful / runs, **more)
 
 
-def cycles(addresses: np.ndarray, active: np.ndarray | None, width: int, banks: int = 32) -> tuple[int, int]:
+def cycles(addresses: np.ndarray, active: np.ndarray | None, width: int, banks: int = 32, grouped: bool = True) -> tuple[int, int]:
     """(cycles, fewest) of a warp's access to shared memory: groups of threads that together ask for a row of all banks are served one after another,
-    and each word of a bank takes a cycle of its group. Threads that ask for the same word are served together."""
-    group = max(1, min(len(addresses), banks * 4 // max(4, width)))
+    and each word of a bank takes a cycle of its group. Threads that ask for the same word are served together. grouped: are neighbouring threads a
+    group? Where the hardware chooses others that nobody documents, the best groups there could be are taken."""
+    group = max(1, min(len(addresses), banks * 4 // max(4, width))) if grouped else len(addresses)
     total = fewest = 0
     for k in range(0, len(addresses), group):
         part = addresses[k:k + group]

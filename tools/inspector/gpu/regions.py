@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from ..code import Code
@@ -81,17 +82,37 @@ def _memory(r: Region, kernel: Kernel | None, machine: archs.Arch, walked: dict)
         if numbers:
             told[numbers] = max(bits, told.get(numbers, 0))
         elif not (kernel and line in kernel.made):  # a tensor's description is written once
-            found.requests += [walked.get(id(i)) or _unfollowed(i, kind, machine) for i in instructions]
+            found.requests += [_followed(walked.get(id(i))) or _unfollowed(i, kind, machine, r) for i in instructions]
     for numbers, bits in told.items():
         found.requests += kernel.requests(list(numbers), bits)
     found.shared = [walked[id(i)] for i in r.instructions if isinstance(walked.get(id(i)), Shared)]
     return found.sum() if found.requests or found.shared else None
 
 
-def _unfollowed(i: Instruction, kind: str, machine: archs.Arch) -> Request:
-    """The request of an instruction whose address nobody follows: the TMA unit's, which fetches whole rows, or one that is not known."""
+def _followed(q: Request | None) -> Request | None:
+    return q if q is not None and q.known else None
+
+
+def _unfollowed(i: Instruction, kind: str, machine: archs.Arch, r: Region) -> Request:
+    """The request of an instruction whose address nobody follows: the TMA unit's, which fetches whole rows; that of a thread which walks through memory on
+    its own, so that others must be elsewhere; or one that is not known."""
     line, bits = line_of(i), i.what.loads or i.what.stores
-    return Request(kind, bits, machine.warp, known=bits >= 1024, bulk=bits >= 1024, line=f"{line[0].rpartition('/')[2]}:{line[1]}" if line else "")
+    where = f"{line[0].rpartition('/')[2]}:{line[1]}" if line else ""
+    if bits < 128 and r.loop is not None and _walks(i, bits // 8, r):
+        sectors = machine.warp
+        return Request(kind, bits, machine.warp, machine.warp * bits / 8, sectors, -(-machine.warp * bits // 8 // machine.sector), run=bits / 8, line=where, alone=True)
+    return Request(kind, bits, machine.warp, known=bits >= 1024, bulk=bits >= 1024, line=where)
+
+
+def _walks(i: Instruction, step: int, r: Region) -> bool:
+    """Does the loop move an access's address on by no more than what the thread accessed?"""
+    base = re.search(r"\[\s*(%\w+|R\d+)", i.operands) or re.search(r"\bv\[(\d+):\d+\]", i.operands.partition(",")[2] or i.operands)
+    if not base:
+        return False
+    name = re.escape(base[1] if not base[1].isdigit() else f"v{base[1]}")
+    number = rf"(?:0x0*{step:x}|{step})"
+    move = re.compile(rf"{name}(?:\.64)?, (?:\w+, )*(?:{name}(?:\.reuse)?, {number}|{number}, {name})(?:,|$)")
+    return any(re.match(r"(add|v_add|IADD3|VIADD|IADD)", x.mnemonic) and move.match(x.operands) for x in r.instructions)
 
 
 def count(r: Region, machine: archs.Arch):
@@ -111,7 +132,7 @@ def count(r: Region, machine: archs.Arch):
     accesses = [c for c in memory if c.unit == "vector" and not c.splat and c.space in ("global", "flat", "")]
     n = len(r.instructions)
     full = verdict.full(r.memory.judged) if r.memory else None
-    occupied = archs.occupancy(archs.of(r.code.target, r.code.text), r.code.facts)
+    r.occupancy = occupied = archs.occupancy(archs.of(r.code.target, r.code.text), r.code.facts)
     macs = {unit: sum(multiply_adds(i, machine.warp) for i in r.instructions if i.what.unit == unit) for unit in ("vector", "matrix")}
     r.figures = {
         "vector": round(full, 4) if full is not None else round(vectors / len(base), 4) if base else None,

@@ -62,6 +62,10 @@ def causes(r: Region) -> list[Cause]:
     if r.dots and not r.figures["matrix"]:
         out.add("no tensor cores", "a tl.dot is computed without tensor cores", "fp16, bf16, fp8 or int8 operands, or input_precision=\"tf32\" for fp32, in tiles of 16 "
                 "or more each way", lambda i: i.what.kind == "fma")
+    if r.occupancy and r.occupancy.share < 0.25 and (r.figures["tensor_cores"] or 0) < 0.5:
+        out.append(Cause("low occupancy", f"occupancy {r.occupancy.words}: few warps to hide memory's latency behind", {
+            "registers": "a smaller tile, or fewer values alive at once", "shared memory": "fewer stages (num_stages) or a smaller tile"}.get(
+                r.occupancy.limit, "more warps a block")))
     if r.figures["f64"]:
         out.add("fp64", f"{r.figures['f64']} fp64 instructions, though no argument is fp64", "cast to tl.float32, write constants as fp32",
                 lambda i: i.what.element == "f64")
@@ -109,6 +113,9 @@ def fault(q, r: Region) -> tuple[str, str, str]:
             return "one element at a time", f"all threads of a warp want the same {q.width // 8} bytes", "load a tile with tl.arange instead of one element in each turn"
         by = f" ({', '.join(sorted(q.args))})" if q.args else ""
         return "one element for many", f"all threads of a warp want the same element: the index is divided or masked{by}", "load it once as a scalar, or index with one tl.arange for each dimension"
+    if q.alone:
+        return ("stride", f"each thread walks through memory on its own, {q.width // 8} bytes a turn: neighbours are far apart", "let neighbouring threads take "
+                "neighbouring elements, and each step on by the number of threads")
     moved = f"a warp asks for {q.useful:g} bytes and moves {q.sectors * r.memory.sector:g}"
     if q.efficiency < _WHOLE:
         if q.data:

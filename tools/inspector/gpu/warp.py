@@ -48,7 +48,8 @@ class Warp:
         x = np.broadcast_to(address.x, self.arch.warp).astype(np.int64)
         if c.space == "shared":
             rows = i.mnemonic.startswith(("ldmatrix", "stmatrix", "LDSM", "STSM"))  # a thread's address is that of a row of 16 bytes
-            self.found[id(i)] = Shared(*(cycles(x[:bits // 4], None, 16, self.arch.banks) if rows else cycles(x, active, bits // 8, self.arch.banks)), line)
+            self.found[id(i)] = Shared(*(cycles(x[:bits // 4], None, 16, self.arch.banks) if rows else cycles(x, active, bits // 8, self.arch.banks, not self.arch.amd or bits <= 32)),
+                                         line)
             return None
         one = request(kind, x, active, bits // 8, self.arch.sector, line=line, args=address.args, data=address.data)
         if one.stride and 0 < abs(one.stride) * 8 < bits:  # threads that want each other's bytes: the address was not what it seemed
