@@ -146,6 +146,8 @@ def _result(warp: Warp, op: str, mods, operands) -> Value | None:
     v = [_value(warp, o) for o in numbers]
     signed = "U32" not in mods
     sign = (lambda x: follow(x, 32, True)) if signed else (lambda x: x & _LOW)
+    if op == "HFMA2" and len(operands) == 4 and operands[1] == "RZ":
+        return _halves(operands[2:])
     if op in ("MOV", "MOV32I", "UMOV"):
         return v[0] if v else None
     if op in ("IMAD", "MAD") and len(v) >= 3:
@@ -178,6 +180,15 @@ def _result(warp: Warp, op: str, mods, operands) -> Value | None:
     if op in ("IMNMX", "VIMNMX") and len(v) >= 2:
         return combine(np.maximum if any(o == "!PT" for o in operands) else np.minimum, *v[:2])
     return None
+
+
+def _halves(texts) -> Value | None:
+    """The bits of two half-precision constants: how ptxas loads an integer through the floating-point unit."""
+    try:
+        upper, lower = (int(np.float16(float(t)).view(np.uint16)) for t in texts)
+    except ValueError:
+        return None
+    return Value(np.int64(upper << 16 | lower))
 
 
 def _lea(mods, v) -> Value | None:

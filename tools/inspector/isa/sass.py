@@ -75,6 +75,8 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None) -> C
     if op in ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "SUATOM", "SURED", "ATOMCAS", "REDAS", "REDS"):
         element = "f32" if any(m.startswith("F32") for m in mods) else f"i{width}"
         return Class("atomic", "vector", element, width, loads=width, stores=width, space="shared" if op == "ATOMS" else "global")
+    if op == "HFMA2" and re.match(r"R\d+, -?RZ, RZ, ", operands):  # 0 * 0 + a constant: how ptxas loads one
+        return Class("move", "vector", "i32", 32)
     if op in _FMA:
         bits = {"f64": 64, "f32": 32, "f16": 32}.get(_FMA[op], 32)
         element = "bf16" if any(m.startswith("BF16") for m in mods) else _FMA[op]
