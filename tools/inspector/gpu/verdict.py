@@ -14,8 +14,8 @@ from ..stats import Region
 
 #: share of sectors that a full request needs, and of full requests in vector code; share of a full request up to which code counts as scalar
 _WHOLE, _QUARTER = 0.95, 0.25
-#: extra cycles of shared memory, by the fewest, that a verdict minds
-_CONFLICTS = 1.0
+#: extra cycles of shared memory, by the fewest, that a verdict minds, and that are told
+_CONFLICTS, _TOLD = 1.0, 0.5
 
 
 def score(request) -> float:
@@ -96,7 +96,7 @@ def _memory(r: Region, out: Causes):
     if divided := Counter(q.line for q in r.memory.requests if q.divided and (q.uniform or score(q) < _WHOLE)):
         out.append(Cause("index by division", "addresses are computed by // or %", "index with one tl.arange for each dimension instead of // and %",
                          divided.most_common(1)[0][0]))
-    if (r.figures["conflicts"] or 0) > 0.1:
+    if (r.figures["conflicts"] or 0) >= _TOLD:
         worst = max(r.memory.shared, key=lambda s: s.cycles / max(1, s.best))
         out.append(Cause("bank conflicts", f"shared memory takes {1 + r.figures['conflicts']:.1f} times the cycles that it must: threads of a warp want different rows of a bank",
                          "another order of the tile's dimensions, a padded row, or a transpose in registers", worst.line))

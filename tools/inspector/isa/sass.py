@@ -41,6 +41,8 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None) -> C
         return Class("branch", flow="branch" if conditional else "jump", target=target[1] if target else "")
     if op in ("EXIT", "RET", "RTT", "KILL", "LONGJMP"):
         return Class("branch", flow="return")
+    if op == "CALL" and re.search(r"\(\.L_x_\d+\)", operands):  # to a stub of the same function, where the warp comes together
+        return Class("sync")
     if op in ("CALL", "JCAL", "PRET"):
         target = re.search(r"\(?([$\w.]+)\)?\s*$", operands)
         return Class("call", "vector", target=target[1] if target else "")
