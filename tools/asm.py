@@ -77,13 +77,12 @@ def run(args) -> int:
     for line in remarks:
         print(line, file=sys.stderr)
     quiet = args.html or args.require is not None or args.baseline
-    if args.diff:
-        _diff(reports, args, inputs)
-    else:
+    others = _diff(reports, args, inputs) if args.diff else []
+    if not args.diff:
         _print(reports, args, failed, worse, quiet)
     if args.html:
         from .inspector import page
-        _write(args.html, page.render(reports).encode())
+        _write(args.html, page.render(reports, others).encode())
         print(f"wrote {args.html}", file=sys.stderr)
     return _judged(reports, args, failed, worse)
 
@@ -196,8 +195,8 @@ def _stage(codes, args) -> int:
     return exits.GOOD
 
 
-def _diff(reports, args, inputs):
-    """Compare each kernel with its counterpart: kernels of the same name, else in order."""
+def _diff(reports, args, inputs) -> list:
+    """Compare each kernel with its counterpart: kernels of the same name, else in order. Returns the counterparts, None where there is none."""
     from .inspector import baseline, diff, report, targets
 
     other = args.diff
@@ -212,15 +211,13 @@ def _diff(reports, args, inputs):
             what = other
         else:
             goal = targets.get(other, args.vlen if other.startswith(("rv", "spacemit")) and ":" not in other else None)
-        theirs = [report.of(c).as_dict(instructions=False) for c in _named(inputs.other(changed).codes(what, goal), args.kernel)]
-    mine = [r.as_dict(instructions=False) for r in reports]
-    pairs = []
-    for n, a in enumerate(mine):
-        named = next((b for b in theirs if b["kernel"] == a["kernel"]), theirs[n] if n < len(theirs) else None)
-        if named:
-            pairs.append(diff.compare(a, named))
+        theirs = [report.of(c) for c in _named(inputs.other(changed).codes(what, goal), args.kernel)]
+    mine, brief = ([r if isinstance(r, dict) else r.as_dict(instructions=False) for r in some] for some in (reports, theirs))
+    at = [next((k for k, b in enumerate(brief) if b["kernel"] == a["kernel"]), n if n < len(brief) else None) for n, a in enumerate(mine)]
+    pairs = [diff.compare(a, brief[k]) for a, k in zip(mine, at) if k is not None]
     if args.format == "json":
         print(json.dumps(pairs, indent=1))
     else:
         for pair in pairs:
             diff.show(pair, console())
+    return [None if k is None else theirs[k] for k in at]

@@ -1,0 +1,124 @@
+'use strict';
+// The list of kernels, the table of loops, the card of the loop that is looked at, and the comparison of two sides.
+
+const badge = verdict => node('span', {className: `v ${verdict || 'none'}`, textContent: verdict || 'nothing to judge'});
+const bar = share => {
+  const made = node('span', {className: 'bar'}, node('i'));
+  made.firstChild.style.width = `${Math.max(0, Math.min(100, 100 * share))}%`;
+  made.setAttribute('aria-hidden', 'true');
+  return made;
+};
+
+function tableOf(columns, rows, pressed) {
+  const head = node('tr', {}, ...columns.map(c => node('th', {scope: 'col', className: c.left ? 'left' : '', title: c.about || '', textContent: c.name})));
+  const body = rows.map((row, n) => {
+    const cells = columns.map((c, k) => {
+      const value = c.of(row), cell = node('td', {className: c.left ? 'left' : ''});
+      const said = value === undefined || value === null ? '' : c.say ? c.say(value, row) : short(value);
+      if (k === 0 && pressed) cell.append(node('button', {type: 'button', onclick: () => pressed(row)}, said));
+      else cell.append(...(Array.isArray(said) ? said : [said]));
+      return cell;
+    });
+    const made = node('tr', {}, ...cells);
+    if (pressed) made.addEventListener('click', event => { if (!event.target.closest('button')) pressed(row); });
+    made.dataset.n = n;
+    return made;
+  });
+  return node('table', {}, node('thead', {}, head), node('tbody', {}, ...body));
+}
+
+// --- the list of kernels ---------------------------------------------------------------------------------------------
+
+function kernelTable(kernels, pressed) {
+  const several = kernels.some(k => k.sides.length > 1), extra = [...new Set(kernels.flatMap(k => Object.keys(k.ranked)))];
+  const each = say => k => k.sides.flatMap((s, n) => [n ? ' | ' : '', say(s)]);
+  const columns = [
+    {name: 'kernel', left: true, of: k => k.name}, {name: several ? 'targets' : 'target', left: true, of: k => k.sides.map(s => s.target).join(' | ')},
+    {name: 'verdict', left: true, of: k => k, say: each(s => badge(s.verdict))},
+    ...extra.map(name => ({name, of: k => k.ranked[name], say: x => name === 'share' && typeof x === 'number' ? [bar(x), node('span', {className: 'part', textContent: percent(x)})] : short(x)})),
+    {name: 'vector work', of: k => k.sides.some(s => typeof s.share === 'number') ? k : null, say: each(s => typeof s.share === 'number' ? percent(s.share) : '')},
+    {name: 'hot loops', of: k => k.loops.filter(l => l.hot).length},
+  ].filter(c => kernels.some(k => { const x = c.of(k); return x !== undefined && x !== null; }));
+  return tableOf(columns, kernels, pressed);
+}
+
+// --- the table of loops ----------------------------------------------------------------------------------------------
+
+const figure = (name, about, key, say) => ({name, about, of: l => l[key], say, drop: x => x === undefined || x === null || x === 0});
+const LOOPS = [
+  {name: 'loop', left: true, about: 'its number, as in the assembly and in --json', of: l => l.id},
+  {name: 'lines', left: true, of: l => l.where || l.label},
+  {name: 'verdict', left: true, of: l => l, say: l => [badge(l.verdict), l.tail ? node('small', {textContent: ' tail'}) : '']},
+  {name: 'work', about: 'estimated share of the kernel\'s work', of: l => l.heat, say: x => [bar(x), node('span', {className: 'part', textContent: percent(x)})]},
+  {name: 'trips', about: 'how often it is gone through', of: l => l.trips},
+  {name: 'cycles', about: 'for each time through, by LLVM\'s model of the target', of: l => l.bound && l.bound.cycles},
+  {name: 'of peak', about: 'share of the target\'s peak', of: l => l.bound && l.bound.peak_share, say: percent},
+  {name: 'coalescing', about: 'bytes that a request needs of those that it moves', of: l => l.memory && l.memory.coalescing, say: percent},
+  figure('instructions', 'in the loop', 'instructions'),
+  {...figure('vector', 'share of the work on vector or matrix units', 'vector', x => percent(x)), drop: x => x === undefined || x === null},
+  figure('fma', 'share of arithmetic that multiplies and adds in one', 'fma', x => percent(x)),
+  figure('load', 'bits of the narrowest load', 'load_bits'), figure('store', 'bits of the narrowest store', 'store_bits'),
+  figure('B/access', 'bytes of an access', 'bytes_per_access'), figure('matrix', 'instructions on tensor cores and their like', 'matrix'),
+  figure('gathers', 'accesses with an address for each element', 'gathers'), figure('spills', 'accesses of stack slots', 'spills'),
+  figure('calls', 'of functions', 'calls'), figure('f64', 'fp64 instructions without an fp64 argument', 'f64'),
+  {name: 'why', left: true, of: l => (l.causes || []).map(c => c.name).join(', ')},
+];
+
+function loopTable(kernel, pressed) {
+  const rows = ranked(kernel), has = c => rows.some(l => { const x = c.of(l); return c.drop ? !c.drop(x) : x !== undefined && x !== null && x !== ''; });
+  const columns = LOOPS.filter(has);
+  if (kernel.sides.length > 1) columns.splice(1, 0, {name: 'of', left: true, of: l => kernel.sides[l.side].target});
+  if (!rows.length) return node('p', {className: 'note', textContent: 'No loop that computes or moves data was found: there is nothing to judge.'});
+  return tableOf(columns, rows, pressed);
+}
+
+// --- one loop --------------------------------------------------------------------------------------------------------
+
+function loopCard(kernel, loop, pinned) {
+  const side = kernel.sides[loop.side], said = [loop.label !== 'body' ? loop.label : '', loop.where].filter(Boolean).join(' ');
+  const facts = [`${percent(loop.heat)} of the estimated work`];
+  if (loop.trips) facts.push(`${short(loop.trips)} times through`);
+  const made = node('article', {className: 'card'}, node('h2', {}, `${loop.id} `, node('small', {textContent: said}), ' ', badge(loop.verdict)),
+                    node('p', {className: 'note', textContent: (kernel.sides.length > 1 ? `${side.target}: ` : '') + facts.join(', ')}));
+  made.dataset.loop = loop.index;
+  if (loop.bound) made.append(...boundOf(loop.bound));
+  if (loop.memory) made.append(...memoryOf(loop.memory));
+  for (const cause of loop.causes || []) {
+    const line = cause.line ? node('button', {type: 'button', className: 'link', textContent: cause.line, onclick: () => pinned(cause.line)}) : null;
+    made.append(node('dl', {className: 'cause'}, node('dt', {textContent: 'why'}), node('dd', {}, cause.text, line ? ' ' : '', line),
+                     ...(cause.plan ? [node('dt', {textContent: 'plan'}), node('dd', {textContent: cause.plan})] : []),
+                     node('dt', {textContent: 'do'}), node('dd', {className: 'do', textContent: cause.remedy})));
+  }
+  if (!(loop.causes || []).length) made.append(node('p', {className: 'note', textContent: loop.tail ? 'It takes what its main loop leaves.' : 'Nothing stands in the way of its vectors.'}));
+  return made;
+}
+
+// What limits a loop: bars of cycles, the longest is the bound.
+function boundOf(bound) {
+  const limits = Object.entries(bound.limits || {}).filter(([, x]) => typeof x === 'number').sort((a, b) => b[1] - a[1]);
+  const most = limits.length ? limits[0][1] || 1 : 1, per = [];
+  if (bound.elements) per.push(`${short(bound.elements)} elements`);
+  if (bound.bytes) per.push(`${short(bound.bytes)} bytes`);
+  if (bound.flops) per.push(`${short(bound.flops)} FLOP`);
+  const words = [bound.words, [`${short(bound.cycles)} cycles each time through`, per.join(', ')].filter(Boolean).join(' for '),
+                 bound.model ? `(LLVM's model of ${bound.model})` : ''].filter(Boolean);
+  return [node('p', {className: 'bound'}, node('b', {textContent: 'bound '}), words.join('. ').replace('. (', ' (')),
+          node('dl', {className: 'limits'}, ...limits.flatMap(([name, x]) => [node('dt', {textContent: name}), node('dd', {}, bar(x / most), ` ${short(x)}`)]))];
+}
+
+function memoryOf(memory) {
+  const said = Object.entries(memory).filter(([, x]) => ['number', 'string'].includes(typeof x) && x !== '');
+  return said.length ? [node('p', {className: 'bound'}, node('b', {textContent: 'memory '}), said.map(([k, x]) => `${k.replaceAll('_', ' ')} ${short(x)}`).join(', '))] : [];
+}
+
+// --- two sides -------------------------------------------------------------------------------------------------------
+
+function pairTable(pair) {
+  const sides = [pair.a, pair.b], names = Object.keys(pair.a.figures), rows = [['verdict', ...sides.map(s => s.verdict || '')],
+    ...['hot_loops', 'instructions'].map(k => [k.replace('_', ' '), ...sides.map(s => s[k])]), ...names.map(k => [k.replaceAll('_', ' '), ...sides.map(s => s.figures[k])])]
+    .filter(row => row.slice(1).some(x => x !== null && x !== undefined));
+  const kinds = [...new Set(sides.flatMap(s => Object.keys(s.kinds)))].map(k => [`${k} instructions`, ...sides.map(s => s.kinds[k] || 0)]).sort((x, y) => y[1] + y[2] - x[1] - x[2]);
+  const made = tableOf([{name: 'hot loops, the worst figure', left: true, of: r => r[0]}, ...sides.map((s, n) => ({name: `${s.target} ${s.backend}`, of: r => r[n + 1]}))], [...rows, ...kinds]);
+  [...made.querySelectorAll('tbody tr')].forEach((tr, n) => { const r = [...rows, ...kinds][n]; tr.classList.toggle('differs', r[1] !== r[2]); });
+  return node('article', {className: 'card pair'}, made);
+}
