@@ -18,7 +18,7 @@ EXAMPLES = (
     "triport asm libfast.so:saxpy",
     "triport asm ~/.triton/cache --kernel softmax",
     "triport asm kernel.cubin --html kernel.html",
-    "triport asm softmax --baseline before.json --format github",
+    "triport asm matmul --baseline before.json --format github",
     "triport asm --list-targets",
 )
 #: what is printed: option's value -> what it is

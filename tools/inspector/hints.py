@@ -7,9 +7,12 @@ import re
 
 #: functions whose first argument is an address (block pointers and descriptors are made of one)
 _BY_ADDRESS = re.compile(r"(load|store|atomic_\w+|make_block_ptr|make_tensor_descriptor|_experimental_make_tensor_descriptor)$")
+#: functions that give back the address that they take
+_OF_ADDRESSES = ("multiple_of", "max_contiguous", "max_constancy", "advance")
 #: functions whose argument is a number with a fraction
 _OF_FLOATS = re.compile(r"(exp2?|log2?|sqrt|rsqrt|sin|cos|erf|tanh|sigmoid|fma|fdiv|clamp)$")
-_FLOATS = re.compile(r"(.*_)?(eps|epsilon|scale|alpha|beta|gamma|lr|slope|prob|p|temperature|momentum|decay|value|threshold|theta|sigma|mu|qk_scale|softcap|drop\w*)(_.*)?$")
+_FLOATS = re.compile(r"(.*_)?(eps|epsilon|scale|alpha|beta|gamma|lr|slope|prob|p|temperature|momentum|decay|value|threshold|theta|sigma|mu|softcap|"
+                     r"drop\w*)(_.*)?$")
 
 
 def types(jit) -> dict[str, str]:
@@ -32,10 +35,6 @@ def types(jit) -> dict[str, str]:
     return out
 
 
-def _names(node) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-
-
 def _base(node) -> set[str]:
     """The names that may be the address in a sum: `x_ptr + offsets` is at x_ptr, `offsets[:, None] * n + base` at any of its terms that are names."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
@@ -44,9 +43,11 @@ def _base(node) -> set[str]:
         return {node.id}
     if isinstance(node, (ast.Subscript, ast.Attribute)):
         return _base(node.value)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cast", "multiple_of", "max_contiguous", "advance", "make_block_ptr"):
-        return _base(node.args[0]) if node.args and not isinstance(node.func.value, ast.Name) or node.args and node.func.attr in ("multiple_of", "max_contiguous", "advance") \
-            else _base(node.func.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _OF_ADDRESSES and node.args:
+            return _base(node.args[0])
+        if node.func.attr in ("to", "cast"):
+            return _base(node.func.value)
     return set()
 
 

@@ -28,6 +28,8 @@ _OTHERS = {name: re.compile(sign, re.M) for name, sign in (
     ("32-bit x86", r"\((?:%e[abcd]x|%e[sd]i|%e[sb]p)[,)]|\b(?:push|pop)l\s+%e"),
     ("WebAssembly", r"^\s*(?:local\.(?:get|set|tee)|[if](?:32|64)\.(?:add|mul|load|store|const)|end_function)\b|\.functype"),
 )}
+#: what has the registers' names of MIPS, and mnemonics with a width
+_LOONGARCH = r"^\s*(?:(?:addi|ld|st|ldx|stx|slli|srli|alsl|fld|fst|fldx|fstx)\.[dwsbh]u?|pcalau12i|bstrpick\.d|x?vldx?|x?vstx?)\s+\$"
 #: word in "file format ..." -> ISA
 _FORMATS = (("x86[-_]64", "x86-64"), ("aarch64|arm64", "aarch64"), ("riscv", "riscv64"), ("amdgpu|amdgcn", "amdgcn"))
 
@@ -51,10 +53,12 @@ def guess(text: str) -> str | None:
     # 32-bit code has nothing of 64-bit code; the shared registers' names count for both
     if "32-bit x86" in found and not re.search(r"%r[a-ds0-9]|%[xyz]mm\d+.*\(%r", text):
         return "32-bit x86"
-    if "s390x" in found and not re.search(r"%(?:r[a-ds][xip]|e[a-ds][xip]|[xyz]mm)", text):
+    if re.search(_LOONGARCH, text, re.M):
+        return "LoongArch"
+    if found.get("s390x", 0) > found.get("SPARC", 0) and not re.search(r"%(?:r[a-ds][xip]|e[a-ds][xip]|[xyz]mm)", text):
         return "s390x"
-    found.pop("32-bit x86", None), found.pop("s390x", None)
-    return max(found, key=found.get) if found else None
+    left = {name: n for name, n in found.items() if name not in ("32-bit x86", "s390x")}
+    return max(left, key=left.get) if left else None
 
 
 def of(path, text: str, goal) -> str:
