@@ -23,6 +23,8 @@ _FILES, _LONG = 4, 400
 _WARM = 0.1
 #: lines from which it is worth folding a loop
 _SHORT = 3
+#: files that are nobody's kernel: a compiler's, a system's or torch's headers
+_FOREIGN = re.compile(r"^/usr/|/lib/gcc/|/torch/include/|intrin\.h$")
 
 
 def kernel(report: Report | dict, other: Report | dict | None = None, ranked: dict | None = None) -> dict:
@@ -38,7 +40,7 @@ def kernel(report: Report | dict, other: Report | dict | None = None, ranked: di
         seen.add(mark)
     first = sides[0].dict
     out = {"name": first["kernel"], "sides": [s.head() for s in sides], "loops": [loop for n, s in enumerate(sides) for loop in s.loops(table, n)],
-           "panes": unique, "places": table.names, "ranked": ranked or {}}
+           "panes": unique, "places": table.names, "ranked": ranked or _ran(first.get("run"))}
     if len(sides) == 2:
         out["pair"] = diff.compare(first, sides[1].dict)
     return out
@@ -95,9 +97,10 @@ class _Side:
 
     def head(self) -> dict:
         d = self.dict
-        known = {"kernel", "target", "backend", "isa", "verdict", "unknown", "share", "remark"}
+        known = ("kernel", "target", "backend", "isa", "verdict", "unknown", "share", "remark", "bounds")
         extra = {k: v for k, v in d.items() if k == "occupancy" and v not in (None, "")}
-        return {**{k: d.get(k) for k in known}, "facts": {**d.get("facts", {}), **extra}, "gpu": d["isa"] in ISAS and ISAS[d["isa"]].gpu}
+        ran = _ran(d.get("run"))
+        return {**{k: d.get(k) for k in known}, "run": ", ".join(f"{k} {_part(x)}" for k, x in ran.items()), "facts": {**d.get("facts", {}), **extra}, "gpu": d["isa"] in ISAS and ISAS[d["isa"]].gpu}
 
     def loops(self, table: _Table, side: int) -> list[dict]:
         """Loops and bodies; `keys`: their source lines, those with most work first."""
@@ -149,7 +152,7 @@ class _Side:
         for path in files[:_FILES]:
             shown = text if isinstance(text, str) and path in code.sources else _read(path)
             if shown:
-                out.append(_source(shown, path, table))
+                out.append(_source(shown, path, table) | {"own": int(not _FOREIGN.search(path))})
         if not out and isinstance(text, str) and text:
             out.append(_source(text, "", table))
         return out
@@ -197,6 +200,22 @@ class _Numbered:
             self.numbers[value] = len(self.table)
             self.table.append(value)
         return self.numbers[value]
+
+
+def _ran(run: dict | None) -> dict:
+    """What a program did with a kernel, as columns of the list of kernels."""
+    if not run:
+        return {}
+    seconds = run.get("seconds") or 0.0
+    time = f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    first = (run.get("calls") or [{}])[0]
+    called = f"grid {'x'.join(map(str, first['grid']))}, {first['arguments']}" if first else ""
+    more = len(run.get("calls") or ()) - 1 + (run.get("more") or 0)
+    return {"launches": run.get("launches"), "time": time, "share": run.get("share"), **({"called": called + (f" and {more} others" if more > 0 else "")} if called else {})}
+
+
+def _part(x) -> str:
+    return f"{x:.0%}" if isinstance(x, float) else str(x)
 
 
 def _class(i: dict, mnemonic: str) -> tuple:

@@ -93,17 +93,16 @@ function loopCard(kernel, loop, pinned) {
   return made;
 }
 
-// What limits a loop: bars of cycles, the longest is the bound.
+// What limits a loop: in words, and as bars of cycles beside those that it takes.
 function boundOf(bound) {
   const limits = Object.entries(bound.limits || {}).filter(([, x]) => typeof x === 'number').sort((a, b) => b[1] - a[1]);
-  const most = limits.length ? limits[0][1] || 1 : 1, per = [];
-  if (bound.elements) per.push(`${short(bound.elements)} elements`);
-  if (bound.bytes) per.push(`${short(bound.bytes)} bytes`);
-  if (bound.flops) per.push(`${short(bound.flops)} FLOP`);
-  const words = [bound.words, [`${short(bound.cycles)} cycles each time through`, per.join(', ')].filter(Boolean).join(' for '),
-                 bound.model ? `(LLVM's model of ${bound.model})` : ''].filter(Boolean);
-  return [node('p', {className: 'bound'}, node('b', {textContent: 'bound '}), words.join('. ').replace('. (', ' (')),
-          node('dl', {className: 'limits'}, ...limits.flatMap(([name, x]) => [node('dt', {textContent: name}), node('dd', {}, bar(x / most), ` ${short(x)}`)]))];
+  const bars = [['a turn takes', bound.cycles], ...limits], most = Math.max(...bars.map(([, x]) => x)) || 1, said = [].concat(bound.words || []).filter(Boolean);
+  const more = said.slice(1);
+  if (bound.elements) more.push(`${short(bound.elements)} elements a turn, ${short(bound.cycles / bound.elements)} cycles each`);
+  if (!said.length) said.push(`${short(bound.cycles)} cycles a turn${bound.model ? `, by LLVM's model of ${bound.model}` : ''}`);
+  return [node('p', {className: 'bound'}, node('b', {textContent: 'bound '}), said[0]),
+          node('dl', {className: 'limits'}, ...bars.map(([name, x]) => node('div', {}, node('dt', {textContent: name}), node('dd', {}, bar(x / most), ` ${short(x)}`)))),
+          node('p', {className: 'note', textContent: more.join('; ')})];
 }
 
 function memoryOf(memory) {

@@ -12,7 +12,7 @@ function usual(kernel) {
   if (wide >= (gpu ? 1600 : 1800)) kinds.push(kernel.panes.some(p => p.kind === 'ptx') ? 'ptx' : 'llir');
   if (wide >= 2300) kinds.push(gpu ? 'ttgir' : 'ttir');
   const loop = ranked(kernel)[0], about = p => loop ? loop.keys.findIndex(key => p.byKey.has(key)) : -1;  // of several sources the one that the hottest loop is of
-  const sources = kernel.panes.filter(p => p.kind === 'source'), best = sources.filter(p => about(p) >= 0).sort((a, b) => about(a) - about(b))[0] || sources[0];
+  const sources = kernel.panes.filter(p => p.kind === 'source'), best = sources.filter(p => about(p) >= 0 || p.own).sort((a, b) => !!b.own - !!a.own || (about(a) < 0) - (about(b) < 0) || about(a) - about(b))[0] || sources[0];
   return kernel.panes.filter(p => kinds.includes(p.kind) && (p.kind !== 'source' || p === best)).map(p => p.id);
 }
 
@@ -53,12 +53,19 @@ function toggle(n) {
   save();
 }
 
+// The loop of a side that goes with the one that is looked at: itself, else the one with most of its source lines, else the hottest.
+function loopOf(side) {
+  if (!app.loop || app.loop.side === side) return app.loop;
+  const alike = l => l.keys.filter(k => app.loop.keys.includes(k)).length / Math.max(1, l.keys.length, app.loop.keys.length);
+  return ranked(app.kernel).filter(l => l.side === side).reduce((best, l) => !best || alike(l) > alike(best) ? l : best, null);
+}
+
 // Scrolls panes to what is kept, else to the loop.
 function reveal(panes, near = false) {
-  const keys = app.pinned !== null ? [app.pinned] : app.loop ? app.loop.keys : [];
   for (const pane of panes) {
-    const fold = pane.data.folds.find(f => f.loop && f.loop === app.loop);
-    const line = app.pinned === null && pane.kind === 'asm' ? (fold ? first(pane, app.loop) : null) : keys.map(k => bestLine(pane.data, k, app.loop)).find(x => x !== null);
+    const loop = loopOf(pane.data.side), keys = app.pinned !== null ? [app.pinned] : loop ? loop.keys : [];
+    const fold = pane.data.folds.find(f => f.loop && f.loop === loop);
+    const line = app.pinned === null && pane.kind === 'asm' ? (fold ? first(pane, loop) : null) : keys.map(k => bestLine(pane.data, k, loop)).find(x => x !== null);
     pane.show(line, near, app.pinned === null && pane.kind === 'asm' ? 3 : null);
   }
 }
@@ -98,7 +105,7 @@ function factsOf(kernel, side, n) {
   const said = Object.entries(side.facts).filter(([, x]) => x !== null && typeof x !== 'object').map(([k, x]) => `${k} ${short(x)}`);
   for (const [, x] of Object.entries(side.facts)) if (x && typeof x === 'object') said.push(x.words || Object.entries(x).map(([k, v]) => `${k.replaceAll('_', ' ')} ${short(v)}`).join(', '));
   const strong = typeof side.share === 'number' ? [node('b', {textContent: `${percent(side.share)} of the work is vector`}), ', '] : [];
-  const words = [...said, `unknown instructions ${percent(side.unknown || 0)}`, side.remark].filter(Boolean).join(', ');
+  const words = [side.run, ...said, `unknown instructions ${percent(side.unknown || 0)}`, side.remark, side.bounds].filter(Boolean).join(', ');
   return [n ? node('br') : '', kernel.sides.length > 1 ? `${side.target}: ` : '', ...strong, words];
 }
 
@@ -108,8 +115,9 @@ function look(loop, keep = false) {
   if (!keep) pin(null, false);
   else if (app.pinned !== null) pin(null, false);
   for (const pane of app.panes) {
-    if (pane.kind === 'asm') pane.mark('here', pane.data.folds.filter(f => loop && f.loop === loop).flatMap(f => Array.from({length: f.last - f.first}, (_, k) => f.first + k)));
-    else pane.markKeys('here', loop ? loop.keys : []);
+    const here = loopOf(pane.data.side);
+    if (pane.kind === 'asm') pane.mark('here', pane.data.folds.filter(f => here && f.loop === here).flatMap(f => Array.from({length: f.last - f.first}, (_, k) => f.first + k)));
+    else pane.markKeys('here', here ? here.keys : []);
   }
   const rows = ranked(app.kernel);
   [...byId('table').querySelectorAll('tbody tr')].forEach((tr, n) => {
@@ -144,7 +152,7 @@ function light(keys) {
 function pin(key, scroll = true, from = null) {
   app.pinned = key;
   for (const pane of app.panes) pane.markKeys('pin', key === null ? [] : [key]);
-  if (scroll && key !== null) for (const pane of shownPanes()) if (pane !== from) pane.show(bestLine(pane.data, key, app.loop));
+  if (scroll && key !== null) for (const pane of shownPanes()) if (pane !== from) pane.show(bestLine(pane.data, key, loopOf(pane.data.side)));
   if (scroll) save();
 }
 
@@ -161,7 +169,7 @@ function stand(pane, line, follow = true) {
   pane.point(line);
   const keys = keysOf(pane, line);
   light(keys);
-  if (follow && keys.length) for (const p of shownPanes()) if (p !== pane) p.show(bestLine(p.data, keys[0], app.loop), true);
+  if (follow && keys.length) for (const p of shownPanes()) if (p !== pane) p.show(bestLine(p.data, keys[0], loopOf(p.data.side)), true);
   detail(pane, line);
 }
 
