@@ -406,7 +406,7 @@ def test_the_page_needs_nothing_else():
     made.code.stages["source"] = "</script><img src=x onerror=alert(2)>\n" * 3
     text = page.render([made])
     assert "http:" not in text and "https:" not in text and "src=" not in text and "<link rel=\"icon\" href=\"data:,\">" in text
-    assert "<script>alert" not in text and "&lt;script&gt;" in text and text.count("</script>") == 6
+    assert "<script>alert" not in text and "&lt;script&gt;" in text and text.count("</script>") == 7
     kernel = held(text)["kernels"][0]
     assert kernel["name"] == made.code.name and kernel["panes"][0]["lines"][0].startswith("</script><img")
 

@@ -1,7 +1,8 @@
 """The page of machine code: source, plan, stages and assembly beside each other in one file that opens offline, at the hottest loop.
 
-`render` writes it. data.py says what is in it, links.py which lines belong together, words.py what mnemonics mean; the scripts draw it: model.js (kernels,
-rows), pane.js (one pane), loops.js (the list of kernels, the table of loops, the card of one), page.js (state, keys, search, the address).
+`render` writes it. data.py says what is in it, links.py which lines belong together, words.py what mnemonics mean; the scripts draw it: model.js
+(kernels, rows), pane.js (one pane), loops.js (the list of kernels, the table of loops, the card of one), tools.js (the box, search, the help),
+state.js (what is shown), page.js (pointer, keys, the address).
 """
 
 from __future__ import annotations
@@ -18,25 +19,26 @@ from ..report import Report
 from ..schema import KINDS
 from . import data
 
-_SCRIPTS = ("model.js", "pane.js", "loops.js", "tools.js", "page.js")
+_SCRIPTS = ("model.js", "pane.js", "loops.js", "tools.js", "state.js", "page.js")
 
 
 def render(reports: Sequence[Report | dict], others: Sequence[Report | dict | None] = (), ranked: Sequence[dict] = ()) -> str:
     """The page of one or more kernels, in the order that they are listed in.
 
-    others: for each what it is compared with, shown beside it; a report, or one that `triport asm --json` saved. ranked: for each columns of the list of
-    kernels, name -> text or number; "share" is a part of 1, drawn as a bar.
+    others: for each what it is compared with, shown beside it; a report, or one that `triport asm --json` saved. ranked: for each columns of the list
+    of kernels, name -> text or number; "share" is a part of 1, drawn as a bar. A report with a `run` has its own.
     """
     pick = lambda given, n: given[n] if n < len(given) else None  # noqa: E731
     kernels = [data.kernel(r, pick(others, n), pick(ranked, n)) for n, r in enumerate(reports)]
-    heads = [side for k in kernels for side in [k["sides"]]]
-    title = ", ".join(f"{h[0]['kernel']} {' and '.join(str(s['target']) for s in h)}" for h in heads[:3]) + (", ..." if len(heads) > 3 else "")
+    heads = [k["sides"] for k in kernels]
+    names = [f"{h[0]['kernel']} {' and '.join(str(s['target']) for s in h)}" for h in heads]
+    title = ", ".join([*names[:3], *(["..."] if len(names) > 3 else [])])
     scripts, style = [_file(name) for name in _SCRIPTS], _file("page.css")
     # What a browser runs and applies is these texts and nothing else, and it fetches nothing, whatever the kernels' texts hold.
     policy = ("default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
               f"style-src {_digest(style)}; script-src {' '.join(map(_digest, scripts))}")
-    words = "".join(f"<li>{html.escape(str(s['kernel']))} for {html.escape(str(s['target']))}: {html.escape(str(s['verdict'] or 'nothing to judge'))}</li>"
-                    for h in heads for s in h)
+    said = [f"{s['kernel']} for {s['target']}: {s['verdict'] or 'nothing to judge'}" for h in heads for s in h]
+    words = "".join(f"<li>{html.escape(text)}</li>" for text in said)
     parts = {"TITLE": html.escape(title), "POLICY": policy, "STYLE": style, "WORDS": words, "DATA": _packed({"kernels": kernels, "kinds": KINDS}),
              "SCRIPT": "\n".join(f"<script>{s}</script>" for s in scripts)}
     out, rest = [], _file("page.html")

@@ -1,12 +1,13 @@
 """What the page shows, as JSON: kernels with their loops and panes. A kernel is a report, or what `triport asm --json` saved of one.
 
-Lines of all panes are linked by keys: numbers of source lines in the kernel's table `places`. Lists that run along a pane's lines hold numbers into tables
-(`what`: how an instruction is classified, `words`: what its mnemonic means), -1 where there is nothing.
+Lines of all panes are linked by keys: numbers of source lines in the kernel's table `places`. Lists that run along a pane's lines hold numbers into
+tables (`what`: how an instruction is classified, `says`: what its mnemonic means), -1 where there is nothing.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from .. import diff
@@ -19,6 +20,8 @@ _TITLES = {"source": "source", "plan": "plan", "ttir": "TTIR", "ttgir": "TTGIR",
 _STAGES = ("plan", "ttir", "ttgir", "llir", "ptx")
 #: source files that get a pane, and lines from which a file is shown in part
 _FILES, _LONG = 4, 400
+#: counts of a loop that the page does not show
+_COUNTS = ("lines", "kinds", "units", "float_elements", "called")
 #: share of the work from which a loop is shown unfolded
 _WARM = 0.1
 #: lines from which it is worth folding a loop
@@ -100,21 +103,28 @@ class _Side:
         known = ("kernel", "target", "backend", "isa", "verdict", "unknown", "share", "remark", "bounds")
         extra = {k: v for k, v in d.items() if k == "occupancy" and v not in (None, "")}
         ran = _ran(d.get("run"))
-        return {**{k: d.get(k) for k in known}, "run": ", ".join(f"{k} {_part(x)}" for k, x in ran.items()), "facts": {**d.get("facts", {}), **extra}, "gpu": d["isa"] in ISAS and ISAS[d["isa"]].gpu}
+        return {**{k: d.get(k) for k in known}, "run": ", ".join(f"{k} {_part(x)}" for k, x in ran.items()), "facts": {**d.get("facts", {}), **extra},
+                "gpu": d["isa"] in ISAS and ISAS[d["isa"]].gpu}
 
     def loops(self, table: _Table, side: int) -> list[dict]:
-        """Loops and bodies; `keys`: their source lines, those with most work first."""
+        """Loops and bodies; `keys`: the source lines of their work, those with most first; `more`: those of their other code."""
         out = []
+        code: dict[str, Counter] = {}
+        for i in self.dict.get("instructions", ()):
+            if i.get("line"):
+                code.setdefault(i.get("loop"), Counter())[tuple(i["line"])] += 1
         for n, loop in enumerate(self.dict["loops"]):
             lines = sorted(loop.get("lines", ()), key=lambda at: -at["instructions"])
-            out.append({**{k: v for k, v in loop.items() if k not in ("lines", "kinds", "units", "float_elements", "called") and v is not None},
-                        "id": loop.get("id") or f"{'L' if loop.get('depth') else 'B'}{n}", "side": side, "where": _where(lines),
-                        "keys": [table((at["file"], at["line"])) for at in lines]})
+            name = loop.get("id") or f"{'L' if loop.get('depth') else 'B'}{n}"
+            keys = [table((at["file"], at["line"])) for at in lines]
+            more = [key for at, _ in code.get(name, Counter()).most_common() if (key := table(at)) not in keys]
+            out.append({**{k: v for k, v in loop.items() if k not in _COUNTS and v is not None}, "id": name, "side": side, "where": _where(lines),
+                        "keys": keys, "more": more})
         return out
 
     def panes(self, table: _Table, side: int) -> list[dict]:
-        """Source files, stages, assembly. They are read in the other order: a plan names lines that code comes from, and a source's lines are links where
-        another pane is about them."""
+        """Source files, stages, assembly. They are read in the other order: a plan names lines that code comes from, and a source's lines are links
+        where another pane is about them."""
         assembly = self._assembly(table)
         stages = self._stages(table)
         out = [*self._sources(table), *stages, assembly]
@@ -211,7 +221,8 @@ def _ran(run: dict | None) -> dict:
     first = (run.get("calls") or [{}])[0]
     called = f"grid {'x'.join(map(str, first['grid']))}, {first['arguments']}" if first else ""
     more = len(run.get("calls") or ()) - 1 + (run.get("more") or 0)
-    return {"launches": run.get("launches"), "time": time, "share": run.get("share"), **({"called": called + (f" and {more} others" if more > 0 else "")} if called else {})}
+    called += f" and {more} others" if called and more > 0 else ""
+    return {"launches": run.get("launches"), "time": time, "share": run.get("share"), **({"called": called} if called else {})}
 
 
 def _part(x) -> str:

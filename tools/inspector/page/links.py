@@ -1,4 +1,4 @@
-"""Which source line each line of a stage is about: of TTIR and TTGIR by their locations, of LLVM IR by !dbg, of PTX by .loc, of a plan by what it says.
+"""Which source line each line of a stage is about: of TTIR and TTGIR by their locations, of LLVM IR by !dbg, of PTX by .loc, of a plan by its words.
 
 Every function returns a `Linked`: the lines as they are shown, without the marks that the links were read from, and a tuple of source lines for each,
 the one that it is mainly about first.
@@ -27,8 +27,8 @@ class Linked:
 
 
 def of(stage: str, text: str, source: str, known: Iterable[Place] = ()) -> Linked:
-    """The lines of a stage. source: the kernel's own file. known: source lines that code comes from; a plan says no files, so that its numbers are looked
-    up in them."""
+    """The lines of a stage. source: the kernel's own file. known: source lines that code comes from; a plan says no files, so that its numbers are
+    looked up in them."""
     lines = text.rstrip("\n").split("\n")
     how = {"ttir": _ttir, "ttgir": _ttir, "llir": _llir, "ptx": _ptx}.get(stage)
     if stage == "plan":

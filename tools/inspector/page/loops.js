@@ -9,8 +9,12 @@ const bar = share => {
   return made;
 };
 
+const part = x => [bar(x), node('span', {className: 'part', textContent: percent(x)})];
+const hasShare = side => typeof side.share === 'number';
+
 function tableOf(columns, rows, pressed) {
-  const head = node('tr', {}, ...columns.map(c => node('th', {scope: 'col', className: c.left ? 'left' : '', title: c.about || '', textContent: c.name})));
+  const heading = c => node('th', {scope: 'col', className: c.left ? 'left' : '', title: c.about || '', textContent: c.name});
+  const head = node('tr', {}, ...columns.map(heading));
   const body = rows.map((row, n) => {
     const cells = columns.map((c, k) => {
       const value = c.of(row), cell = node('td', {className: c.left ? 'left' : ''});
@@ -33,10 +37,11 @@ function kernelTable(kernels, pressed) {
   const several = kernels.some(k => k.sides.length > 1), extra = [...new Set(kernels.flatMap(k => Object.keys(k.ranked)))];
   const each = say => k => k.sides.flatMap((s, n) => [n ? ' | ' : '', say(s)]);
   const columns = [
-    {name: 'kernel', left: true, of: k => k.name}, {name: several ? 'targets' : 'target', left: true, of: k => k.sides.map(s => s.target).join(' | ')},
+    {name: 'kernel', left: true, of: k => k.name},
+    {name: several ? 'targets' : 'target', left: true, of: k => k.sides.map(s => s.target).join(' | ')},
     {name: 'verdict', left: true, of: k => k, say: each(s => badge(s.verdict))},
-    ...extra.map(name => ({name, of: k => k.ranked[name], say: x => name === 'share' && typeof x === 'number' ? [bar(x), node('span', {className: 'part', textContent: percent(x)})] : short(x)})),
-    {name: 'vector work', of: k => k.sides.some(s => typeof s.share === 'number') ? k : null, say: each(s => typeof s.share === 'number' ? percent(s.share) : '')},
+    ...extra.map(name => ({name, of: k => k.ranked[name], left: name === 'called', say: x => name === 'share' && x <= 1 ? part(x) : short(x)})),
+    {name: 'vector work', of: k => k.sides.some(hasShare) ? k : null, say: each(s => hasShare(s) ? percent(s.share) : '')},
     {name: 'hot loops', of: k => k.loops.filter(l => l.hot).length},
   ].filter(c => kernels.some(k => { const x = c.of(k); return x !== undefined && x !== null; }));
   return tableOf(columns, kernels, pressed);
@@ -49,7 +54,7 @@ const LOOPS = [
   {name: 'loop', left: true, about: 'its number, as in the assembly and in --json', of: l => l.id},
   {name: 'lines', left: true, of: l => l.where || l.label},
   {name: 'verdict', left: true, of: l => l, say: l => [badge(l.verdict), l.tail ? node('small', {textContent: ' tail'}) : '']},
-  {name: 'work', about: 'estimated share of the kernel\'s work', of: l => l.heat, say: x => [bar(x), node('span', {className: 'part', textContent: percent(x)})]},
+  {name: 'work', about: 'estimated share of the kernel\'s work', of: l => l.heat, say: part},
   {name: 'trips', about: 'how often it is gone through', of: l => l.trips},
   {name: 'cycles', about: 'for each time through, by LLVM\'s model of the target', of: l => l.bound && l.bound.cycles},
   {name: 'of peak', about: 'share of the target\'s peak', of: l => l.bound && l.bound.peak_share, say: percent},
@@ -65,7 +70,7 @@ const LOOPS = [
 ];
 
 function loopTable(kernel, pressed) {
-  const rows = ranked(kernel), has = c => rows.some(l => { const x = c.of(l); return c.drop ? !c.drop(x) : x !== undefined && x !== null && x !== ''; });
+  const rows = ranked(kernel), none = x => x === undefined || x === null || x === '', has = c => rows.some(l => !(c.drop || none)(c.of(l)));
   const columns = LOOPS.filter(has);
   if (kernel.sides.length > 1) columns.splice(1, 0, {name: 'of', left: true, of: l => kernel.sides[l.side].target});
   if (!rows.length) return node('p', {className: 'note', textContent: 'No loop that computes or moves data was found: there is nothing to judge.'});
@@ -89,35 +94,37 @@ function loopCard(kernel, loop, pinned) {
                      ...(cause.plan ? [node('dt', {textContent: 'plan'}), node('dd', {textContent: cause.plan})] : []),
                      node('dt', {textContent: 'do'}), node('dd', {className: 'do', textContent: cause.remedy})));
   }
-  if (!(loop.causes || []).length) made.append(node('p', {className: 'note', textContent: loop.tail ? 'It takes what its main loop leaves.' : 'Nothing stands in the way of its vectors.'}));
+  const fine = loop.tail ? 'It takes what its main loop leaves.' : loop.verdict === 'VECTOR' ? 'Nothing stands in the way of its vectors.' : '';
+  if (!(loop.causes || []).length && fine) made.append(node('p', {className: 'note', textContent: fine}));
   return made;
 }
 
 // What limits a loop: in words, and as bars of cycles beside those that it takes.
 function boundOf(bound) {
   const limits = Object.entries(bound.limits || {}).filter(([, x]) => typeof x === 'number').sort((a, b) => b[1] - a[1]);
-  const bars = [['a turn takes', bound.cycles], ...limits], most = Math.max(...bars.map(([, x]) => x)) || 1, said = [].concat(bound.words || []).filter(Boolean);
-  const more = said.slice(1);
+  const bars = [['a turn takes', bound.cycles], ...limits], most = Math.max(...bars.map(([, x]) => x)) || 1;
+  const said = [].concat(bound.words || []).filter(Boolean), more = said.slice(1);
   if (bound.elements) more.push(`${short(bound.elements)} elements a turn, ${short(bound.cycles / bound.elements)} cycles each`);
   if (!said.length) said.push(`${short(bound.cycles)} cycles a turn${bound.model ? `, by LLVM's model of ${bound.model}` : ''}`);
   return [node('p', {className: 'bound'}, node('b', {textContent: 'bound '}), said[0]),
-          node('dl', {className: 'limits'}, ...bars.map(([name, x]) => node('div', {}, node('dt', {textContent: name}), node('dd', {}, bar(x / most), ` ${short(x)}`)))),
+          node('dl', {className: 'limits'}, ...bars.map(limit(most))),
           node('p', {className: 'note', textContent: more.join('; ')})];
 }
 
-function memoryOf(memory) {
-  const said = Object.entries(memory).filter(([, x]) => ['number', 'string'].includes(typeof x) && x !== '');
-  return said.length ? [node('p', {className: 'bound'}, node('b', {textContent: 'memory '}), said.map(([k, x]) => `${k.replaceAll('_', ' ')} ${short(x)}`).join(', '))] : [];
-}
+const limit = most => ([name, x]) => node('div', {}, node('dt', {textContent: name}), node('dd', {}, bar(x / most), ` ${short(x)}`));
+
+const memoryOf = memory => listed(memory) ? [node('p', {className: 'bound'}, node('b', {textContent: 'memory '}), listed(memory))] : [];
 
 // --- two sides -------------------------------------------------------------------------------------------------------
 
 function pairTable(pair) {
-  const sides = [pair.a, pair.b], names = Object.keys(pair.a.figures), rows = [['verdict', ...sides.map(s => s.verdict || '')],
-    ...['hot_loops', 'instructions'].map(k => [k.replace('_', ' '), ...sides.map(s => s[k])]), ...names.map(k => [k.replaceAll('_', ' '), ...sides.map(s => s.figures[k])])]
-    .filter(row => row.slice(1).some(x => x !== null && x !== undefined));
-  const kinds = [...new Set(sides.flatMap(s => Object.keys(s.kinds)))].map(k => [`${k} instructions`, ...sides.map(s => s.kinds[k] || 0)]).sort((x, y) => y[1] + y[2] - x[1] - x[2]);
-  const made = tableOf([{name: 'hot loops, the worst figure', left: true, of: r => r[0]}, ...sides.map((s, n) => ({name: `${s.target} ${s.backend}`, of: r => r[n + 1]}))], [...rows, ...kinds]);
-  [...made.querySelectorAll('tbody tr')].forEach((tr, n) => { const r = [...rows, ...kinds][n]; tr.classList.toggle('differs', r[1] !== r[2]); });
+  const sides = [pair.a, pair.b], row = (name, of) => [name.replaceAll('_', ' '), ...sides.map(of)];
+  const kinds = [...new Set(sides.flatMap(s => Object.keys(s.kinds)))].map(k => row(`${k} instructions`, s => s.kinds[k] || 0));
+  const rows = [row('verdict', s => s.verdict || ''), ...['hot_loops', 'instructions'].map(k => row(k, s => s[k])),
+                ...Object.keys(pair.a.figures).map(k => row(k, s => s.figures[k])), ...kinds.sort((x, y) => y[1] + y[2] - x[1] - x[2])]
+    .filter(r => r.slice(1).some(x => x !== null && x !== undefined));
+  const columns = sides.map((s, n) => ({name: `${s.target} ${s.backend}`, of: r => r[n + 1]}));
+  const made = tableOf([{name: 'hot loops, the worst figure', left: true, of: r => r[0]}, ...columns], rows);
+  [...made.querySelectorAll('tbody tr')].forEach((tr, n) => tr.classList.toggle('differs', rows[n][1] !== rows[n][2]));
   return node('article', {className: 'card pair'}, made);
 }

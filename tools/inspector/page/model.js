@@ -14,8 +14,17 @@ async function unpack() {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).json();
 }
 
-const percent = x => x >= 0.995 || x === 0 ? `${Math.round(100 * x)}%` : x < 0.001 ? '<0.1%' : x < 0.095 ? `${(100 * x).toFixed(1)}%` : `${Math.round(100 * x)}%`;
-const short = x => typeof x !== 'number' ? String(x) : Number.isInteger(x) ? x.toLocaleString('en') : x >= 100 ? Math.round(x).toLocaleString('en') : String(+x.toPrecision(3));
+// 0% and 100% only where it is none and all.
+function percent(x) {
+  if (x > 0 && x < 0.001) return '<0.1%';
+  if (x < 1 && x >= 0.995) return `${Math.min(99.9, Math.round(1000 * x) / 10)}%`;
+  return `${x > 0 && x < 0.095 ? (100 * x).toFixed(1) : Math.round(100 * x)}%`;
+}
+
+function short(x) {
+  if (typeof x !== 'number') return String(x);
+  return Number.isInteger(x) || x >= 100 ? Math.round(x).toLocaleString('en') : String(+x.toPrecision(3));
+}
 
 // --- a kernel ------------------------------------------------------------------------------------------------------
 
@@ -26,13 +35,20 @@ function prepared(kernel) {
   kernel.loops.forEach((loop, n) => { loop.index = n; loop.heat = loop.heat || 0; });
   for (const pane of kernel.panes) {
     const n = pane.lines.length, offset = kernel.loops.findIndex(l => l.side === pane.side);
-    pane.folds = pane.folds.map(([first, last, title, open, loop]) => ({first, last, title, open: !!open, loop: loop < 0 ? null : kernel.loops[loop + offset]}));
+    const loopOf = n => n < 0 ? null : kernel.loops[n + offset];
+    pane.folds = pane.folds.map(([first, last, title, open, loop]) => ({first, last, title, open: !!open, loop: loopOf(loop)}));
     pane.foldOf = new Int32Array(n).fill(-1);
     pane.folds.forEach((f, k) => pane.foldOf.fill(k, f.first, f.last));
     pane.byKey = new Map();
-    pane.keys.forEach((keys, line) => { for (const key of keys) pane.byKey.has(key) ? pane.byKey.get(key).push(line) : pane.byKey.set(key, [line]); });
+    pane.keys.forEach((keys, line) => {
+      for (const key of keys) {
+        if (!pane.byKey.has(key)) pane.byKey.set(key, []);
+        pane.byKey.get(key).push(line);
+      }
+    });
     if (pane.kind === 'asm') warmed(pane);
-    if (pane.kind === 'source') quoted(pane);
+    if (pane.kind === 'source') pane.c = /\.(c|cc|cpp|cu|cuh|h|hpp)$/.test(pane.title);
+    if (pane.kind === 'source' && !pane.c) quoted(pane);
   }
   return kernel;
 }
@@ -53,6 +69,12 @@ function quoted(pane) {
 }
 
 const loopAt = (pane, line) => pane.foldOf[line] < 0 ? null : pane.folds[pane.foldOf[line]].loop;
+
+// The keys that a pane is shown at a loop by: of its work, where the pane has lines of that, else of all of its code.
+function keysIn(data, loop) {
+  if (!loop) return [];
+  return loop.keys.some(key => data.byKey.has(key)) ? loop.keys : loop.more;
+}
 
 // Loops in the order of their table: hot ones, then what takes the rest, each by heat.
 function ranked(kernel) {
@@ -94,11 +116,17 @@ function described(kernel, pane, line, kinds) {
 
 // --- words in a line -------------------------------------------------------------------------------------------------
 
-const PYTHON = 'False|None|True|and|as|assert|break|class|continue|def|del|elif|else|except|for|from|global|if|import|in|is|lambda|not|or|pass|raise|return|'
-  + 'try|while|with|yield|auto|bool|char|const|double|float|int|long|static|struct|template|typename|unsigned|void|__global__|__device__|__shared__';
+const PYTHON = 'False|None|True|and|as|assert|break|class|continue|def|del|elif|else|except|for|from|global|if|import|in|is|lambda|not|or|pass|raise|'
+  + 'return|try|while|with|yield';
+const C = '#\\w+|auto|bool|break|case|char|class|const|continue|do|double|else|float|for|if|int|long|namespace|return|short|static|struct|switch|'
+  + 'template|typename|unsigned|using|void|while|__global__|__device__|__shared__|__restrict__';
+const IR = 'define|declare|call|load|store|br|phi|ret|getelementptr|fmul|fadd|fsub|fdiv|fcmp|sext|zext|fpext|fptrunc|icmp|select|add|mul|sub|'
+  + 'shufflevector|insertelement|extractelement|bitcast|tail|module';
+const QUOTED = `("(?:[^"\\\\]|\\\\.)*"|'(?:[^'\\\\]|\\\\.)*')`;
 const WORDS = {
-  source: RegExp(`(#.*|//.*)|("(?:[^"\\\\]|\\\\.)*"|'(?:[^'\\\\]|\\\\.)*')|\\b(${PYTHON})\\b|(@[\\w.]+)`, 'g'),
-  ir: /((?:\/\/|;).*)|("[^"]*")|\b((?:[a-z_]\w*\.)+[a-z_]\w*|(?:define|declare|call|load|store|br|phi|ret|getelementptr|f(?:mul|add|sub|div|cmp)|[sz]ext|fpext|fptrunc|i?cmp|select|add|mul|sub|shufflevector|insertelement|extractelement|bitcast|tail|module)\b(?! *=))|([%@!#$][\w.]+)/g,
+  source: RegExp(`(#.*)|${QUOTED}|\\b(${PYTHON})\\b|(@[\\w.]+)`, 'g'),
+  c: RegExp(`(//.*)|${QUOTED}|(?<!\\w)(${C})\\b|(\\b\\w+(?=::))`, 'g'),
+  ir: RegExp(`((?:\\/\\/|;).*)|("[^"]*")|\\b((?:[a-z_]\\w*\\.)+[a-z_]\\w*|(?:${IR})\\b(?! *=))|([%@!#$][\\w.]+)`, 'g'),
   plan: /(checked at launch:.*)|(\bbecause .*)|\b(reduce|store|product|put|keeps|for|scan|line \d+|scratch)\b|(\w*@\d+)/g,
 };
 const CLASSES = ['', 't-rem', 't-str', 't-key', 't-name'];

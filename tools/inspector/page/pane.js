@@ -6,22 +6,30 @@ const AROUND = 80;    // lines that are kept above and below those in view
 
 class Pane {
   constructor(kernel, data) {
-    Object.assign(this, {kernel, data, kind: data.kind, id: data.id, marks: {lit: new Set(), pin: new Set(), found: new Set(), here: new Set()}, cursor: null});
+    Object.assign(this, {kernel, data, kind: data.kind, id: data.id, cursor: null});
+    this.marks = {lit: new Set(), pin: new Set(), found: new Set(), here: new Set()};
     this.made = new Map();  // line -> its element
     this.sheet = node('span', {className: 'sheet'});
     this.text = node('pre', {tabIndex: 0}, this.sheet);
     this.text.setAttribute('aria-label', this.title());
     this.strip = data.heat ? node('div', {className: 'strip', title: 'Heat of the code: a click goes there'}, node('i')) : null;
     if (this.strip) this.strip.setAttribute('aria-hidden', 'true');
-    this.box = node('section', {className: `pane ${data.kind}`, id: `pane-${data.id}`}, node('h3', {}, node('span', {textContent: this.title()}),
-                    node('small', {textContent: `${data.lines.length.toLocaleString('en')} lines`})), node('div', {className: 'body'}, this.text, this.strip));
+    const count = node('small', {textContent: `${data.lines.length.toLocaleString('en')} lines`});
+    this.box = node('section', {className: `pane ${data.kind}`, id: `pane-${data.id}`},
+                    node('h3', {}, node('span', {textContent: this.title()}), count), node('div', {className: 'body'}, this.text, this.strip));
     this.box.setAttribute('aria-label', this.title());
     const widest = data.lines.reduce((most, line) => Math.max(most, line.length), 0);
-    this.gutter = data.first ? String(data.first + data.lines.length).length : data.at ? Math.max(...data.at.map(a => a === null ? 0 : a.toString(16).length)) : 0;
+    this.gutter = data.first || data.at ? data.lines.reduce((most, _, line) => Math.max(most, this.number(line).length), 0) : 0;
     this.sheet.style.minWidth = `max(100%, ${widest + this.gutter + 4}ch)`;
     this.text.addEventListener('scroll', () => { this.draw(); this.view(); }, {passive: true});
     if (this.strip) this.strip.addEventListener('pointerdown', event => this.dragged(event));
     this.fold();
+  }
+
+  // What stands before a line: its number in the source, its address in the code.
+  number(line) {
+    const {first, at} = this.data;
+    return first ? String(line + first) : at && at[line] !== null ? at[line].toString(16) : '';
   }
 
   title() {
@@ -56,7 +64,7 @@ class Pane {
 
   draw(all = this.shown.length <= WHOLE) {
     const top = Math.floor(this.text.scrollTop / PITCH), high = Math.ceil((this.text.clientHeight || 600) / PITCH);
-    if (this.window && (this.window.all || !all && top >= this.window.first + (this.window.first && 10) && top + high <= this.window.last - (this.window.last < this.shown.length && 10))) return;
+    if (this.window && (this.window.all || !all && this.holds(top, high))) return;
     const first = all ? 0 : Math.max(0, top - AROUND), last = all ? this.shown.length : Math.min(this.shown.length, top + high + AROUND);
     this.window = {first, last, all};
     this.made.clear();
@@ -65,14 +73,23 @@ class Pane {
     this.sheet.style.paddingTop = `${first * PITCH}px`;
   }
 
+  // Are the lines in view in the document, with some around them?
+  holds(top, high) {
+    const {first, last} = this.window;
+    return (first === 0 || top >= first + 10) && (last === this.shown.length || top + high <= last - 10);
+  }
+
   heading(k) {
     const fold = this.data.folds[k], loop = fold.loop, made = node('button', {type: 'button', className: 'row fold', tabIndex: -1});
     made.dataset.fold = k;
     made.setAttribute('aria-expanded', fold.open);
     const verdict = loop && loop.verdict ? node('b', {className: `v ${loop.verdict}`, textContent: loop.verdict}) : null;
-    const words = fold.title || (loop ? `${loop.id} ${loop.label && loop.label !== 'body' ? loop.label : this.kernel.loops.some(l => l.side === loop.side && l.depth) ? 'outside of loops' : 'code without a loop'} ${loop.where}` : 'code');
+    const alone = loop && !this.kernel.loops.some(l => l.side === loop.side && l.depth);
+    const label = loop && loop.label && loop.label !== 'body' ? loop.label : alone ? 'code without a loop' : 'outside of loops';
+    const words = fold.title || (loop ? `${loop.id} ${label} ${loop.where}` : 'code');
     const more = loop ? ` ${loop.tail ? 'tail, ' : ''}${percent(loop.heat)} of the work${fold.open ? '' : `, ${fold.last - fold.first} lines`}` : '';
-    made.append(node('span', {className: 'arrow', textContent: fold.open ? '▾' : '▸'}), ` ${words} `, verdict || '', node('small', {textContent: more}));
+    const arrow = node('span', {className: 'arrow', textContent: fold.open ? '▾' : '▸'});
+    made.append(arrow, ` ${words} `, verdict || '', node('small', {textContent: more}));
     if (loop && loop.hot) made.classList.add('hot');
     if (this.data.heat) made.classList.add(`h${loop ? Math.round(9 * Math.sqrt(this.data.heat[fold.first] || this.data.heat[fold.last - 1])) : 0}`);
     return made;
@@ -82,14 +99,14 @@ class Pane {
     const {data} = this, made = node('span', {className: 'row'}), text = data.lines[line];
     made.dataset.r = line;
     if (data.keys[line].length) made.dataset.k = data.keys[line][0];
-    if (this.gutter) made.append(node('span', {className: 'n', textContent: (data.first ? String(line + data.first) : data.at[line] === null ? '' : data.at[line].toString(16)).padStart(this.gutter)}));
+    if (this.gutter) made.append(node('span', {className: 'n', textContent: this.number(line).padStart(this.gutter)}));
     if (data.heat) made.classList.add(`h${Math.round(9 * Math.sqrt(data.heat[line]))}`);
     if (data.what && data.what[line] >= 0) {
       const [name, style] = data.kinds[data.what[line]], at = text.indexOf(name);
       made.append(text.slice(0, at), node('span', {className: `c-${style}`, textContent: name}), text.slice(at + name.length));
     } else if (data.what) made.append(node('span', {className: 'label', textContent: text || ' '}));
     else if (data.quoted && data.quoted[line]) made.append(node('span', {className: 't-str', textContent: text || ' '}));
-    else made.append(...painted(this.kind, text || ' '));
+    else made.append(...painted(data.c ? 'c' : this.kind, text || ' '));
     for (const name in this.marks) if (this.marks[name].has(line)) made.classList.add(name);
     if (line === this.cursor) made.classList.add('cursor');
     this.made.set(line, made);
@@ -139,6 +156,11 @@ class Pane {
     const stops = n => n >= 0 && (this.data.what ? this.data.what[n] >= 0 : this.data.lines[n].trim() !== '');
     for (let at = this.at[line] + step; at >= 0 && at < this.shown.length; at += step) if (stops(this.shown[at])) return this.shown[at];
     return null;
+  }
+
+  // The first such line from `line` on, itself included.
+  from(line) {
+    return this.data.what && this.data.what[line] < 0 || !this.data.lines[line].trim() ? this.next(line, 1) : line;
   }
 
   toggle(k) {

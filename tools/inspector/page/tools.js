@@ -4,19 +4,24 @@
 const HELP = [['j k', 'next and previous instruction or line'], ['h l', 'pane to the left and to the right'], ['n p', 'next and previous hot loop'],
               ['Enter', 'keep the line, and scroll the other panes to it'], ['o', 'fold and unfold'], ['1 … 9', 'show and hide a pane'],
               ['[ ]', 'previous and next kernel'], ['/', 'search; Enter and Shift Enter go on'], ['Esc', 'let go'], ['?', 'this']];
-const LEGEND = [['vfp', 'vector arithmetic, floating point'], ['vint', 'other vector code'], ['vmem', 'vector load or store'], ['matrix', 'matrix unit'],
+const LEGEND = [['vfp', 'vector arithmetic, floating point'], ['vint', 'other vector code'], ['vmem', 'vector load or store'],
+                ['matrix', 'matrix unit'],
                 ['sfp', 'scalar floating point'], ['smem', 'scalar load or store'], ['gather', 'gather or scatter'], ['bad', 'call or spill'],
                 ['unknown', 'not known'], ['rest', 'everything else']];
 
 const byId = id => document.getElementById(id);
 
+const caps = keys => keys.split(' ').flatMap(k => [node('kbd', {textContent: k}), ' ']);
+
+const shown = ([style, what]) => node('li', {}, node('span', {className: `c-${style}`, textContent: what}));
+
 function fillHelp() {
   const close = node('button', {type: 'button', textContent: 'Close', onclick: () => byId('help').close()});
   byId('help').replaceChildren(close, node('h2', {id: 'help-title', textContent: 'Keys and colours'}),
-    node('p', {textContent: 'The pointer lights what belongs together in all panes; a click keeps it and scrolls the other panes to it. The strip beside the assembly '
-      + 'is its heat: a click goes there. The address of the page says what is shown, and can be kept.'}),
-    node('dl', {className: 'keys'}, ...HELP.flatMap(([key, what]) => [node('dt', {}, ...key.split(' ').flatMap(k => [node('kbd', {textContent: k}), ' '])), node('dd', {textContent: what})])),
-    node('ul', {className: 'legend'}, ...LEGEND.map(([style, what]) => node('li', {}, node('span', {className: `c-${style}`, textContent: what})))));
+    node('p', {textContent: 'The pointer lights what belongs together in all panes; a click keeps it and scrolls the other panes to it. The strip '
+      + 'beside the assembly is its heat: a click goes there. The address of the page says what is shown, and can be kept.'}),
+    node('dl', {className: 'keys'}, ...HELP.flatMap(([key, what]) => [node('dt', {}, ...caps(key)), node('dd', {textContent: what})])),
+    node('ul', {className: 'legend'}, ...LEGEND.map(shown)));
 }
 
 // --- the box ---------------------------------------------------------------------------------------------------------
@@ -29,8 +34,9 @@ const tip = {
     if (what) this.waiting = setTimeout(() => this.show(what, row, x), 250);
   },
   show(what, row, x) {
-    this.box.replaceChildren(node('strong', {textContent: what.name}), node('p', {textContent: what.meaning || 'No more is known of it than its class.'}),
-                             node('dl', {}, ...what.facts.flatMap(([name, text]) => [node('dt', {textContent: name}), node('dd', {textContent: text})])));
+    const facts = what.facts.flatMap(([name, text]) => [node('dt', {textContent: name}), node('dd', {textContent: text})]);
+    const meaning = what.meaning || 'No more is known of it than its class.';
+    this.box.replaceChildren(node('strong', {textContent: what.name}), node('p', {textContent: meaning}), node('dl', {}, ...facts));
     this.box.hidden = false;
     const at = row.getBoundingClientRect(), box = this.box.getBoundingClientRect(), wide = document.documentElement.clientWidth, high = innerHeight;
     const below = at.bottom + 8, top = below + box.height < high - 4 ? below : Math.max(4, at.top - box.height - 8);

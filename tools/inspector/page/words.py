@@ -1,8 +1,9 @@
 """What a mnemonic means, in a few words: a dictionary of those that compilers write for each ISA.
 
-The dictionary of an ISA is a text file beside this one: a pattern (a regular expression that a whole mnemonic matches) and its meaning, with two spaces
-between; the first that fits counts. `{1}` in a meaning stands for what the pattern's first group caught, by the table of parts (`? eq  equal`) where that
-knows it, and `<f>` in a pattern for what the line `= f  ...` says. On ISAs whose mnemonics have modifiers (`ld.global.v4.b32`) the pattern is of the first part, and `.v4  four elements` says what a modifier adds.
+The dictionary of an ISA is a text file beside this one: a pattern (a regular expression that a whole mnemonic matches) and its meaning, with two
+spaces between; the first that fits counts. `{1}` in a meaning stands for what the pattern's first group caught, by the table of parts (`? eq  equal`)
+where that knows it, and `<f>` in a pattern for what the line `= f  ...` says. On ISAs whose mnemonics have modifiers (`ld.global.v4.b32`) the pattern
+is of the first part, and `.v4  four elements` says what a modifier adds.
 """
 
 from __future__ import annotations
