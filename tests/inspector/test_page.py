@@ -397,6 +397,55 @@ def test_a_saved_report_is_a_side():
     assert any(loop["side"] == 1 for loop in kernel["loops"])
 
 
+def test_bounds_and_runs_are_shown(opened, tmp_path):
+    """What a report has where somebody worked it out: cycles of a loop, requests of memory, trip counts, the share of work, what a program ran."""
+    saved = judged("rv64gcv").as_dict()
+    hot = next(loop for loop in saved["loops"] if loop["hot"])
+    hot |= {"heat": 0.97, "trips": 64.0, "memory": {"bytes_per_request": 32, "coalescing": 0.25},
+            "bound": {"cycles": 36.0, "model": "spacemit-x60", "elements": 32, "bytes": 128, "flops": 64, "limits": {"ports": 14.0, "dependencies": 12.0},
+                      "peak_share": 0.11, "words": ["36.0 of 14.0 cycles: instructions wait for results", "11% of the peak"]}}
+    saved |= {"share": 0.996, "occupancy": {"warps": 48, "of": 64}, "bounds": "by the model of a test",
+              "run": {"launches": 7, "seconds": 0.002, "share": 0.8, "calls": [{"grid": [4, 1, 1], "arguments": "n=128", "launches": 7}], "more": 1}}
+    path = tmp_path / "page.html"
+    path.write_text(page.render([saved, saved | {"run": None, "share": None}]))
+    browser = opened(path)
+    card, facts, table = (browser.find_element("id", x).text for x in ("card", "facts", "table"))
+    for words in ("36.0 of 14.0 cycles: instructions wait for results", "11% of the peak", "ports", "14", "32 elements a turn, 1.13 cycles each",
+                  "64 times through", "coalescing 0.25", "97% of the estimated work"):
+        assert words in card, (words, card)
+    for words in ("99.6% of the work is vector", "warps 48, of 64", "by the model of a test", "launches 7", "2 ms", "grid 4x1x1, n=128 and 1 others"):
+        assert words in facts, (words, facts)
+    assert all(words in table for words in ("cycles", "of peak", "trips", "coalescing", "25%")), table
+    widths = browser.execute_script("return [...document.querySelectorAll('.limits i')].map(e => e.style.width)")
+    assert widths[0] == "100%" and widths[1:] == [f"{100 * x / 36:.4f}%" for x in (14, 12)]
+    listed = rows(browser, "#kernels tbody tr")
+    assert "80%" in listed[0] and "7" in listed[0] and "99.6%" in listed[0] and "%" not in listed[1]
+
+
+def test_no_more_than_all(opened, pages):
+    """A share is 100% where it is all, and 0% where it is none."""
+    said = opened(pages("softmax", "spacemit-x60")).execute_script("return [0, 1, .9999, .996, .994, .5, .05, .0004].map(percent)")
+    assert said == ["0%", "100%", "99.9%", "99.6%", "99%", "50%", "5.0%", "<0.1%"]
+
+
+def test_the_kernels_own_source_comes_before_headers(opened, tmp_path):
+    """A loop whose arithmetic is a header's, in a file whose loop is one's own."""
+    (tmp_path / "mine.c").write_text("".join(f"line {n}\n" for n in range(1, 41)))
+    (tmp_path / "avxintrin.h").write_text("inline\n" * 900)
+    source = tmp_path / "x.s"
+    source.write_text(f'\t.text\n\t.file 1 "{tmp_path}" "avxintrin.h"\n\t.file 2 "{tmp_path}" "mine.c"\n\t.type f,@function\nf:\n.L1:\n\t.loc 1 800 3\n'
+                      "\tvmovups (%rdi,%rax,4), %zmm0\n\tvaddps %zmm0, %zmm0, %zmm0\n\tvmovups %zmm0, (%rdi,%rax,4)\n\t.loc 2 33 1\n\taddq $16, %rax\n"
+                      "\tcmpq %rcx, %rax\n\tjne .L1\n\tret\n")
+    path = tmp_path / "page.html"
+    assert main(["asm", str(source), "--html", str(path)]) == 0
+    browser = opened(path, 1440, 600)
+    assert rows(browser, "#panes h3 span") == ["mine.c", "assembly, x86-64"]
+    assert rows(browser, ".pane.source .here") == ["33line 33"] and in_view(browser, ".pane.source .here")
+    press(browser, "1", "2")
+    assert rows(browser, "#panes h3 span")[0] == "avxintrin.h" and in_view(browser, ".pane.source .here")
+    assert rows(browser, ".pane.source .row")[0].startswith("781")
+
+
 # --- what is in the file ---------------------------------------------------------------------------------------------
 
 

@@ -69,12 +69,16 @@ const LOOPS = [
   {name: 'why', left: true, of: l => (l.causes || []).map(c => c.name).join(', ')},
 ];
 
+const LISTED = 200;
+
 function loopTable(kernel, pressed) {
   const rows = ranked(kernel), none = x => x === undefined || x === null || x === '', has = c => rows.some(l => !(c.drop || none)(c.of(l)));
-  const columns = LOOPS.filter(has);
+  const columns = LOOPS.filter(has), more = rows.length - LISTED;
   if (kernel.sides.length > 1) columns.splice(1, 0, {name: 'of', left: true, of: l => kernel.sides[l.side].target});
   if (!rows.length) return node('p', {className: 'note', textContent: 'No loop that computes or moves data was found: there is nothing to judge.'});
-  return tableOf(columns, rows, pressed);
+  const made = tableOf(columns, rows.slice(0, LISTED), pressed);
+  if (more > 0) made.append(node('caption', {textContent: `${more.toLocaleString('en')} more loops are in the assembly.`}));
+  return made;
 }
 
 // --- one loop --------------------------------------------------------------------------------------------------------

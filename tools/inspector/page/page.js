@@ -159,8 +159,14 @@ const search = new Search(() => ({shown: shownPanes(), active: app.active, stand
 byId('theme').addEventListener('change', () => { paint(); save(); });
 byId('keys').addEventListener('click', () => byId('help').showModal());
 window.addEventListener('hashchange', load);
-window.addEventListener('beforeprint', () => { for (const pane of shownPanes()) pane.draw(true); });
-window.addEventListener('afterprint', () => { for (const pane of shownPanes()) { pane.window = null; pane.draw(); } });
+window.addEventListener('beforeprint', () => {
+  cards(ranked(app.kernel).filter(l => l === app.loop || l.hot).slice(0, 50));
+  for (const pane of shownPanes()) pane.draw(true);
+});
+window.addEventListener('afterprint', () => {
+  cards(app.loop ? [app.loop] : []);
+  for (const pane of shownPanes()) { pane.window = null; pane.draw(); }
+});
 let width = innerWidth, later = 0;
 window.addEventListener('resize', () => {
   clearTimeout(later);

@@ -133,12 +133,16 @@ function look(loop) {
     const box = byId('table'), top = tr.offsetTop - tr.offsetHeight - 2;
     if (rows[n] === loop && (top < box.scrollTop || tr.offsetTop + tr.offsetHeight > box.scrollTop + box.clientHeight)) box.scrollTop = top;
   });
-  const cardOf = l => Object.assign(loopCard(app.kernel, l, pinLine), {hidden: l !== loop});
-  const cards = rows.filter(l => l === loop || l.hot).map(cardOf);  // the hidden ones are for paper
-  byId('card').scrollTop = 0;
-  byId('card').replaceChildren(...cards, ...(app.kernel.pair ? [pairTable(app.kernel.pair)] : []));
+  cards(loop ? [loop] : []);
   reveal(shownPanes());
   save();
+}
+
+// The cards of loops, and what compares two sides.
+function cards(loops) {
+  const pair = app.kernel.pair ? [pairTable(app.kernel.pair)] : [];
+  byId('card').replaceChildren(...loops.map(loop => loopCard(app.kernel, loop, pinLine)), ...pair);
+  byId('card').scrollTop = 0;
 }
 
 function step(by) {
