@@ -64,30 +64,11 @@ class _Table:
         return self.numbers[place]
 
 
-def ids(report: Report) -> dict[int, str]:
-    """id(region) -> its name in the report: L0, L1 of loops in text order, B0 of what is outside of them."""
-    out, numbers = {}, {"L": 0, "B": 0}
-    for r in sorted(report.regions, key=lambda r: (report.functions.index(r.function), r.loop.header if r.loop else -1)):
-        letter = "L" if r.loop else "B"
-        out[id(r)] = getattr(r, "id", "") or f"{letter}{numbers[letter]}"
-        numbers[letter] += 1
-    return out
-
-
 def _whole(report: Report) -> dict:
-    """`Report.as_dict` with what links its instructions to loops and lines of text, where that is not in it."""
+    """`Report.as_dict` with the mnemonic of each instruction."""
     out = report.as_dict()
-    names = ids(report)
-    owner = {id(i): names[id(r)] for r in report.regions for i in r.instructions}
-    for loop, r in zip(out["loops"], (r for r in report.regions if r.instructions)):
-        loop.setdefault("id", names[id(r)])
-    every = [(f, k, i) for f in report.functions for k, i in enumerate(f.instructions)]
-    labels = {id(f): {at: name for name, at in reversed(f.labels.items())} for f in report.functions}
-    for row, (f, k, i) in zip(out["instructions"], every):
-        row.setdefault("loop", owner.get(id(i)))
-        row.setdefault("label", labels[id(f)].get(k, ""))
-        row.setdefault("address", i.address)
-        row.setdefault("mnemonic", i.mnemonic)
+    for row, i in zip(out["instructions"], (i for f in report.functions for i in f.instructions)):
+        row["mnemonic"] = i.mnemonic
     return out
 
 
