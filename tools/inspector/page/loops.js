@@ -59,6 +59,7 @@ const LOOPS = [
   {name: 'cycles', about: 'for each time through, by LLVM\'s model of the target', of: l => l.bound && l.bound.cycles},
   {name: 'of peak', about: 'share of the target\'s peak', of: l => l.bound && l.bound.peak_share, say: percent},
   {name: 'coalescing', about: 'bytes that a request needs of those that it moves', of: l => l.memory && l.memory.coalescing, say: percent},
+  {name: 'why', left: true, about: 'what stands in its way', of: l => (l.causes || []).map(c => c.name).join(', ')},
   figure('instructions', 'in the loop', 'instructions'),
   {...figure('vector', 'share of the work on vector or matrix units', 'vector', x => percent(x)), drop: x => x === undefined || x === null},
   figure('fma', 'share of arithmetic that multiplies and adds in one', 'fma', x => percent(x)),
@@ -66,7 +67,6 @@ const LOOPS = [
   figure('B/access', 'bytes of an access', 'bytes_per_access'), figure('matrix', 'instructions on tensor cores and their like', 'matrix'),
   figure('gathers', 'accesses with an address for each element', 'gathers'), figure('spills', 'accesses of stack slots', 'spills'),
   figure('calls', 'of functions', 'calls'), figure('f64', 'fp64 instructions without an fp64 argument', 'f64'),
-  {name: 'why', left: true, of: l => (l.causes || []).map(c => c.name).join(', ')},
 ];
 
 const LISTED = 200;
@@ -98,7 +98,7 @@ function loopCard(kernel, loop, pinned) {
                      ...(cause.plan ? [node('dt', {textContent: 'plan'}), node('dd', {textContent: cause.plan})] : []),
                      node('dt', {textContent: 'do'}), node('dd', {className: 'do', textContent: cause.remedy})));
   }
-  const fine = loop.tail ? 'It takes what its main loop leaves.' : loop.verdict === 'VECTOR' ? 'Nothing stands in the way of its vectors.' : '';
+  const fine = loop.tail ? 'It takes what its main loop leaves.' : loop.verdict === 'VECTOR' ? 'Nothing stands in its way.' : '';
   if (!(loop.causes || []).length && fine) made.append(node('p', {className: 'note', textContent: fine}));
   return made;
 }
