@@ -89,7 +89,7 @@ class SpineTritonBackend(BaseBackend):
             compiled.append(metadata["name"])
             row = targets.native()
             text = str(src).replace("\\ndefine i64 @", "\\ndefine dso_local i64 @")
-            return link.link([llvm.emit_object(text, row)], row)
+            return link.link([([llvm.emit_object(text, row)], "")], row)[0]
 
         stages["ttir"] = lambda src, metadata: compiler.make_ttir(src, metadata)
         stages["linalgdir"] = lambda src, metadata: metadata.setdefault("kept", str(src)) and src

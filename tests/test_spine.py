@@ -509,6 +509,24 @@ def test_no_linker(monkeypatch):
         link.linker("riscv64", "gold")
 
 
+def test_a_bundle_takes_two_linker_processes_at_most(monkeypatch, tmp_cache):
+    """One of the Triton wheel's; of any other linker one for the library and one for the program, once the empty C libraries are kept."""
+    started = []
+    real = subprocess.run
+    monkeypatch.setattr(link.subprocess, "run", lambda command, **given_: started.append(command) or real(command, **given_))
+    op = registry.get("square")
+
+    def count(by: str) -> int:
+        started.clear()
+        bundle.make([(op, op.cases[0], "fp32")], targets.get(HERE), cases=False, by=by)
+        return len(started)
+
+    assert link.linkers(platform.machine()), "no linker here"
+    for one in link.linkers(platform.machine()):
+        first, second = count(one.name), count(one.name)
+        assert (first, second) == ((1, 1) if one.name == "triton" else (4, 2)), one.name
+
+
 @pytest.fixture
 def fake_ssh(tmp_path, monkeypatch):
     """An `ssh` that runs the command here, with a home of its own; `log` has every argument vector."""

@@ -94,9 +94,10 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
         functions[-1].settle()
     name = name or (wanted[0][0].name if len({op.name for op, _, _ in wanted}) == 1 else "ops")
     objects = glue.objects(functions, row)
-    files = {f"lib{name}.so": link.link(objects, row, by=by), f"{name}.h": library.header(name, functions, row).encode()}
     program_ir, plain = harness.harness_ir(functions, row)
-    files[name] = link.link([*objects, llvm.emit_object(llvm.optimise(program_ir, plain), plain)], row, entry="_start", by=by)
+    program = llvm.emit_object(llvm.optimise(program_ir, plain), plain)
+    shared, alone = link.link([(objects, ""), ([*objects, program], "_start")], row, by=by)
+    files = {f"lib{name}.so": shared, f"{name}.h": library.header(name, functions, row).encode(), name: alone}
     listed = []
     for number, (function, group) in enumerate(zip(functions, groups.values())):
         for op, case, dtype in group if cases else ():

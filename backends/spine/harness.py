@@ -178,11 +178,13 @@ def _board(m: Module, row: targets.Target):
     b.print(f"target {row.name}\nvlen %ld\ncpus %ld\nhwcap %lx\nfits %ld\n", b.run("tp_vlen"), b.run("tp_cpus"), b.run("getauxval", 16), fits)
     b.run("fflush", 0)
     length = b.room(1)
-    for path in FILES:
-        fd = b.run("open", b.text(path), 0, 0)
+    paths = b.address(m.variable("files", f"[{len(FILES)} x ptr] [{', '.join(f'ptr {m.string(path).s}' for path in FILES)}]", "internal constant"))
+    with b.loop(i64(0), i64(len(FILES))) as k:
+        path = b.get(b.add(paths, b.mul(k, 8)))
+        fd = b.run("open", path, 0, 0)
         with b.when(b.icmp("sge", fd, 0)):
             data = b.run("read_all", fd, length)
-            b.print(f"file {path} %ld\n", b.get(length))
+            b.print("file %s %ld\n", path, b.get(length))
             b.run("fflush", 0)
             b.run("write_all", 1, data, b.get(length))
             b.run("close", fd)
