@@ -93,7 +93,7 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
         functions.append(Function(fname, program, kernels))
         functions[-1].settle()
     name = name or (wanted[0][0].name if len({op.name for op, _, _ in wanted}) == 1 else "ops")
-    objects = glue.objects(functions, row)
+    objects = glue.objects(functions, row, name)
     program_ir, plain = harness.harness_ir(functions, row)
     program = llvm.emit_object(llvm.optimise(program_ir, plain), plain)
     shared, alone = link.link([(objects, ""), ([*objects, program], "_start")], row, by=by)
@@ -142,7 +142,7 @@ def _description(f: Function) -> dict:
             "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [f.text(s) for s in b.shape], "strides": [f.text(s) for s in b.strides],
                            "transposed": b.turned}
                           for b in p.arguments],
-            "result": p.buffers[p.result].name,
+            "result": p.buffers[p.result].name, "needs": list(f.needs),
             "overlap": [{"written": x.name, "other": y.name, "equal_addresses": same} for x, y, same in f.apart],
             "kernels": [{"name": k.name, "source": f"{Path(inspect.getsourcefile(x.kernel.fn)).name}:{x.kernel.starting_line_number}",
                          "constants": {c: str(v) for c, v in x.consts.items()}, "scratch_bytes": k.metadata.scratch_bytes,

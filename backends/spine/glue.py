@@ -1,6 +1,6 @@
 """A bundle's C functions in LLVM IR: what lies between a C caller's arguments and the kernels.
 
-Everything here is compiled for the plainest CPU of the ISA (`base_row`) but for what asks how long vectors are.
+Everything here is compiled for the plainest CPU of the ISA (`base_row`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import struct
 
 import sympy
 
-from ..cpu.llvm import compile as llvm, generator, targets
-from ..cpu.llvm.ir import FALSE, NULL, Block, Builder, Function, Module, Val, define, i32, i64
+from ..cpu.llvm import compile as llvm, targets
+from ..cpu.llvm.ir import NULL, Block, Builder, Function, Module, Val, define, i32, i64
 from ..cpu.run import pool
 from ..cpu.run.launch import EACH, MEET, OPERATIONS, PACK
-from . import messages
+from . import features, machine, messages
 from .expressions import Emitter
-from .library import (ASSERTION, BAD_SHAPE, BAD_SIZE, LIMIT, NO_MEMORY, NULL_POINTER, OVERLAP, STATUS, WRONG_MACHINE, Compiled, assertions, base_row)
+from .library import (ASSERTION, BAD_SHAPE, BAD_SIZE, LIMIT, NO_MEMORY, NULL_POINTER, OVERLAP, WRONG_MACHINE, Compiled, assertions, base_row, missing_name)
 from .library import Function as Exported
 from .trace import At
 
@@ -25,11 +25,12 @@ _BEYOND = "the sizes are too large together, or one that divides is 0"
 _MASK_WORDS = 16  # of a set of CPUs: 1024
 
 
-def objects(functions: list[Exported], row: targets.Target) -> list[bytes]:
-    """What a library is linked from."""
+def objects(functions: list[Exported], row: targets.Target, name: str) -> list[bytes]:
+    """What a library is linked from; name: of the bundle."""
     plain = base_row(row)
-    ir, of = machine_ir(row)
-    made = [_optimised(glue_ir(functions, row), plain), _optimised(threads_ir(plain), plain), llvm.emit_object(generator.in_registers(ir), of)]
+    needed = features.order(row, (n for f in functions for n in f.needs))
+    made = [_optimised(glue_ir(functions, row, needed, name), plain), _optimised(threads_ir(plain), plain),
+            _optimised(machine.machine_ir(row, needed), plain), llvm.emit_object(machine.codes_ir(plain), plain)]
     return made + list({k.name: k.obj for f in functions for k in f.kernels}.values())
 
 
@@ -37,18 +38,18 @@ def _optimised(ir: str, row: targets.Target) -> bytes:
     return llvm.emit_object(llvm.optimise(ir, row), row)
 
 
-def glue_ir(functions: list[Exported], row: targets.Target) -> str:
-    """The IR of all functions, for `base_row`."""
+def glue_ir(functions: list[Exported], row: targets.Target, needed: list[str], name: str) -> str:
+    """The IR of all functions of bundle `name`, for `base_row`; needed: the features of a CPU that `tp_absent` counts."""
     m = Module("glue", row.triple, attributes="")
-    for name in {k.name: k for f in functions for k in f.kernels}:
-        m.declare(name, "hidden i64", ["ptr", "ptr", "i64", "i64", "i32", "i32", "i32"])
+    for kernel in {k.name: k for f in functions for k in f.kernels}:
+        m.declare(kernel, "hidden i64", ["ptr", "ptr", "i64", "i64", "i32", "i32", "i32"])
     m.declare("tp_call", "hidden i64", ["ptr"])
-    m.declare("tp_machine", "hidden i32", [])
+    m.declare("tp_absent", "hidden i64", [])
     cpus(m)
     team(m)
-    messages.add(m)
+    messages.add(m, needed, missing_name(name))
     for f in functions:
-        _Body(m, f).write()
+        _Body(m, f, sum(1 << needed.index(n) for n in f.needs)).write()
     return m.render()
 
 
@@ -83,8 +84,8 @@ def team(m: Module):
 class _Body:
     """One C function, being written. Values of sizes are all computed before it branches over launches."""
 
-    def __init__(self, m: Module, f: Exported):
-        self.f, self.p, self.m = f, f.program, m
+    def __init__(self, m: Module, f: Exported, needs: int):
+        self.f, self.p, self.m, self.needs = f, f.program, m, needs
         names = [b.name for b in self.p.arguments] + list(f.sizes.values())
         types = ["ptr"] * len(self.p.arguments) + ["i64"] * len(f.sizes)
         function = Function(m, f.name, "i32", [*((ty, f"given.{n}") for ty, n in zip(types, names)), ("i32 signext", "threads")])
@@ -97,6 +98,7 @@ class _Body:
         self.memory = NULL
 
     def write(self):
+        self._refuse_cpus()
         self._refuse_sizes()
         self._refuse_nothing()
         self._refuse_overlaps()
@@ -122,9 +124,15 @@ class _Body:
         self.b.ret(i32(status))
 
     # -- what is looked at before anything is written
+    def _refuse_cpus(self):
+        b = self.b
+        lacking = b.and_(b.call("tp_absent", "i64", []), self.needs)
+        with b.when(b.icmp("ne", lacking, 0)):
+            b.call("say_lacking", "void", [self.m.string(f"{self.f.name}: this CPU lacks "), lacking])
+            b.ret(i32(WRONG_MACHINE))
+
     def _refuse_sizes(self):
         b, e, p = self.b, self.e, self.p
-        self._refuse(b.icmp("ne", b.call("tp_machine", "i32", []), 0), WRONG_MACHINE, STATUS[WRONG_MACHINE][2])
         for n in self.f.sizes.values():
             self._refuse(b.icmp("ugt", self.given[n], LIMIT), BAD_SIZE, f"{n} is negative or above {LIMIT}")
         counted = [g for x in p.launches for g in x.grid]
@@ -229,28 +237,6 @@ class _Body:
                 b.call("say_asserted", "void", [table, status, *grid[:2]])
                 b.ret(i32(ASSERTION))
         self._return(NO_MEMORY, f"{name}: no memory for {kernel.metadata.scratch_bytes} bytes of scratch per thread")
-
-
-def machine_ir(row: targets.Target) -> tuple[str, targets.Target]:
-    """(IR of @tp_machine, which returns 0 where this CPU has what the row needs, and @tp_vlen, the bits of its vector registers, the row to
-    compile it for). Code for registers of one length refuses others; plain rv64gcv takes 128 bits and more."""
-    m = Module("machine", row.triple, attributes="")
-    vectors = row.length != "fixed"
-    if vectors:
-        b = define(m, "length", "i64", "internal", "noinline")
-        b.ret(b.mul(b.call("llvm.vscale.i64", "i64", []), 64))  # vlenb / 8
-    b = define(m, "tp_vlen", "i64", "hidden")
-    if vectors:
-        has = b.call("getauxval", "i64", [i64(16)])  # AT_HWCAP: a bit for each letter of the ISA (Linux, arch/riscv)
-        with b.when(b.icmp("ne", b.and_(has, 1 << (ord("V") - ord("A"))), 0)):
-            b.ret(b.call("length", "i64", []))
-    b.ret(i64(0))
-    b = define(m, "tp_machine", "i32", "hidden")
-    wrong = FALSE
-    if vectors:
-        wrong = b.icmp("ult" if row.length == "at least" else "ne", b.call("tp_vlen", "i64", []), row.vector_bits)
-    b.ret(b.select(wrong, i32(WRONG_MACHINE), i32(0)))
-    return m.render(), row if vectors else base_row(row)
 
 
 def threads_ir(row: targets.Target) -> str:

@@ -6,8 +6,10 @@ would not.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
+import textwrap
 from dataclasses import dataclass
 
 import sympy
@@ -16,6 +18,7 @@ from ...ops.records import dtype_name
 from ..base import Unsupported
 from ..cpu.llvm import compile as llvm, targets
 from ..cpu.run import pool
+from . import features
 from .effects import Effects
 from .trace import At, Buffer, Program
 
@@ -26,7 +29,7 @@ STATUS = ((0, "TRIPORT_OK", "the result is computed"),
           (3, "TRIPORT_BAD_SHAPE", "the sizes do not fit each other; see the function's conditions"),
           (4, "TRIPORT_NULL_POINTER", "a tensor's pointer is null"),
           (5, "TRIPORT_OVERLAP", "two tensors overlap that must not"),
-          (6, "TRIPORT_WRONG_MACHINE", "this CPU has no vector registers, or not of the length that the code is for"),
+          (6, "TRIPORT_WRONG_MACHINE", "this CPU lacks what the code uses: instructions, or vector registers of a length"),
           (7, "TRIPORT_ASSERTION", "an assertion of a kernel (tl.device_assert) did not hold; see triport_last_error"))
 NO_MEMORY, BAD_SIZE, BAD_SHAPE, NULL_POINTER, OVERLAP, WRONG_MACHINE, ASSERTION = range(1, 8)
 
@@ -47,6 +50,7 @@ class Compiled:
     order: tuple[str, ...]  # its runtime arguments
     llir: str
     effects: Effects
+    needs: tuple[str, ...]  # features of a CPU (`features.py`)
 
 
 @dataclass
@@ -83,6 +87,11 @@ class Function:
                                   "writes the tensor that it returns")
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The features of a CPU that its kernels' code uses."""
+        return tuple(dict.fromkeys(n for k in self.kernels for n in k.needs))
+
+    @property
     def written(self) -> set[int]:
         """Numbers of the buffers that kernels write."""
         return {launch.args[kernel.order[k]].buffer for launch, kernel in zip(self.program.launches, self.kernels) for k in kernel.effects.writes}
@@ -117,7 +126,14 @@ class Function:
 
 
 def base_row(row: targets.Target) -> targets.Target:
-    return targets.get(row.plain)
+    """The row for code that says what a CPU lacks: any CPU of the architecture runs it."""
+    plain = targets.get(row.plain)
+    return dataclasses.replace(plain, cpu="x86-64") if plain.cpu == "x86-64-v2" else plain
+
+
+def missing_name(name: str) -> str:
+    """The C function that says what a CPU lacks of what bundle `name` needs."""
+    return "triport_missing_" + re.sub(r"\W", "_", name)
 
 
 def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
@@ -128,7 +144,8 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
            for i, j, same in made.metadata.disjoint for a, b in [(launch.args[order[i]], launch.args[order[j]])]):
         made = _lowered(launch, row, False)  # two of its pointers are into one tensor
     llir = llvm.renamed(made.llir, made.metadata.name, name)
-    return Compiled(name, llvm.emit_object(llir, row), made.metadata, order, llir, Effects(made.ttir))
+    obj = llvm.emit_object(llir, row)
+    return Compiled(name, obj, made.metadata, order, llir, Effects(made.ttir), features.needed(obj, llir, row))
 
 
 def assertions(kernel: Compiled) -> list[tuple[str, str]]:
@@ -170,8 +187,7 @@ def declaration(f: Function) -> str:
 def header(name: str, functions: list[Function], row: targets.Target) -> str:
     """The C header of a bundle."""
     guard = re.sub(r"\W", "_", name).upper() + "_H"
-    needs = row.isa if row.length == "fixed" else f"vector registers of {'at least ' if row.length == 'at least' else ''}{row.vector_bits} bits"
-    out = [f"/* {name}: made by triport for target {row.name} ({needs}).", "",
+    out = [f"/* {name}: made by triport for target {row.name} ({features.vlen(row) or row.isa}).", "",
            "   Tensors are dense; a matrix marked `transposed` lies column by column. Elements of 16 bits are passed as uint16_t. Sizes are",
            "   counted in elements. Functions may be called from any thread; results are computed by `threads` threads, this one among them (0: as many",
            "   as this thread may run on; at most " + str(pool.MAX_THREADS) + "). Threads are started when first needed, inherit the caller's affinity, and stay.",
@@ -180,7 +196,9 @@ def header(name: str, functions: list[Function], row: targets.Target) -> str:
            f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     out += ["#ifndef TRIPORT_STATUS", "#define TRIPORT_STATUS", "enum triport_status {", ",\n".join(f"  {c} = {n} /* {text} */" for n, c, text in STATUS), "};",
             "/* What was wrong with the last call in this thread that returned another status than TRIPORT_OK; of an assertion: kernel, file:line,",
-            "   program and message. */", "const char *triport_last_error(void);", "#endif", ""]
+            "   program and message. */", "const char *triport_last_error(void);", "#endif", "",
+            "/* What this CPU lacks of what the functions below need, by name; an empty string where it lacks nothing. A function that needs what is",
+            "   lacking returns TRIPORT_WRONG_MACHINE and has done nothing. */", f"const char *{missing_name(name)}(void);", ""]
     for f in functions:
         out.append("/* " + "\n   ".join(_described(f)).replace("*/", "* /") + " */")
         out.append(declaration(f) + ";\n")
@@ -198,6 +216,7 @@ def _described(f: Function) -> list[str]:
                      f"{'; strides ' + ', '.join(map(f.text, b.strides)) if b.shape else ''}{role}")
     for c in p.conditions:
         lines.append(f"condition: {f.text(c)}")
+    lines += textwrap.wrap(f"needs: {', '.join(f.needs)}", 140, subsequent_indent="  ", break_on_hyphens=False) if f.needs else ["runs on any CPU of the architecture"]
     same = [f"{x.name} and {y.name}" for x, y, same in f.apart if same]
     lines.append(f"no byte of {' or '.join(b.name for b in p.arguments if b.role != 'in')} may be another tensor's"
                  + (f"; equal addresses are fine for {', '.join(same)}" if same else ""))

@@ -1,4 +1,4 @@
-"""What a bundle says of a call that went wrong: `triport_last_error`, and which assertion of a kernel did not hold.
+"""What a bundle says of a call that went wrong: `triport_last_error`, which assertion of a kernel did not hold, what a CPU lacks.
 
 The text belongs to the thread that called. Its memory is a symbol that all bundles of a process share, as they share the function's
 name: whichever bundle's function the caller gets, it reads what any of them wrote.
@@ -14,8 +14,9 @@ _NUMBER = 48  # a kernel returns its assertion's number above this bit, the prog
 _TEXT = Val("ptr", "@triport_last_error_text")
 
 
-def add(m: Module):
-    """What every library has: triport_last_error, and the functions that write what it returns."""
+def add(m: Module, needed: list[str], missing: str):
+    """What every library has: triport_last_error, and the functions that write what it returns. needed: the features that `tp_absent` counts;
+    missing: the function that says which of them are absent."""
     m.variable("triport_last_error_text", f"[{LENGTH} x i8] zeroinitializer", "thread_local global", ", align 16")
     b = define(m, "triport_last_error", "ptr")
     b.ret(_TEXT)
@@ -23,6 +24,32 @@ def add(m: Module):
     _write(b, "%s", *b.fn.args)
     b.ret()
     _asserted(m)
+    _lacking(m, needed, missing)
+
+
+def _lacking(m: Module, needed: list[str], missing: str):
+    """say_lacking(text, features): the text and their names; and the exported function `missing`."""
+    table = m.variable("features", f"[{len(needed)} x ptr] [{', '.join(f'ptr {m.string(n).s}' for n in needed)}]", "internal constant")
+    b = define(m, "name_features", "void", "internal", to="ptr", features="i64")
+    to, features = b.fn.args
+    at, comma = b.variable(i64(0)), b.variable(m.string(""))
+    with b.loop(i64(0), i64(len(needed))) as k:
+        with b.when(b.icmp("ne", b.and_(b.lshr(features, k), 1), 0)):
+            name = b.load("ptr", b.gep("ptr", table, k))
+            wrote = b.call("snprintf", "i32 (ptr, i64, ptr, ...)", [b.gep("i8", to, at.get()), b.sub(i64(LENGTH), at.get()), m.string("%s%s"), comma.get(), name])
+            at.set(b.smin(b.add(at.get(), b.cast("sext", wrote, "i64")), LENGTH - 1))
+            comma.set(m.string(", "))
+    b.ret()
+    b = define(m, "say_lacking", "void", "internal", text="ptr", features="i64")
+    text, features = b.fn.args
+    names = b.alloca(f"[{LENGTH} x i8]", "names", 16)
+    b.call("name_features", "void", [names, features])
+    _write(b, "%s%s", text, names)
+    b.ret()
+    place = m.variable("missing_text", f"[{LENGTH} x i8] zeroinitializer", "internal thread_local global", ", align 16")
+    b = define(m, missing, "ptr")
+    b.call("name_features", "void", [place, b.call("tp_absent", "i64", [])])
+    b.ret(place)
 
 
 def _asserted(m: Module):

@@ -71,8 +71,10 @@ class Runner:
         except Error as e:
             raise Error(f"{function} on {self.name}: {e}") from None
         if answer.status:
-            about = (f" (vector registers there: {answer.vlen} bits; the code is for {bundle.manifest['target']['name']})"
-                     if answer.status == WRONG_MACHINE else "")
+            about = ""
+            if answer.status == WRONG_MACHINE:
+                registers = f"vector registers there: {answer.vlen} bits; " if bundle.manifest["target"]["triple"].startswith("riscv") else ""
+                about = f" ({registers}the code is for {bundle.manifest['target']['name']})"
             raise Error(f"{function} on {self.name} returned {_status(answer)}{about}")
         outputs = []
         arguments = [a for a in description["arguments"] if a["role"] != "in"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..cpu.llvm.ir import Builder, Function, Module, Val, i64
 
 #: functions whose result is a C int; that of all others is a word
-_INT = {"open", "close", "mprotect", "clock_gettime", "getpagesize", "strcmp", "fflush", "tp_machine"}
+_INT = {"open", "close", "mprotect", "clock_gettime", "getpagesize", "strcmp", "fflush"}
 
 
 def word(v: Val | int) -> Val:
