@@ -5,7 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 
+#: what Triton calls a target of ours where another package has "cpu", and all the names of CPUs
+OWN = "triport"
+CPU = ("cpu", OWN)
+
 _switch = threading.Lock()
+_foreign = 0  # how many `of_another` contexts are open in the process
+#: is one? Only then launches ask whose kernels they remember
+foreign_in_use = False
 _thread = threading.local()  # .driver: what serves this thread instead of the process's driver
 
 
@@ -55,8 +62,14 @@ class Utils:
         return getattr(self._utils, name)
 
     def unload_module(self, module):
-        if not isinstance(module, Held):
-            self._driver.base.utils.unload_module(module)
+        if isinstance(module, Held):
+            return
+        try:
+            unload = getattr(self._driver.base.utils, "unload_module", None)  # spine-triton's has none
+        except (RuntimeError, ImportError):  # the process has no driver but those that were chosen for a while, or Python ends
+            return
+        if unload is not None:
+            unload(module)
 
 
 def is_current(device_type: str) -> bool:
@@ -67,7 +80,15 @@ def is_current(device_type: str) -> bool:
         target = triton.runtime.driver.active.get_current_target()
     except RuntimeError:  # no driver is active, and none would be by itself
         return False
-    return (target.backend == "cpu") == (device_type != "cuda")
+    return (target.backend in CPU) == (device_type != "cuda")
+
+
+def drives(driver) -> bool:
+    """Is `driver` Triton's active one in this thread?"""
+    import triton
+
+    now = triton.runtime.driver.active
+    return (now._now() if isinstance(now, PerThread) else now) is driver
 
 
 @contextlib.contextmanager
@@ -85,6 +106,24 @@ def driven_by(driver):
         yield
     finally:
         _thread.driver = before
+
+
+@contextlib.contextmanager
+def of_another(driver):
+    """As `driven_by`, for a driver that is another package's: nothing is launched again that is remembered as ours."""
+    _count(1)
+    try:
+        with driven_by(driver):
+            yield
+    finally:
+        _count(-1)
+
+
+def _count(more: int):
+    global _foreign, foreign_in_use
+    with _switch:
+        _foreign += more
+        foreign_in_use = _foreign > 0
 
 
 class Offline:

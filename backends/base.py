@@ -96,6 +96,10 @@ class Backend:
         `times.first` those of the first call. Where `elsewhere` is True; by default there is no such clock. threads: 0 for as many as there are."""
         raise NotImplementedError(f"backend {self.name} has no clock of its own")
 
+    def remark(self) -> str:
+        """What is to be said beside its times; by default nothing."""
+        return ""
+
     def facts(self) -> dict:
         """What a results file's "machine" says besides of where this backend computes; by default nothing."""
         return {}

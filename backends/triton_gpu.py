@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from .active import CPU
 from .base import Backend, Unsupported
 
 
@@ -51,7 +52,7 @@ class TritonGPU(Backend):
         """Drop an op's compiled kernels from memory, so that the next call meets the disk cache."""
         from .dispatch.quick import kernels_of
         for kernel in kernels_of(op):
-            for device in [d for d in kernel.device_caches if d != "cpu"]:
+            for device in [d for d in kernel.device_caches if d not in CPU]:
                 del kernel.device_caches[device]
 
     def synchronize(self) -> None:

@@ -61,6 +61,8 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: 
         remark(text)
     wrong = 0
     backends = [get_backend(name) for name in plan.backends]
+    for text in filter(None, (b.remark() for b in backends)):
+        remark(text)
     results.meta, watch = machine(plan.device), load.Watch()
     limits = results.meta["roofline"] = _limits(plan, backends, items, results.meta)
     results.save()

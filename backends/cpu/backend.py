@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from .. import active
 from ..base import Backend, Unsupported
 
 
@@ -16,13 +17,13 @@ class TritonCPU(Backend):
     def unavailable(self) -> str | None:
         import triton
 
-        from .plugin.claims import other_claimants
-        if "cpu" not in triton.backends.backends:
+        from .plugin.claims import PACKAGE
+        known = triton.backends.backends
+        if "cpu" in known and not known["cpu"].compiler.__module__.startswith(PACKAGE):
+            return f"another package has Triton's entry point 'cpu', which is this one's, too ({known['cpu'].compiler.__module__}); uninstall one of them"
+        if "cpu" not in known:
             return ("triton does not list the plugin: it is found through the entry point of an installed triport; run "
                     "`pip install -e .` (TRITON_BACKENDS_IN_TREE=1 hides it too)")
-        others = other_claimants()
-        if others:
-            return f"another installed package compiles for target cpu ({', '.join(others)}); uninstall it"
         from .llvm import targets
         try:
             targets.native()
@@ -45,7 +46,16 @@ class TritonCPU(Backend):
     def bind(self, op):
         if not self.takes(op):
             raise Unsupported(f"{op.name} has no Triton kernel for a CPU")
-        return op.call
+        from . import driver
+        from .plugin.claims import other_claimants
+        if not other_claimants():
+            return op.call
+
+        def call(*tensors, **kwargs):  # whichever driver is Triton's default here
+            with active.driven_by(driver.own()):
+                return op.call(*tensors, **kwargs)
+
+        return call
 
     @contextlib.contextmanager
     def fresh_caches(self, directory):
@@ -60,9 +70,10 @@ class TritonCPU(Backend):
 
     def forget(self, op):
         """Drop an op's compiled kernels from memory, so that the next call meets the disk cache."""
+        from . import driver
         from ..dispatch import quick, replay
 
         replay.forget()
         for kernel in quick.kernels_of(op):
-            kernel.device_caches.pop("cpu", None)
+            kernel.device_caches.pop(driver.current_target().backend, None)
             quick.forget(kernel)

@@ -23,6 +23,7 @@ from pathlib import Path
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
+from ..active import CPU
 from ..base import CompileError
 from .plugin import spare
 
@@ -126,7 +127,7 @@ def _whole(group: dict, digests, filename: str) -> bool:
     """Is every file of an entry what was written?"""
     if digests is None:
         metadata = json.loads(Path(group[filename]).read_text())
-        return metadata["target"]["backend"] != "cpu" or "target_row" not in metadata  # another backend's: not ours to judge
+        return metadata["target"]["backend"] not in CPU or "target_row" not in metadata  # another backend's: not ours to judge
     return digests.keys() == group.keys() and all(_digest(p) == digests[name] for name, p in group.items())
 
 

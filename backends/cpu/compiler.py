@@ -19,6 +19,7 @@ from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from .. import checking
+from ..active import OWN
 from ..base import CompileError, sources_digest, version
 from .plugin import extra
 from .plugin.claims import other_claimants
@@ -112,7 +113,7 @@ class CPUBackend(BaseBackend):
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
-        return target.backend == "cpu" and not other_claimants()
+        return target.backend == OWN or target.backend == "cpu" and not other_claimants()
 
     def __init__(self, target: GPUTarget):
         super().__init__(target)

@@ -8,7 +8,7 @@ import os
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
-from .plugin.claims import PACKAGE, other_claimants
+from .plugin.claims import PACKAGE, other_claimants, target
 from .plugin.launcher import make_launcher
 
 # The compiler package is imported when a kernel is first compiled: importing triton must stay fast.
@@ -52,10 +52,10 @@ class CPUDriver(DriverBase):
 
     @staticmethod
     def is_active():
-        if other_claimants():
-            return False
         if os.environ.get("TRITON_DEFAULT_BACKEND") == "cpu":
             return True
+        if other_claimants():
+            return False
         from triton.backends import backends
 
         return not any(b.driver.is_active() for b in backends.values() if not b.driver.__module__.startswith(PACKAGE))
@@ -67,9 +67,9 @@ class CPUDriver(DriverBase):
                 "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "fp16": "uint16_t",
                 "bf16": "uint16_t", "fp32": "float", "f32": "float", "fp64": "double", "f64": "double"}[ty]
 
-    # A key of its own: JITFunction keeps compiled kernels per device key, and 0 is a GPU's.
+    # A key of its own: JITFunction keeps compiled kernels per device key, 0 is a GPU's, and "cpu" another package's where there is one.
     def get_current_device(self):
-        return "cpu"
+        return current_target().backend
 
     def set_current_device(self, device):
         pass
@@ -108,5 +108,5 @@ def own() -> CPUDriver:
 
 @functools.lru_cache(maxsize=1)
 def current_target() -> GPUTarget:
-    return GPUTarget("cpu", "native", 1)  # a program is one thread, and hosts divide by this
+    return target("native", 1)  # a program is one thread, and hosts divide by this
 

@@ -39,15 +39,8 @@ def switched(device_type: str):
     return driven_by(triton.runtime.driver.default if device_type == "cuda" else cpu_driver())
 
 
-_ours = None  # once it is known that no other package is there
-
-
 def cpu_driver():
-    """This process's CPU driver: ours, or that of another package that is there for target "cpu"."""
-    global _ours
-    if _ours is None:
-        other = foreign.found()
-        if other is not None:
-            return foreign.driver_of(other)
-        _ours = driver.own()
-    return _ours
+    """This process's CPU driver: ours, beside another package's too; that one where ours cannot compile, as on a board without llvmlite."""
+    if not foreign.is_installed("llvmlite") and (other := foreign.found()) is not None:
+        return foreign.driver_of(other)
+    return driver.own()

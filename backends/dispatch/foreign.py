@@ -1,7 +1,7 @@
 """Other packages that compile Triton for CPUs, where one is installed: spine-triton (SpacemiT's boards), triton-cpu, triton-shared.
 
-They claim Triton's target "cpu", so our plugin yields it to them; each has its own way to be made active. Found without
-importing them (that loads libraries), in the order in which they would be meant. No two are active in one process.
+They claim Triton's target "cpu", so that is theirs where one is installed, and ours have another name (`cpu/plugin/claims.py`); each has its own way to be
+made active. Found without importing them (that loads libraries), in the order in which they would be meant.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import os
+import tempfile
+import threading
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..active import driven_by
+from ..active import of_another
 from ..base import Unavailable
 
 
@@ -73,11 +77,50 @@ def driver_of(one: Foreign):
 @contextlib.contextmanager
 def active(one: Foreign):
     """Within it this thread's kernels are compiled and launched by the package."""
-    with driven_by(driver_of(one)):
+    with of_another(driver_of(one)):
         yield
 
 
 def target_of(one: Foreign) -> str:
-    """What it compiles for, in words."""
-    target = driver_of(one).get_current_target()
-    return f"{one.name}: {getattr(target, 'arch', '') or target.backend}"
+    """What it compiles for, in words, and where that runs. Raises `Unavailable` with its own complaint about a target that it does not know."""
+    driver = driver_of(one)
+    try:
+        target = driver.get_current_target()
+    except Exception as e:
+        raise Unavailable(f"{one.name} does not know its target: {type(e).__name__}: {e}") from None
+    return f"{one.name}: {getattr(target, 'arch', '') or target.backend}" + (" over RPC" if _far(one) else "")
+
+
+def remark_of(one: Foreign) -> str:
+    """What is to be said beside its times; "" for nothing."""
+    return f"{one.name} computes over RPC: its times contain the copies of all tensors, there and back" if _far(one) else ""
+
+
+def _far(one: Foreign) -> bool:
+    """Does another machine compute (SPINE_TRITON_RPC_HOST)?"""
+    return bool(getattr(driver_of(one), "rpc_mode", False))
+
+
+#: where spine-triton writes a kernel's assembly when it compiles one: a file for each name, whatever it was compiled for
+DUMPS = "SPINE_TRITON_DUMP_PATH"
+
+
+@contextlib.contextmanager
+def dumping(one: Foreign):
+    """Within it the package compiles anew and its dumps are in the folder that this gives: what is there is of now. None where it dumps nothing."""
+    if one.name != "spine-triton":
+        yield None
+        return
+    from triton import knobs
+    with _dumping, tempfile.TemporaryDirectory() as folder, knobs.compilation.scope():
+        before = os.environ.get(DUMPS)
+        os.environ[DUMPS], knobs.compilation.always_compile = folder, True
+        try:
+            yield Path(folder)
+        finally:
+            os.environ.pop(DUMPS)
+            if before is not None:
+                os.environ[DUMPS] = before
+
+
+_dumping = threading.Lock()

@@ -12,6 +12,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from . import drivers, replay
+from .. import active
 from ..context import call
 from ..cpu.run.grid import sizes
 
@@ -40,7 +41,7 @@ def launch(kernel, grid: tuple, args: tuple, consts: dict):
     memo = kernel.__dict__.setdefault("_triport_launches", {})
     key = _key(args, consts)
     found = memo.get(key) if key is not None else None
-    if found is None or kernel.pre_run_hooks or replay.hooked():
+    if found is None or kernel.pre_run_hooks or replay.hooked() or active.foreign_in_use:
         with drivers.serving("cpu"):
             compiled = kernel[grid](*args, **consts)
         ours = hasattr(getattr(compiled, "run", None), "slots")  # not what another package's driver made

@@ -17,7 +17,7 @@ from triton import knobs
 from triton.runtime.jit import JITFunction
 
 from . import call, choice, cuda_calls
-from .. import checking, context
+from .. import active, checking, context
 from ..cpu.run import launch
 
 _LIMIT = 1024
@@ -51,7 +51,7 @@ def key_of(body, tensors: tuple, params: tuple):
 def find(key):
     """The plan remembered under a key, if it may be used."""
     plan = _plans.get(key)
-    return None if plan is None or hooked() or checking.on else plan
+    return None if plan is None or hooked() or checking.on or active.foreign_in_use else plan
 
 
 try:  # what Dynamo's guards are made of: one call compares type, dispatch keys (modes, autograd, views), dtype, sizes and strides
@@ -74,7 +74,8 @@ except ImportError:
 def _facts():
     """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`)."""
     out = [(torch._C._len_torch_function_stack, None, 0), (profiler, "_is_profiler_enabled", False),
-           (forward_ad, "_current_level", -1), (choice, "in_use", False), (checking, "on", ""), (JITFunction, "run", JITFunction.run)]
+           (forward_ad, "_current_level", -1), (choice, "in_use", False), (active, "foreign_in_use", False), (checking, "on", ""),
+           (JITFunction, "run", JITFunction.run)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)
         out.append((knobs.runtime, name, hook))

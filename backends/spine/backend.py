@@ -48,7 +48,7 @@ def board_runner() -> runner.Runner:
 
 
 def installed() -> foreign.Foreign | None:
-    """The package that is installed for target "cpu", where no board is named."""
+    """The package that is installed for target "cpu", beside ours, where no board is named."""
     return None if _on.get() or os.environ.get("TRIPORT_SPINE") else foreign.found()
 
 
@@ -86,7 +86,7 @@ class Spine(Backend):
     def unavailable(self) -> str | None:
         try:
             if (other := installed()) is not None:
-                foreign.driver_of(other)
+                foreign.target_of(other)
             else:
                 board_runner().board
         except Error as e:
@@ -145,6 +145,10 @@ class Spine(Backend):
     def measure(self, op, tensors, kwargs: dict, rounds: int, threads: int = 0):
         """(result, the board's times) of `rounds` timed calls there, one after the other."""
         return self.run(op, tensors, kwargs, threads, warmup=2, repetitions=rounds)
+
+    def remark(self) -> str:
+        other = installed()
+        return foreign.remark_of(other) if other is not None else ""
 
     def facts(self) -> dict:
         """What a results file says of the board."""

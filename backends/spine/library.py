@@ -155,14 +155,14 @@ def assertions(kernel: Compiled) -> list[tuple[str, str]]:
 
 def _lowered(launch, row: targets.Target, assume_disjoint: bool):
     """A launch's kernel, up to LLVM IR."""
-    from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from ..cpu.lowered import lowered
+    from ..cpu.plugin import claims
     from .. import active
     kernel = launch.kernel
     signature = {p.name: launch.types.get(p.name, "constexpr") for p in kernel.params}
-    target = GPUTarget("cpu", row.name, 0)
+    target = claims.target(row.name)
     with active.compiling_for(target):
         source = ASTSource(fn=kernel, signature=signature, constexprs=dict(launch.consts))
         return lowered(source, target, {**launch.options, "assume_disjoint": assume_disjoint})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import re
 import tempfile
 from dataclasses import dataclass, field
@@ -62,10 +62,10 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
     from triton.runtime import driver
 
     from ...backends import active
-    from ...backends.dispatch import foreign
 
-    other = foreign.found() if goal.backend == "cpu" and goal.name == "native" else None
-    with foreign.active(other) if other is not None else active.compiling_for(goal.triton()):
+    if goal.foreign is not None:
+        return _of_another(launch, goal)
+    with active.compiling_for(goal.triton()):
         try:
             compiled = launch.compile()
             if _file(launch.kernel) not in str(compiled.asm.get("ttir", "")):  # kept from a file of the same text elsewhere: its lines are not here
@@ -80,6 +80,26 @@ def of_launch(launch: Launch, goal: Goal) -> Code:
     code = of_compiled(compiled, goal)
     code.f64, code.unaligned, code.remark = launch.has_f64(), tuple(launch.unaligned()), launch.config
     code.values = launch.integers()
+    return code
+
+
+def _of_another(launch: Launch, goal: Goal) -> Code:
+    """By another package, which compiles it anew: what it dumps is this kernel's, and not one's of the same name."""
+    from triton.runtime import driver
+
+    from ...backends.dispatch import foreign
+
+    with foreign.active(goal.foreign), foreign.dumping(goal.foreign) as dumps:
+        launch.kernel.device_caches.pop(driver.active.get_current_device(), None)
+        try:
+            compiled = launch.compile()
+        except Error:
+            raise
+        except Exception as e:
+            raise CompileError(f"{launch.name} does not compile by {goal.name}:\n{_readable(e, launch.kernel)}") from e
+        code = of_compiled(compiled, goal, dumps)
+        launch.kernel.device_caches.pop(driver.active.get_current_device(), None)  # dumping may change its code
+    code.f64, code.unaligned, code.remark = launch.has_f64(), tuple(launch.unaligned()), launch.config
     return code
 
 
@@ -109,9 +129,11 @@ def _file(kernel) -> str:
         return "?"
 
 
-def of_compiled(compiled, goal: Goal | None = None) -> Code:
-    """From an already compiled kernel: what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return."""
+def of_compiled(compiled, goal: Goal | None = None, dumps: Path | None = None) -> Code:
+    """From an already compiled kernel: what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return. dumps: where another package has written what
+    it made of this very kernel."""
     from ...backends.dispatch import foreign
+
     from . import targets
     asm = dict(compiled.asm)
     meta = compiled.metadata
@@ -144,11 +166,12 @@ def of_compiled(compiled, goal: Goal | None = None) -> Code:
             from ...backends.cpu import cache
             if hasattr(meta, "target_row"):
                 stages["obj"] = cache.checked(stages["obj"], name_of(compiled))
-    elif goal.backend == "cpu" and (other := foreign.found()) is not None:
-        text, data = foreign_assembly(compiled, other)
+    elif goal.backend == "cpu" and (other := goal.foreign or foreign.found()) is not None:
+        text, data = foreign_assembly(compiled, other, dumps)
         stages["asm"] = text
         if data:
             stages["obj"] = data
+            goal = dataclasses.replace(goal, isa=tools.elf_isa(data, name_of(compiled)))
         facts["compiler"] = other.name
     else:
         raise Error(f"the kernel object {compiled!r} holds no assembly; it has {', '.join(asm)}")
@@ -161,20 +184,20 @@ def of_compiled(compiled, goal: Goal | None = None) -> Code:
                 vector_bits=goal.vector_bits, only=(name,) if goal.backend == "cpu" else ())
 
 
-def foreign_assembly(compiled, one: foreign.Foreign) -> tuple[str, bytes]:
-    """(assembly text, machine code or nothing) of a kernel that another package compiled: what it keeps, else its object disassembled. Raises `Error`."""
+def foreign_assembly(compiled, one: foreign.Foreign, dumps: Path | None = None) -> tuple[str, bytes]:
+    """(assembly text, machine code or nothing) of a kernel that another package compiled: what it keeps, what it has just dumped, else its object
+    disassembled. A dump of before is not looked at: it may be of another kernel of that name, or of other types. Raises `Error`."""
     asm = dict(compiled.asm)
     if isinstance(asm.get("asm"), str) and asm["asm"].strip():
         return asm["asm"], b""
-    dumped = os.environ.get("SPINE_TRITON_DUMP_PATH")
     name = getattr(compiled.metadata, "name", "")
-    if dumped and (path := Path(dumped) / f"{name}.s").is_file():
-        return path.read_text(), b""
     data = asm.get(one.binary)
     if isinstance(data, str):
         data = data.encode("latin-1")
     if not isinstance(data, (bytes, bytearray)) or bytes(data[:4]) != b"\x7fELF":
         raise Error(f"{one.name}'s kernel {name} holds no machine code; it has {', '.join(asm)}")
+    if dumps is not None and (path := dumps / f"{name}.s").is_file():
+        return path.read_text(), bytes(data)
     with tempfile.NamedTemporaryFile(suffix=f".{one.binary}") as f:
         f.write(data)
         f.flush()

@@ -21,7 +21,8 @@ GFX = {"gfx908": (64, "CDNA, MI100"), "gfx90a": (64, "CDNA 2, MI200"), "gfx942":
 @dataclass(frozen=True)
 class Goal:
     """A target: `isa` is the row of isa.ISAS its final assembly has; backend and arch are Triton's; vlen as isa.Machine has it; vector_bits: widest
-    vector register, 0 where it has none, on a GPU the widest memory access of a thread; row: the CPU compiler's."""
+    vector register, 0 where it has none, on a GPU the widest memory access of a thread; row: the CPU compiler's; foreign: the package that compiles,
+    where that is neither ours nor Triton's own."""
 
     name: str
     isa: str
@@ -31,6 +32,7 @@ class Goal:
     vector_bits: int = 128
     about: str = ""
     row: object = None
+    foreign: object = None
 
     @property
     def gpu(self) -> bool:
@@ -42,17 +44,22 @@ class Goal:
 
     def triton(self):
         from triton.backends.compiler import GPUTarget
-        return GPUTarget(self.backend, self.arch, self.warp)
+
+        from ...backends.cpu.plugin import claims
+        return GPUTarget(self.backend, self.arch, self.warp) if self.gpu else claims.target(self.arch, self.warp)
 
 
 def names() -> list[str]:
     from ...backends.cpu.llvm import targets
-    return ["native", *targets.TARGETS, *(f"sm_{n}" for n in SM), *GFX]
+    from ...backends.dispatch import foreign
+    other = foreign.found()
+    return ["native", *([other.name] if other else []), *targets.TARGETS, *(f"sm_{n}" for n in SM), *GFX]
 
 
 def get(name: str, vlen: int | None = None) -> Goal:
     """The target called `name`, or NAME:vlenN. vlen: RVV's register width in bits. Raises `Error` for unknown names and impossible widths."""
     from ...backends.cpu.llvm import targets
+    from ...backends.dispatch import foreign
     if hit := re.fullmatch(r"(.+):vlen(\d+)", name):  # as it is printed
         if vlen not in (None, int(hit[2])):
             raise Error(f"--target {name} and --vlen {vlen}: two widths")
@@ -65,15 +72,31 @@ def get(name: str, vlen: int | None = None) -> Goal:
         row = targets.get(name)
         isa = {"x86_64": "x86-64", "aarch64": "aarch64", "riscv64": "riscv64"}[row.triple.partition("-")[0]]
         goal = Goal(name, isa, "cpu", name, vector_bits=0 if row.isa == "scalar" else row.vector_bits, about=row.isa, row=row)
+    elif name in [one.name for one in foreign.KNOWN]:
+        goal = _of_another(name)
     else:
         raise Error(suggest("target", name, names()))
     return goal if vlen is None else _with_vlen(goal, vlen)
 
 
+def _of_another(name: str) -> Goal:
+    """What another package for target "cpu" compiles for: the architecture that its target names, else this machine's."""
+    from ...backends.cpu.llvm import targets
+    from ...backends.dispatch import foreign
+    other = foreign.found()
+    if other is None or other.name != name:
+        raise Error(f"target {name} is the compiler of that name, which is not installed" + (f"; {other.name} is" if other else ""))
+    arch = str(getattr(foreign.driver_of(other).get_current_target(), "arch", ""))
+    row = targets.TARGETS["rv64gcv"] if arch.startswith("spacemit-") else targets.native()
+    row = targets.TARGETS.get(arch, row)
+    isa = {"x86_64": "x86-64", "aarch64": "aarch64", "riscv64": "riscv64"}[row.triple.partition("-")[0]]
+    return Goal(name, isa, "cpu", arch or "native", vector_bits=row.vector_bits, about=f"another compiler, {foreign.target_of(other)}", foreign=other)
+
+
 def _with_vlen(goal: Goal, vlen: int) -> Goal:
     """`goal` with vector registers of another width: a row of its own, named `NAME:vlenN`."""
     from ...backends.cpu.llvm import targets
-    if goal.isa != "riscv64" or not goal.vector_bits:
+    if goal.isa != "riscv64" or not goal.vector_bits or goal.row is None:
         raise Error(f"--vlen is the width of RISC-V's vector registers; {goal.name} has none of those. "
                     "It goes with rv64gcv, spacemit-x60, spacemit-k3-x100 and spacemit-k3-a100")
     if goal.row.cpu == "spacemit-x60" and 128 <= vlen < 256:

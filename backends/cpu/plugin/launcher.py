@@ -37,7 +37,7 @@ def make_launcher(driver, src, metadata):
         options = {name: getattr(metadata, name) for name in kept} | {"debug": metadata.asserts or metadata.debug and not metadata.check}
         k = triton.compile(src, target=metadata.target, options={**options, **changed})
         # beside a GPU the active driver may be the other one by now
-        with contextlib.nullcontext() if active.is_current("cpu") else active.driven_by(driver):
+        with contextlib.nullcontext() if active.drives(driver) else active.driven_by(driver):
             k._init_handles()
         return k
 

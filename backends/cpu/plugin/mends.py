@@ -16,6 +16,7 @@ import sys
 import threading
 
 from . import names, stops
+from ...active import CPU
 
 _parsing = threading.RLock()
 _installed = False
@@ -94,7 +95,7 @@ def three_dimensions(launch_metadata):
     """`launch_metadata`, which sees a grid whole, for grids that the launch takes whole."""
     @functools.wraps(launch_metadata)
     def checked(self, grid, *args):
-        if len(grid) > 3 and self.metadata.target.backend == "cpu":
+        if len(grid) > 3 and self.metadata.target.backend in CPU:
             from ..run.grid import sizes
             sizes(self.name, grid)
         return launch_metadata(self, grid, *args)
@@ -110,7 +111,7 @@ def named(canonicalize_dtype):
             return canonicalize_dtype(dtype)
         except KeyError:
             import triton
-            if triton.runtime.driver.active.get_current_device() != "cpu":
+            if triton.runtime.driver.active.get_current_device() not in CPU:
                 raise
             raise _no_such_type(dtype) from None
 
