@@ -8,6 +8,7 @@ this machine's kind comes before the default.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -112,6 +113,19 @@ def load(file: Path | None = None) -> dict:
         return json.loads((file or path()).read_text())
     except FileNotFoundError:
         return {}
+
+
+@contextlib.contextmanager
+def updating(path: Path):
+    """The table of a file, which is written when the block ends; one process at a time, for a search of several boards has one for each."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        table = load(path)
+        yield table
+        save(table, path)
+    finally:
+        os.close(folder)
 
 
 def save(table: dict, path: Path = FILE):

@@ -90,7 +90,14 @@ def main(argv: list[str] | None = None) -> int:
         # As ruff, uv and argparse's required commands have it: a script that lost its command must not look as if it had done something.
         top.print_help(sys.stderr)
         return exits.USAGE
-    return exits.guarded(f"triport {args.command}", lambda: runs[args.command](args))
+    return exits.guarded(f"triport {args.command}", lambda: _run(args, sys.argv[1:] if argv is None else argv, runs[args.command]))
+
+
+def _run(args, argv: list[str], run) -> int:
+    if "," in (getattr(args, "on", None) or ""):
+        from . import boards
+        return boards.run(args, argv, boards.several(args))
+    return run(args)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ def add(parser):
     parser.add_argument("--device", choices=("cpu", "cuda"),
                         help="where the torch columns run, and which cases are the default (default: cuda where there is a GPU); a run on cpu "
                              "leaves the GPU's backends out")
-    parser.add_argument("--on", metavar="RUNNER", help="the board of backend spine: ssh:user@board, qemu:riscv64?vlen=256 or local (default: $TRIPORT_SPINE); "
-                        "without --backend it runs alone")
+    parser.add_argument("--on", metavar="RUNNER", help="the board of backend spine: ssh:user@board, qemu:riscv64?vlen=256 or local (default: $TRIPORT_SPINE); several "
+                        "with commas between them run side by side, a table each; without --backend it runs alone")
     parser.add_argument("--target", metavar="NAME", help="with --on: the CPU to compile for (default: what suits the board)")
     parser.add_argument("--bundle", type=Path, metavar="DIR", help="with --on: run the cases of an exported bundle there, and nothing else")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")

@@ -10,11 +10,12 @@ EXAMPLES = (
     "triport devices",
     "triport devices --json",
     "triport devices --on 'qemu:riscv64?vlen=256'",
+    "triport devices --on ssh:k1,ssh:k3",
 )
 
 
 def add(parser):
-    parser.add_argument("--on", metavar="RUNNER", help="describe a board instead: ssh:user@board, qemu:riscv64?vlen=256 or local")
+    parser.add_argument("--on", metavar="RUNNER", help="describe a board instead: ssh:user@board, qemu:riscv64?vlen=256 or local; several with commas between them")
     parser.add_argument("--json", action="store_true", help="one JSON object for each backend")
 
 

@@ -20,7 +20,7 @@ def add(parser):
                         "repeatable (default: the op's own)")
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A..B", help="these with other sizes: M=256..8192:x2; repeatable")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to search for (default: cpu)")
-    parser.add_argument("--on", metavar="RUNNER", help="search for a board, on it: ssh:user@board, qemu:riscv64?vlen=256 or local")
+    parser.add_argument("--on", metavar="RUNNER", help="search for a board, on it: ssh:user@board, qemu:riscv64?vlen=256 or local; several with commas between them")
     parser.add_argument("--reps", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--gain", type=float, default=0.02, metavar="X",
@@ -91,7 +91,8 @@ def _search(args, names: list[str], kind: str, device: str, on: str | None) -> i
         run["searched"] = sorted([*run["searched"], name])
         entry["runs"] = [r for r in entry["runs"] if r["searched"]]
         if not args.dry_run:  # after each, so that an interrupted search keeps what it found
-            tuning.save({**table, kind: entry}, path)
+            with tuning.updating(path) as table:
+                table[kind] = entry
     if not args.dry_run:
         print(f"{path}: {kind} written", file=sys.stderr)
     return 0

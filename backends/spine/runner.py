@@ -6,6 +6,7 @@ and takes its answer; whatever else comes back, or does not come back in time, i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -263,10 +264,24 @@ class Ssh(Runner):
         return folder
 
 
+def names(text: str) -> list[str]:
+    """The runners of `--on TEXT`, which may name several, with commas between them. Raises `Error` for one that is none; whether it is there is not
+    looked at."""
+    found = text.split(",")
+    for name in found:
+        if found.count(name) > 1:
+            raise Error(f"--on {text}: {name!r} is named twice" if name else f"--on {text}: there is nothing between two commas")
+        with contextlib.suppress(Unavailable):
+            get(name)
+    return found
+
+
 @functools.lru_cache(maxsize=None)
 def get(text: str) -> Runner:
     """The runner of `--on TEXT`. Raises `Error` for what is none, `Unavailable` with what to install."""
     kind, _, rest = text.partition(":")
+    if "," in text:
+        raise Error(f"{text} names several boards; one is taken here (--on of bench, devices and tune takes several)")
     if text == "local":
         return Local()
     if kind == "qemu":
