@@ -1,4 +1,4 @@
-"""Plans, as texts: what the compiler decides about the ops' kernels and about small kernels of one idea each (`plan_kernels.py`), for three targets.
+"""Plans, as texts: what the compiler decides about the ops' kernels and about small kernels of one idea each (`plan_kernels.py`), for four targets.
 
 `tests/plans` holds each kernel's TTIR, as Triton 3.9 has it, and its plans. `python tests/test_plans.py` writes the plans anew: read the difference before
 it is committed. `python tests/test_plans.py --ttir` writes the small kernels' TTIR, too. A decision that is switched off changes a plan, where the tests of
@@ -15,7 +15,7 @@ from triport.backends.cpu.plan import keeping, memory_order, order, rows, sequen
 from triport.backends.cpu.ttir import reader
 
 FOLDER = Path(__file__).parent / "plans"
-TARGETS = ("x86-64-v4", "neoverse-v2", "rv64gcv")
+TARGETS = ("x86-64-v4", "neoverse-v2", "rv64gcv", "spacemit-x60")
 KERNELS = sorted(path.stem for path in FOLDER.glob("*.ttir"))
 
 

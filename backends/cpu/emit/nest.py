@@ -37,6 +37,7 @@ class Nest:
         self.given: dict[tuple[Value, tuple], Val] = {}  # results of this row's reductions
         self.limits: dict[tuple[Value, tuple], Val] = {}  # comparison -> up to which index along the vector dimension it is true
         self._chunks = 1
+        self.first = None  # what each of several chunks computes before the first of them stores anything
         self._whole = True  # nothing in the range that is walked now is masked
         self.finds(plan.reads)
 
@@ -101,7 +102,7 @@ class Nest:
         lvl = self.level(dims)
         key = (v, dims, self.u if self.vdim in dims else 0)
         limit = self.limits.get((v, dims))
-        if limit is not None and self.k.target.reloads:
+        if limit is not None and (self.k.target.reloads or self.plan.registers > 1):
             return self.hoisted(lvl, key, lambda: self._below(limit))
         return self.hoisted(lvl, key, lambda: self._compute(v, dims))
 
@@ -173,10 +174,11 @@ class Nest:
 
     def _loops(self, depth: int, body, unroll, before_inner, after_inner):
         if depth == len(self.order):
-            chunks = self._chunks
-            for u in range(chunks):
-                self.u = u
-                body(u)
+            # Loads do not pass stores that may meet them: one chunk would wait for the other.
+            for each in ([self.first] if self._chunks > 1 and self.first is not None else []) + [body]:
+                for u in range(self._chunks):
+                    self.u = u
+                    each(u)
             self.u = 0
             return
         d = self.order[depth]

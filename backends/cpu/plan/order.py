@@ -133,8 +133,10 @@ def times_unrolled(known: Known, visited, target: Target, before: int) -> int:
     return min(target.unroll, target.polynomials) if heavy else target.unroll
 
 
-def chunks_together(known: Known, visited, target: Target, before: int) -> tuple[int, int]:
+def chunks_together(known: Known, visited, target: Target, before: int, chunks: int) -> tuple[int, int]:
     """(chunks of a reduction that run side by side, how often a loop over them is unrolled): enough to hide the latency of an addition, as many as
-    fit in registers."""
+    fit in registers. `chunks`: those of groups of registers (pressure.py)."""
+    if chunks:
+        return chunks, 1
     heavy = is_heavy(known, visited)
     return (target.polynomials, 1) if heavy else (4, 1 if before > MUCH else min(2, target.unroll))

@@ -126,7 +126,8 @@ class NestPlan:
     order: its loops, outermost first; vdim: the vector dimension, in chunks of `lanes`; times: how often its innermost loop is unrolled;
     atoms: masks that become loop bounds; reads: what it finds in memory; inductions: what it finds as initial + trips x step; keeps: what it
     writes for later roots; steps: how many indices a loop over a dimension takes at once, where that is not one;
-    backwards: the dimension that is walked from its end."""
+    backwards: the dimension that is walked from its end; registers: in a chunk, of those that lanes were counted by; chunks: of such
+    groups, how many go side by side (0: the root says)."""
 
     shape: tuple[int, ...]
     tensor: tuple[int, ...]
@@ -140,6 +141,8 @@ class NestPlan:
     keeps: tuple[Keep, ...] = ()
     steps: Mapping[int, int] = field(default_factory=dict)
     backwards: int | None = None
+    registers: int = 1
+    chunks: int = 0
 
     @property
     def identity(self) -> tuple[int, ...]:
@@ -154,7 +157,8 @@ class Walk(NamedTuple):
     """What a root wants of a nest: an index space, and `sinks` [(value, dims)] evaluated in it.
 
     vdim, lanes: where the root has a say in them; inner: the dimension of the innermost loop where that is not the vector dimension (a
-    reduction's axis); merge: dimensions that everything walks together, in order, may become one; into: a buffer that is written."""
+    reduction's axis); merge: dimensions that everything walks together, in order, may become one; into: a buffer that is written; groups: its chunks may be groups of registers;
+    along: registers that a chunk keeps all along."""
 
     shape: tuple[int, ...]
     sinks: list[tuple[Value, tuple[int, ...]]]
@@ -163,6 +167,8 @@ class Walk(NamedTuple):
     inner: int | None = None
     into: Buffer | None = None
     merge: bool = False
+    groups: bool = False
+    along: int = 0
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def store(s: Schedule, op: Op):
     if not ptr.type.is_tensor:
         s.finish(Root(op, None))
         return
-    nest = s.nest(Walk(ptr.type.shape, _sinks([ptr, val] + ([mask] if mask else [])), merge=True), op)
+    nest = s.nest(Walk(ptr.type.shape, _sinks([ptr, val] + ([mask] if mask else [])), merge=True, groups=True), op)
     s.finish(Root(op, s.keep(nest, op)))
 
 
@@ -127,8 +127,9 @@ def reduce(s: Schedule, op: Op):
     quick = is_quick(s, op)
     sinks = _sinks(op.operands)
     lanes = None if s.lazy.vectorises(op.regions[0].block) else 1
-    nest = s.keep(s.nest(Walk(shape, sinks, inner=axis, lanes=lanes, merge=True), op), op)
-    chunks, times = order.chunks_together(s.known, Space(s.known, shape).explore(sinks), s.target, s.before) if known_combination(op) else (1, 1)
+    known = known_combination(op) is not None
+    nest = s.keep(s.nest(Walk(shape, sinks, inner=axis, lanes=lanes, merge=True, groups=known, along=1), op), op)
+    chunks, times = order.chunks_together(s.known, Space(s.known, shape).explore(sinks), s.target, s.before, nest.chunks) if known else (1, 1)
     s.finish(Reduction(op, nest, out, quick, chunks, 1 if nest.merged else times))
 
 

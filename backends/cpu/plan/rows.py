@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ..ttir.ops import Kind, row
 from ..ttir.types import Op, Value
-from . import keeping, order
+from . import keeping, order, pressure
 from .facts import same_expression, same_offsets
 from .memory_order import argument, before_write
 from .records import Buffer, Keep, NestPlan, Rows, Stage, Walk
@@ -149,11 +149,13 @@ def plan(s: Schedule, group: Group, checked: list[Op]):
     outs = [s.alloc(op.result.type.shape, op.result.type.elem) if op.results and s.facts.consumers(op.result) - inside else None for op in roots]
     kept, keeps = _kept(s, group, nest, shape)
     stages = []
+    needs = []
     for n, op in enumerate(roots):
         stages.append(_stage(s, nest, op, outs[n], keeps[n], kept))
+        needs.append(_needs(s, nest, op))
         for v in keeps[n]:
             s.buffers[v] = kept[v]
-    s.add(Rows(tuple(stages), nest))
+    s.add(_widened(s, stages, nest, needs))
     s.now = max(s.sequence.end[op] for op in group.early + roots)
     for op, out in zip(roots, outs):
         if out is not None:
@@ -183,6 +185,23 @@ def _kept(s: Schedule, group: Group, nest: NestPlan, shape) -> tuple[dict[Value,
     return kept, keeps
 
 
+def _needs(s: Schedule, nest: NestPlan, op: Op) -> pressure.Needs | None:
+    sinks = [(o, _IDENTITY) for o in op.operands]
+    space = Space(s.known, nest.shape)
+    return pressure.needs(s.target, space, space.explore(sinks), 1, sinks, along=int(op.name == "tt.reduce"))
+
+
+def _widened(s: Schedule, stages: list[Stage], nest: NestPlan, needs: list[pressure.Needs | None]) -> Rows:
+    """All stages walk in chunks of as many registers as the one that takes the most has room for."""
+    if None in needs:
+        return Rows(tuple(stages), nest)
+    registers = min(pressure.width(s.target, n) for n in needs)
+    lanes = min(nest.lanes * registers, nest.shape[1])
+    registers = -(-lanes // nest.lanes)
+    stages = [replace(stage, chunks=pressure.chunks(s.target, n, registers), times=1) for stage, n in zip(stages, needs)]
+    return Rows(tuple(stages), replace(nest, lanes=lanes, registers=registers))
+
+
 def _stage(s: Schedule, nest: NestPlan, op: Op, out: Buffer | None, keeps: list[Value], kept) -> Stage:
     space = Space(s.known, nest.shape)
     visited = space.explore([(o, _IDENTITY) for o in op.operands])
@@ -191,5 +210,5 @@ def _stage(s: Schedule, nest: NestPlan, op: Op, out: Buffer | None, keeps: list[
     if op.name == "tt.store":
         times = order.times_unrolled(s.known, space.explore([(op.operands[1], _IDENTITY)]), s.target, s.before)
         return Stage(op, None, reads, written, times=times)
-    chunks, times = order.chunks_together(s.known, visited, s.target, s.before)
+    chunks, times = order.chunks_together(s.known, visited, s.target, s.before, 0)
     return Stage(op, out, reads, written, is_quick(s, op), chunks, times)

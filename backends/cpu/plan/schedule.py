@@ -13,7 +13,7 @@ from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value
-from . import keeping, order, ranges
+from . import keeping, order, pressure, ranges
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
 from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Root, Walk, row_major
@@ -26,6 +26,11 @@ class Room(NamedTuple):
 
     size: int
     op: Op | None
+
+
+def _in_order(buf: Buffer | None, d: int) -> bool:
+    """Are neighbours along `d` neighbours in a buffer, if there is one?"""
+    return buf is None or buf.panel is None and buf.strides[d:d + 1] == (1,)
 
 
 class Schedule:
@@ -142,9 +147,15 @@ class Schedule:
             if early is None:
                 break
             self.materialise(early, why="it would be computed again" if not row(early.op).renames else "its elements change places")
-        lanes = want.lanes
+        lanes, registers, chunks = want.lanes, 1, 0
         if lanes is None:
-            lanes = min(self.target.lanes(order.lane_bits(visited)), shape[vdim]) if shape else 1
+            one = self.target.lanes(order.lane_bits(visited))
+            needs = pressure.needs(self.target, space, visited, vdim, want.sinks, want.along, loops[-1] if loops else None) if want.groups and _in_order(want.into, vdim) else None
+            if needs is not None:
+                registers = pressure.width(self.target, needs)
+                chunks = pressure.chunks(self.target, needs, registers)
+            lanes = min(one * registers, shape[vdim]) if shape else 1
+            registers = -(-lanes // one)
         full = tuple(want.shape)
         ident = tuple(range(len(shape)))
         keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and keeping.worth_keeping(self, v, op)] if op else []
@@ -153,7 +164,7 @@ class Schedule:
             tuple(space.atoms(visited, self.proved)),
             {v: self.buffers[v] for v, _ in visited if v in self.buffers},
             {v: self.inductions[v] for v, _ in visited if v in self.inductions},
-            tuple(Keep(v, None, None) for v in keeps))
+            tuple(Keep(v, None, None) for v in keeps), registers=registers, chunks=chunks)
 
     def keep(self, nest: NestPlan, op: Op, kept: dict[Value, Buffer] | None = None) -> NestPlan:
         """`nest` with places for what it keeps; `kept`: those that the root has already."""
@@ -185,7 +196,7 @@ class Schedule:
         if op is not None and row(op).renames and renamed(op, dims) is None:
             self.buffers[v] = self.materialise_row_major(op.operands[0], why).reshaped(v.type.shape)
         else:
-            nest = self.nest(Walk(v.type.shape, [(v, dims)], merge=True))
+            nest = self.nest(Walk(v.type.shape, [(v, dims)], merge=True, groups=True))
             buf = self.alloc(v.type.shape, v.type.elem) if row_major_only else self._kept_buffer(nest, v)
             self.add(Fill(self.op, v, buf, nest, why=why))
             self.buffers[v] = buf
@@ -208,7 +219,7 @@ class Schedule:
         shape = v.type.shape
         dims = tuple(range(len(shape)))
         lanes = min(self.target.lanes(32), shape[vdim]) if pairs else None
-        nest = self.nest(Walk(shape, [(v, dims)], vdim, lanes, inner, buf, merge=inner is None))
+        nest = self.nest(Walk(shape, [(v, dims)], vdim, lanes, inner, buf, merge=inner is None, groups=True))
         if pairs:
             nest = replace(nest, steps={inner: 2})
         self.add(Fill(self.op, v, buf, nest, unroll, pairs, why))

@@ -84,12 +84,17 @@ class _Page:
         if len(loops) > 1:
             text += f", loops over {', '.join(map(str, loops))}"
         text += f", {nest.lanes} lanes along {nest.vdim}" if nest.lanes > 1 else ", element by element"
+        if nest.registers > 1:
+            text += f" in {nest.registers} registers"
         if nest.backwards is not None:
             text += f", {nest.backwards} from its end"
         bounded = sorted({d for a in nest.atoms for d in a.coef})
         if bounded:
             text += f", masks along {', '.join(map(str, bounded))} are bounds"
         return text
+
+    def _beside(self, chunks: int) -> str:
+        return f", {chunks} chunks side by side" if chunks > 1 else ""
 
     def _unrolled(self, times: int) -> str:
         return f", unrolled {times} times" if times > 1 else ""
@@ -136,7 +141,7 @@ def _root(page, step: records.Root):
         if step.op.name != "tt.split":
             page.say(f"{_what(page, step.op)}, one element")
         return
-    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{page._unrolled(step.nest.times)}")
+    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{page._beside(step.nest.chunks)}{page._unrolled(step.nest.times)}")
     _more(page, step)
 
 
@@ -150,9 +155,8 @@ def _more(page, step: records.Root):
 
 
 def _reduction(page, step: records.Reduction):
-    side = f", {step.chunks} chunks side by side" if step.chunks > 1 else ""
     quick = ", by comparisons first, exactly where those find no number" if step.quick else ""
-    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{side}{quick}")
+    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{page._beside(step.chunks)}{quick}")
     _more(page, step)
 
 
@@ -176,7 +180,7 @@ def _named(page, step: records.Named):
 
 def _fill(page, step: records.Fill):
     why = f", because {step.why}" if step.why else ""
-    page.say(f"put {page.name(step.value)} into memory ({page._place(step.value, step.buffer)}): {page.nest(step.nest)}{why}")
+    page.say(f"put {page.name(step.value)} into memory ({page._place(step.value, step.buffer)}): {page.nest(step.nest)}{page._beside(step.nest.chunks)}{why}")
 
 
 def _copy(page, step: records.Copy):
@@ -188,7 +192,7 @@ def _rows(page, step: records.Rows):
     page.say(f"row by row, {rows} rows of {columns}: {page.nest(step.nest)}")
     page.depth += 1
     for stage in step.stages:
-        side = f", {stage.chunks} chunks side by side" if stage.chunks > 1 else page._unrolled(stage.times)
+        side = page._beside(stage.chunks) or page._unrolled(stage.times)
         quick = ", by comparisons first, exactly where those find no number" if stage.quick else ""
         page.say(f"{_what(page, stage.op)}{side}{quick}")
         page.depth += 1

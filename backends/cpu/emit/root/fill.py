@@ -9,7 +9,7 @@ from ...plan.records import Fill, Rows, Stage
 from .. import access
 from ..element import convert
 from . import reduce
-from .memory import store_chunk
+from .memory import ahead, store_chunk
 
 
 def converted(b, v: Val, source: str, to: str) -> Val:
@@ -40,7 +40,8 @@ def fill(k, step: Fill):
         both = b.shuffle(low, high, [x // 2 + n * (x % 2) for x in range(2 * n)])
         b.store(both, access.buffer_address(nest, buf, dims)[0], ir.bits_of(both.elem) // 8)
 
-    nest.run(pair if step.pairs else one, step.unroll)
+    nest.first = ahead(nest, step.nest.chunks, [v])
+    nest.run(pair if step.pairs else one, step.nest.chunks or step.unroll)
 
 
 # --- row by row ------------------------------------------------------------------------------------------------------
@@ -60,7 +61,8 @@ def rows(k, step: Rows):
             nest.finds(stage.reads)
             if slot is None:
                 nest.times = stage.times
-                nest.inner(lambda u: store_chunk(nest, stage.op, stage.keeps))
+                nest.first = ahead(nest, stage.chunks, stage.op.operands[1:])
+                nest.inner(lambda u: store_chunk(nest, stage.op, stage.keeps), stage.chunks)
             else:
                 _reduce_row(k, nest, stage, slot)
             k.stores_here = True
@@ -95,6 +97,7 @@ def _row(k, nest, stage: Stage, start: Val, combine) -> Val:
     partial = reduce.Partial(k, nest, stage.op, stage.chunks, stage.keeps, start, combine)
     found = []
     nest.times, nest.times_of_chunks = 1, stage.times
+    nest.first = ahead(nest, stage.chunks if nest.plan.registers > 1 else 1, stage.op.operands)
     nest.inner(partial.add, stage.chunks, partial.before, lambda chunks: found.append(partial.finals(chunks)[0][0]))
     return found[-1]
 

@@ -97,7 +97,15 @@ def store(k, step):
                   lambda: _store_scalar(k, k.scalar(val), k.scalar(ptr), val.type.elem))
         return
     nest = k.nest(step.nest)
-    nest.run(lambda u: store_chunk(nest, step.op, step.nest.keeps))
+    nest.first = ahead(nest, step.nest.chunks, [val] + ([mask] if mask else []))
+    nest.run(lambda u: store_chunk(nest, step.op, step.nest.keeps), step.nest.chunks or 1)
+
+
+def ahead(nest, chunks: int, values):
+    """What of `values` several chunks compute before the first one stores; None where none goes beside another."""
+    if chunks < 2:
+        return None
+    return lambda u: [nest.at(v, nest.plan.identity) for v in values if v.type.is_tensor]
 
 
 def store_chunk(nest, op, keeps):

@@ -13,6 +13,7 @@ from ...plan.records import Buffer
 from ...plan.roots import known_combination
 from .. import access
 from . import region
+from .memory import ahead
 from .scalars import register_type
 
 _NAN = {"f16": ("bits", 0x7E00), "bf16": 0x7FC0, "f32": ("bits", 0x7FC00000), "f64": ("bits", 0x7FF8000000000000)}
@@ -173,6 +174,7 @@ def _pass(k, step, results, start: Val | None, combine=None, missed: Val | None 
     """One pass over the elements, into `results`: buffers and stack slots. `missed` is set where a result is still `start`."""
     nest, b = k.nest(step.nest), k.b
     nest.times_of_chunks = step.times
+    nest.first = ahead(nest, nest.plan.chunks, step.op.operands)
     partial = Partial(k, nest, step.op, step.chunks, step.nest.keeps, start, combine)
     dims = tuple(d for d in nest.plan.identity if d != step.op.attrs["axis"])
 
