@@ -44,7 +44,8 @@ class Target:
     vector_bits: width of one vector register (RVV: VLEN); length: "fixed" by the ISA, or registers must have "exactly" or "at least" so many
     bits; registers: how many; reloads: whether what a loop needs all along is better read from memory or made anew than kept in a register,
     as where registers are few and instructions take an operand from memory; turns: whether blocks of a matrix are transposed by shuffles; group: how many
-    registers one instruction had best work on at once, where loops leave room for it (RVV's LMUL).
+    registers one instruction had best work on at once, where loops leave room for it (RVV's LMUL); divides: as how many simple
+    operations a division of f32 takes, where that is so many that an estimate and its steps are faster; estimate: LLVM's intrinsic for it.
 
     half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); fma: whether it multiplies and adds in
     one; scalef: whether one instruction multiplies a vector of f32 by a power of two (AVX-512's vscalefps); to_bf16: LLVM's intrinsic that
@@ -81,6 +82,8 @@ class Target:
     reloads: bool = False
     turns: bool = True
     group: int = 1
+    divides: int = 0
+    estimate: str = ""
     scalef: bool = False
     half: bool = True
     fma: bool = True
@@ -138,7 +141,8 @@ TARGETS = {t.name: t for t in (
     Target("rv64gcv", cpu="generic-rv64", features="+m,+a,+f,+d,+c,+v,+zvl128b", vector_bits=128, half=False,
            **(_RVV | dict(length="at least"))),
     # In order, and twice as long waiting for a result as working on one register: four at once.
-    Target("spacemit-x60", cpu="spacemit-x60", features="", vector_bits=256, group=4, **_RVV),
+    Target("spacemit-x60", cpu="spacemit-x60", features="", vector_bits=256, group=4, divides=40, estimate="llvm.riscv.vfrec7",
+           **_RVV),
     # LLVM 22 has no name for the K3's cores: their features are given instead.
     Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, **_RVV),
     Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, **_RVV),

@@ -43,7 +43,8 @@ def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Calla
     s.variables = {} if debugger else None
     body = control.function(s, func.body, [])
     places, size = _placed(s.places, scratch.lives(body), refuse, {b.piece for b in (s.variables or {}).values()})
-    return Plan((body,), s.regions, places, size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes, checks)
+    return Plan((body,), s.regions, places, size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes, checks,
+                frozenset(s.estimates))
 
 
 def _placed(places: list, lives: dict[int, scratch.Life], refuse: Callable, shown: set[int]) -> tuple[tuple, int]:

@@ -369,7 +369,7 @@ class Plan:
     steps: what is done, in order; regions: combine functions that run on scalars; places: of all buffers, by number; scratch: bytes of a
     thread's block; disjoint: arguments taken not to overlap ((loaded, stored) -> whether equal addresses do no harm); most: what a launch keeps
     to; work: operations on elements of a program, roughly (None: a loop's length is not known); notes: for people, by operation; checks: what a
-    checked kernel checks (checks.Checks), None where it checks nothing."""
+    checked kernel checks (checks.Checks), None where it checks nothing; estimates: divisions that go by an estimate."""
 
     steps: tuple
     regions: Mapping[object, object]
@@ -380,3 +380,4 @@ class Plan:
     work: int | None
     notes: Mapping[Op, str]
     checks: object = None
+    estimates: frozenset[Op] = frozenset()

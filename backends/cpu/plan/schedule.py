@@ -13,7 +13,7 @@ from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value
-from . import keeping, order, pressure, ranges
+from . import estimates, keeping, order, pressure, ranges
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
 from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Root, Walk, row_major
@@ -64,6 +64,7 @@ class Schedule:
         self.made: dict[tuple, list] = {}  # shape -> what may have made something that is not finite and is not noted yet (finite.Maker)
         self.checked: set[Op] = set()  # whose check is planned
         self.variables: dict | None = None  # of a kernel for a debugger: where the elements of Python's variables lie
+        self.estimates: set[Op] = set()  # divisions that go by an estimate
         self.required: set = set()  # comparisons, and blocks in which it has been seen to that they do not wrap
 
     # -- walking
@@ -147,6 +148,7 @@ class Schedule:
             if early is None:
                 break
             self.materialise(early, why="it would be computed again" if not row(early.op).renames else "its elements change places")
+        self.estimates |= estimates.divisions(self.target, visited)
         lanes, registers, chunks = want.lanes, 1, 0
         if lanes is None:
             one = self.target.lanes(order.lane_bits(visited))

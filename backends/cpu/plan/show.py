@@ -45,6 +45,8 @@ class _Page:
         for (kind, n), most in sorted(self.plan.most.items()):
             what = f"grid {'xyz'[n]}" if kind == "grid" else self.argument(n)
             self.say(f"checked at launch: {what} <= {most}, so that no index wraps")
+        for op in sorted(self.plan.estimates, key=lambda op: op.result.number):
+            self.say(f"{_line(op)}{self.name(op.result)} by an estimate of 1 / {self.name(op.operands[1])}, which is at least 1, and two steps of Newton's")
         self.depth -= 1
         self.steps(self.plan.steps)
         return self.out

@@ -132,7 +132,31 @@ def divf(b, op, x, y):
         shift = b.select(small, const("float", 2.0**64), b.select(large, const("float", 2.0**-64), const("float", 1.0)))
         r = b.fbin("fdiv", const("float", 1.0), b.fbin("fmul", y, shift, ""), "")
         return b.fbin("fmul", b.fbin("fmul", x, r, ""), shift, "")
+    if op in b.fn.kernel.plan.estimates and y.lanes > 1:
+        return b.fbin("fmul", x, _reciprocal(b, y), "")
     return b.fbin("fdiv", x, y, "")
+
+
+def _reciprocal(b, y: Val) -> Val:
+    """1 / y for y that are at least 1 (`plan/estimates.py`): an estimate of 7 bits, and Newton's step twice. Within 1 unit in the last place up to 2^125; for
+    larger y the result is subnormal, or nearly, and within 2^-149. Of infinity 0, of NaN NaN."""
+    one = const("float", 1.0)
+    r = _estimate(b, y)
+    y = b.intrinsic("minnum", y, const("float", ("bits", 0x7F7FFFFF)))  # 0 x infinity would be NaN
+    for _ in range(2):
+        error = b.intrinsic("fma", b.fneg(y), r, one)
+        r = b.intrinsic("fma", r, error, r)
+    return r
+
+
+def _estimate(b, y: Val) -> Val:
+    """1 / y as the target's instruction estimates it, which LLVM knows for vectors of RVV's own kind: n registers are <vscale x 2n x float>."""
+    target = b.fn.kernel.target
+    n = 2 * max(1, y.lanes // target.lanes(32))
+    ty, mangled = f"<vscale x {n} x float>", f"nxv{n}f32"
+    own = b.call(f"llvm.vector.insert.{mangled}.{ir.mangle(y.ty)}", ty, [Val(ty, "poison"), y, const("i64", 0)])
+    own = b.call(f"{target.estimate}.{mangled}.i64", ty, [Val(ty, "poison"), own, const("i64", 7), const("i64", y.lanes)])
+    return b.call(f"llvm.vector.extract.{ir.mangle(y.ty)}.{mangled}", y.ty, [own, const("i64", 0)])
 
 
 @in_float
