@@ -103,6 +103,7 @@ PACE = {
     "add_relu": ("add_relu", None, _first, {"fp32": 1.5, "fp16": 1.5, "bf16": 4.0}),
     "softmax, exponentials and sum": ("softmax", _LONG, _exponentials(0), {"fp32": 4.4, "fp16": 4.4, "bf16": 4.4}),
     "softmax, written": ("softmax", _LONG, _exponentials(-2), {"fp32": 5.4, "fp16": 5.4, "bf16": 7.6}),
+    "matmul, micro-kernel": ("matmul", Case(((512, 512), (512, 512))), _multiplies, {"fp32": 11.4, "fp16": 11.4, "bf16": 11.4}),
     "gelu": ("gelu", None, _first, {"fp32": 6.75, "fp16": 6.75, "bf16": 10.1}),
 }
 

@@ -51,7 +51,9 @@ class Target:
     one; scalef: whether one instruction multiplies a vector of f32 by a power of two (AVX-512's vscalefps); to_bf16: LLVM's intrinsic that
     rounds a vector of f32 to bf16 ("": none).
 
-    dot: (rows, vectors) of the matrix micro-kernel, vectors a power of 2; dot_unroll: steps along K in its loop; products: instructions for
+    dot: (rows, vectors) of the matrix micro-kernel, vectors a power of 2; dot_unroll: steps along K in its loop; dot_group: registers in each of its
+    vectors; strips: whether A is put into strips of its rows, in K's order, where it serves many columns; widens: element types whose products are
+    computed in f32 by one instruction; products: instructions for
     it, the best first; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers; unroll:
     the same for other loops.
 
@@ -91,6 +93,9 @@ class Target:
     polynomials: int = 2
     unroll: int = 1
     dot_unroll: int = 4
+    dot_group: int = 1
+    strips: bool = False
+    widens: tuple[str, ...] = ()
     products: tuple[Product, ...] = ()
     model: tuple[str, str] = ("pic", "default")
     adopts: bool = True
@@ -98,6 +103,10 @@ class Target:
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
         return max(1, self.vector_bits // max(bits, 8))
+
+    def dot_lanes(self, bits: int) -> int:
+        """Elements of `bits` bits in one vector of the matrix micro-kernel."""
+        return self.lanes(bits) * self.dot_group
 
 
 _X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin=("llvm.x86.sse2.pause", ()), futex=202,
@@ -142,7 +151,7 @@ TARGETS = {t.name: t for t in (
            **(_RVV | dict(length="at least"))),
     # In order, and twice as long waiting for a result as working on one register: four at once.
     Target("spacemit-x60", cpu="spacemit-x60", features="", vector_bits=256, group=4, divides=40, estimate="llvm.riscv.vfrec7",
-           **_RVV),
+           strips=True, widens=("f16",), **(_RVV | dict(dot=(8, 1), dot_group=2, dot_unroll=4))),
     # LLVM 22 has no name for the K3's cores: their features are given instead.
     Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, **_RVV),
     Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, **_RVV),

@@ -36,6 +36,11 @@ class Kind:
         return self.by is not None and self.by.tiles is not None
 
     @property
+    def widens(self) -> bool:
+        """Are operands narrower than what they are multiplied into, by one instruction?"""
+        return self.by is None and self.packed != self.acc
+
+    @property
     def group(self) -> int:
         """How many elements along K share one lane: a pair, low one first, where an instruction takes pairs."""
         return 1 if self.by is None else 2
@@ -45,7 +50,7 @@ class Kind:
 class Operand:
     """Where the micro-kernel finds an operand.
 
-    how: "buffer" (it is in scratch already), "in place" (where it is loaded from), "turned" (transposed in registers on its way into `buffer`),
+    how: "buffer" (it is in scratch already), "strips" (rows of a strip beside one another, by `packing`), "in place" (where it is loaded from), "turned" (transposed in registers on its way into `buffer`),
     "copied" (row by row into panels) or "packed" (by `packing`). only_if: it is so where the source's conditions hold, which the kernel looks
     at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py)."""
 
@@ -62,15 +67,18 @@ class Operand:
 # --- A: rows ---------------------------------------------------------------------------------------------------------
 
 
-def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth: End | None) -> Operand:
+def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth: End | None, strip: int) -> Operand:
     """A's rows, in place where they lie contiguous in the computing type, else in scratch. `values`: its pieces along K; `src`: the load
-    that they are; `depth`: where B ends along K. In place A may be read up to its own end only, so the product must end there, too."""
+    that they are; `depth`: where B ends along K. In place A may be read up to its own end only, so the product must end there, too. strip: rows of a strip, where the
+    target takes such (0: too few columns)."""
     v = values[0]
     buf = s.buffers.get(v) if len(values) == 1 else None
     if buf is not None and buf.elem == kind.packed and buf.strides[-1] == 1 and buf.panel is None:
         return Operand("buffer", buf)
     *batch, m, piece = v.type.shape
     k = piece * len(values)
+    if strip and s.target.strips and kind.by is None and m % strip == 0:
+        return _strips(s, values, kind, strip)
     lies_right = src and v.type.elem == kind.packed and poly_const(src.steps[1]) == 1
     in_place = lies_right and not kind.tiles and src.exact and (
         src.limits[1] is None or depth is not None and src.limits[1].key == depth.key)
@@ -92,6 +100,18 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
     if kind.by is None and _turnable(s, src, (m, k), kind.packed, lanes, 1):
         return _either(s, out, src.is_given, pack, "turned")
     return _either(s, out, False, pack, "packed", why=_why_packed(src, v, kind))
+
+
+def _strips(s: Schedule, values: list[Value], kind: Kind, strip: int) -> Operand:
+    """A in strips of `strip` rows, each [K][strip]: the micro-kernel walks along one pointer."""
+    *batch, m, piece = values[0].type.shape
+    k, axis = piece * len(values), len(batch)
+    out = s.alloc((*batch, m, k), kind.packed, (*_batches(batch, m * k), 1, strip), panel=(axis, strip, k * strip))
+    with captured(s) as steps:
+        for u, x in enumerate(values):
+            part = replace(s.view(out, u * piece * strip, x.type.shape, out.strides), panel=out.panel)
+            s.fill(part, x, vdim=axis, inner=axis + 1, why="strips of a product's operand")
+    return Operand("strips", out, tuple(steps))
 
 
 def _batches(batch, size: int) -> tuple[int, ...]:

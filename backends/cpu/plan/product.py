@@ -20,12 +20,15 @@ from .space import Space
 COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32",
            **dict.fromkeys(("bf16", "fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16", "fp8e4b15"), "f32")}
 
+#: panels of B from which on A's elements are read so often that putting them into strips is worth it
+MANY = 4
+
 
 @dataclass(frozen=True)
 class Product:
     """op's result = the sum of its `pieces` a[u] @ b[u], and of what `filling` (steps) puts into `destination`; in_place: that is a loop's own.
 
-    rows, vectors: of the micro-kernel; count: of matrices; m, n, k: of each; ends: where operands end (of A's rows, of its columns; of B's);
+    rows, vectors: of the micro-kernel, registers: in each of the vectors; count: of matrices; m, n, k: of each; ends: where operands end (of A's rows, of its columns; of B's);
     sources: the loads that the operands are; requires: masks that must not wrap; final: where the result is converted to, if anywhere."""
 
     op: Op
@@ -46,6 +49,7 @@ class Product:
     destination: Buffer
     in_place: bool
     final: Buffer | None
+    registers: int = 1
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def _kind(target, a: str, b: str, m: int, n: int, k: int) -> Kind:
         fits = all(size % step == 0 for size, step in zip((m, n, k), p.tiles or (1, 1, 1)))
         if a == b == p.takes and k > 1 and n >= target.lanes(32) and fits:
             return Kind(p.packed, p.acc, p)
-    return Kind(COMPUTE[a], COMPUTE[a])
+    return Kind(a if a == b and a in target.widens else COMPUTE[a], COMPUTE[a])
 
 
 def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, first: Op | None = None):
@@ -99,19 +103,19 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     n = rhs[0].type.shape[-1]
     out = op.result
     kind = _kind(s.target, lhs[0].type.elem, rhs[0].type.elem, m, n, k)
-    lanes = min(s.target.lanes(ir.bits_of(REGISTER[kind.acc])), n)
+    lanes = min(s.target.dot_lanes(ir.bits_of(REGISTER[kind.acc])), n)
     height, vectors = kind.by and kind.by.shape or s.target.dot
     height, vectors = min(height, m), max(1, min(vectors, n // lanes))
     look = Look(s)
     a_src, b_src = look.joined(lhs, 1), look.joined(rhs, 0)
     a_ends, b_ends = look.ends(lhs, a_src), look.ends(rhs, b_src)
-    a = rows(s, lhs, a_src, kind, b_ends[0])
+    a = rows(s, lhs, a_src, kind, b_ends[0], height if n >= MANY * lanes * vectors else 0)
     b = panels(s, rhs, b_src, kind, lanes * vectors)
     with captured(s) as filling:
         destination, in_place = _destination(s, op, first or op, c, kind.acc, lhs + rhs)
     final = None if destination.elem == out.type.elem else s.alloc(out.type.shape, out.type.elem)
     s.add(Product(op, len(lhs), kind, height, vectors, math.prod(batch), m, n, k, (a_src, b_src), (a_ends, b_ends), tuple(look.requires), a, b,
-                  tuple(filling), destination, in_place, final))
+                  tuple(filling), destination, in_place, final, -(-lanes // s.target.lanes(ir.bits_of(REGISTER[kind.acc])))))
     s.buffers[out] = final or destination
 
 

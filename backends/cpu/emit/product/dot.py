@@ -77,7 +77,8 @@ def _extent(k, step: Product, a: Rows, panels: Val, ends) -> Extent:
             rows = _unless(k, b.icmp("slt", rows, i64(m)), lambda: _finite(k, kind, panels, i64(0), i64(1), i64(kk * n)), rows, i64(m))
         if columns.const != n:
             there = a_rows if a_rows is not None else i64(m)
-            columns = _unless(k, b.icmp("slt", columns, i64(n)), lambda: _finite(k, kind, a.ptr, a.pitch, there, depth), columns, i64(n))
+            columns = _unless(k, b.icmp("slt", columns, i64(n)), lambda: _finite(k, kind, a.ptr, *((i64(0), i64(1), i64(m * kk)) if a.strip else (a.pitch, there, depth))), columns,
+                              i64(n))
     elif kind.acc[0] == "f":
         rows, columns = i64(m), i64(n)
     return Extent(m, n, kk, rows, columns, depth)
@@ -99,7 +100,7 @@ def _finite(k, kind: Kind, ptr: Val, pitch: Val, rows: Val, length: Val) -> Val:
     bits = ir.bits_of(packed)
     elem = f"i{bits}"
     lanes = k.target.lanes(bits)
-    exponent = {16: 0x7F80, 32: 0x7F800000, 64: 0x7FF << 52}[bits]
+    exponent = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF << 52}[kind.packed]
     slot, last = b.alloca(ir.vec(elem, lanes), "worst"), b.alloca(elem, "worst")
     b.store(const(elem, 0, lanes), slot, 64)
     b.store(const(elem, 0), last, 8)

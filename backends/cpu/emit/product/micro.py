@@ -1,6 +1,6 @@
 """The inner loops of a matrix product: accumulators in registers across K, over rows of A and panels of B.
 
-- outer products: a vector of B's row times one element of A's column, for every type that the target can multiply;
+- outer products: a vector of B's row times one element of A's column, for every type that the target can multiply, or multiply and widen;
 - pairs: the same over pairs of neighbours along K, where one of the target's instructions adds their products to a lane at once
   (`llvm/targets.py`, Product: x86's AVX512-BF16 and pmaddwd, Arm's BFDOT);
 - tiles: 16 x 16 accumulators in AMX's tile registers.
@@ -35,7 +35,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
     b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     m, n, kk = extent.m, extent.n, extent.k
-    lanes = min(k.target.lanes(ir.bits_of(t)), n)
+    lanes = min(k.target.dot_lanes(ir.bits_of(t)), n)
     width = lanes * vectors
     emit = _tile_rows if kind.tiles else _vector_rows
 
@@ -74,7 +74,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i
     lines = []
     for x in range(r):
         at = b.add(i, i64(x))
-        line = b.gep(packed, a_base, b.mul(at, a.pitch))
+        line = b.gep(packed, a_base, b.mul(at, a.pitch)) if not a.strip else b.gep(packed, b.gep(packed, a_base, b.mul(i, a.pitch)), i64(x))
         # Rows that are not there read as zeros: what they add to the accumulators is what a masked load would have.
         lines.append(line if a.limit is None else b.select(b.icmp("slt", at, a.limit), line, zero_row(k, kind, extent.k)))
     where = [[b.gep(t, c_tile, i64(x * pitch + v * lanes)) for v in range(vectors)] for x in range(r)]
@@ -90,12 +90,12 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i
         def body(q):
             acc = [[b.load(ty, s, 64) for s in line] for line in slots]
             b_row = b.gep(packed, b_panel, b.mul(q, i64(width)))
-            a_cols = [b.gep(packed, line, q) for line in lines]
+            a_cols = [b.gep(packed, line, b.mul(q, i64(a.strip or 1))) for line in lines]
             for u in range(count):
                 cols = [b.load(ir.vec(packed, lanes * g), b.gep(packed, b_row, i64((u * width + v * lanes) * g)), size)
                         for v in range(vectors)]
                 for x in range(r):
-                    s = _broadcast(b, packed, 1 if single else g, g, b.gep(packed, a_cols[x], i64(u * g)), lanes)
+                    s = _broadcast(b, packed, 1 if single else g, g, b.gep(packed, a_cols[x], i64(u * (a.strip or g))), lanes)
                     for v in range(vectors):
                         acc[x][v] = multiply(s, cols[v], acc[x][v])
             for x in range(r):
@@ -140,6 +140,9 @@ def _broadcast(b, packed: str, have: int, group: int, ptr: Val, lanes: int) -> V
 
 def _outer(k, kind: Kind, lanes: int):
     b = k.b
+    if kind.widens:
+        ty = REGISTER[kind.acc]
+        return lambda s, col, acc: math.mul_add(b, b.cast("fpext", s, ty), b.cast("fpext", col, ty), acc)
     if kind.acc[0] == "f":
         return lambda s, col, acc: math.mul_add(b, s, col, acc)
     return lambda s, col, acc: b.add(b.mul(s, col), acc)

@@ -86,13 +86,15 @@ def place(k, src: Source | None) -> Place | None:
 @dataclass
 class Rows:
     """A as the micro-kernel reads it: element (i, q) of batch p at `ptr + p batch + i pitch + q`. From `limit` rows on (None: all
-    are there) nothing may be read; `padded`: so many elements of a row may be, of which those behind the operand's limit are 0."""
+    are there) nothing may be read; `padded`: so many elements of a row may be, of which those behind the operand's limit are 0.
+    strip: rows of a strip, in each of which element (i, q) is at `q strip + i` (0: there are none)."""
 
     ptr: Val
     pitch: Val
     batch: int = 0
     limit: Val | None = None
     padded: bool = True
+    strip: int = 0
 
 
 def rows(k, step: Product, at: Place | None) -> Rows:
@@ -104,6 +106,9 @@ def rows(k, step: Product, at: Place | None) -> Rows:
         return Rows(k.pointer(buf), i64(buf.strides[-2]), buf.strides[0])
     if plan.how == "in place" and not plan.only_if:
         return Rows(at.ptr, number(k, at.source.steps[0]), 0, limit, plan.padded)
+    if plan.how == "strips":
+        k.run(plan.packing)
+        return Rows(k.pointer(buf), i64(step.k), buf.strides[0], strip=buf.panel[1])
     out, pitch = k.pointer(buf), buf.strides[-2]
     if plan.how == "in place":
         found = _in_place_or_packed(k, at, out, pitch, _is_whole(k, step, at) if plan.whole else at.given, lambda: k.run(plan.packing))
@@ -175,7 +180,7 @@ def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val):
     g = kind.group
     elem = at.source.load.operands[0].type.pointee.elem
     mem, packed = memory_type(elem), REGISTER[kind.packed]
-    lanes = min(k.target.lanes(ir.bits_of(REGISTER[kind.acc])), n)
+    lanes = min(k.target.dot_lanes(ir.bits_of(REGISTER[kind.acc])), n)
     ty, size = ir.vec(mem, lanes), ir.bits_of(mem) // 8
     pitch = number(k, at.source.steps[0])
     rows_end, columns_end = (i64(x) if end is None else end for x, end in zip(shape, at.ends))
