@@ -26,13 +26,14 @@ class Recording:
 class Call(threading.local):
     """mode: RUN, SHAPES, EXPORT or RECORD. recording: of the body that runs now, where one records. plan: what did the last call that was replayed by
     its tensors (`ops.dispatch.direct`), until somebody has taken it. trial: table of tiles -> the tiles that a search tries now; tiles: the tables of
-    another CPU, while code for it is looked at (`ops.tuning`)."""
+    another CPU, while code for it is made or looked at, and row: that CPU, a row of the compiler's targets (`ops.tuning`)."""
 
     mode: str = RUN
     recording: Recording | None = None
     plan = None
     trial: dict | None = None
     tiles: dict | None = None
+    row: object = None
 
     def note_launch(self, run, function, grid, args):
         """A launch happened."""

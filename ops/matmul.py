@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from ..backends.context import call
 from .checks import FLOATS, check, check_product, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import roomy, unexpanded
@@ -25,7 +26,7 @@ from .records import WITH_CUDA, Case, Op, traffic
 from . import autocast, product_tma
 from .autograd import added
 from .product import product_tile, tile_of_program
-from .tuning import Tiles
+from .tuning import Tiles, tries, workers
 
 CUDA = Path(__file__).with_suffix(".cu")
 
@@ -91,8 +92,18 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
     choice = tuple(map(tuple, TILES.get(a.device.type)[speeds_of(a.dtype, a.device.type)]))
-    workers = torch.get_num_threads() if cpu else multiprocessors()
-    return chosen_tile(cpu, workers, *sizes, choice)
+    if cpu and call.row is not None and call.row.scratch and TILES.op not in (call.tiles or ()) and not tries(TILES.op):
+        choice = fitting(call.row.scratch, a.dtype)
+    return chosen_tile(cpu, workers() if cpu else multiprocessors(), *sizes, choice)
+
+
+@functools.lru_cache(maxsize=None)
+def fitting(scratch: int, dtype: torch.dtype) -> tuple:
+    """Tiles whose operands and accumulators fit in `scratch` bytes, where none were measured: each packs A once and B once, and carries its accumulators
+    through memory once for each piece of K (by the X60's model, a fourth of the product of 1 x 1 x 1 each)."""
+    size = 8 if dtype == torch.float64 else 4
+    return tuple((m, n, k, 1 / (1 + 4 / m + 8 / n + 4 / k)) for m in (16, 32, 64, 128) for n in (32, 64, 128) for k in (32, 64, 128)
+                 if taken(m, n, k, size) <= scratch * 15 // 16)
 
 
 @functools.lru_cache(maxsize=1)
@@ -116,6 +127,11 @@ def chosen_tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) 
     slow = workers // 4 if cpu else 0
     bm, bn, bk, _, *how = min(fitting, key=lambda t: _time(workers, slow, m, n, t[0], t[1], t[3]))
     return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device], **dict(zip(("num_warps", "num_stages"), how))}
+
+
+def taken(m: int, n: int, k: int, size: int) -> int:
+    """Bytes of a product's operands, packed, and accumulators, `size` an element."""
+    return ((m + n) * k + m * n) * size
 
 
 def _time(workers: int, slow: int, m: int, n: int, bm: int, bn: int, speed: float) -> float:

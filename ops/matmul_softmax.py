@@ -20,12 +20,13 @@ from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .register import register, served
 from .sizes import cdiv, known, next_power_of_2
 from .records import WITH_CUDA, Case, Op, traffic
-from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, tile_for
+from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
 from . import autocast, product_tma
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
-from .tuning import Tiles
+from .tuning import Tiles, workers
 from ..backends import cuda
+from ..backends.context import call
 from ..backends.base import ArgumentError
 from ..backends.dispatch.replay import temporary
 
@@ -115,15 +116,30 @@ def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     t = dict(tile_for(a, b))
     if not known(length, across) or length > longest or a.dtype == torch.float64:
         return t, False
-    workers = torch.get_num_threads() if a.device.type != "cuda" else 1
+    threads = workers() if a.device.type != "cuda" else 1
     low = SMALLEST["cuda" if a.device.type == "cuda" else "cpu"]
     span = max(low, next_power_of_2(length))
     if span > 256 and 8 * length < 7 * span:  # what pads the span is multiplied in vain
         return t, False
-    width = next((w for w in widths if cdiv(across, w) >= workers and w * span <= 1 << 17), widths[-1])
+    width = next((w for w in widths if cdiv(across, w) >= threads and w * span <= 1 << 17), widths[-1])
     width = min(width, max(low, next_power_of_2(across)))
     t["BM"], t["BN"] = (span, width) if axis == 0 else (width, span)
     t["BK"] = min(t["BK"], max(low, (1 << 17) // t["BN"]))
+    if a.device.type != "cuda" and call.row is not None and call.row.scratch:
+        return _fitting(t, axis, call.row.scratch, tile_for(a, b))
+    return t, True
+
+
+def _fitting(t: dict, axis: int, scratch: int, plain: dict) -> tuple[dict, bool]:
+    """A tile that spans the dimension and fits in a thread's scratch, as narrow as 16 and 32 along K; else the `plain` one, which does not span it."""
+    t, across = dict(t), ("BN", "BM")[axis]
+    while taken(t["BM"], t["BN"], t["BK"], 4) > scratch * 15 // 16:
+        if t["BK"] > 32:
+            t["BK"] //= 2
+        elif t[across] > 16:
+            t[across] //= 2
+        else:
+            return dict(plain), False
     return t, True
 
 

@@ -19,7 +19,7 @@ from .layout import dense
 from .register import register, served
 from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
-from .tuning import Tiles, blocks, gpu_blocks
+from .tuning import Tiles, blocks, gpu_blocks, tile
 
 CUDA = Path(__file__).with_suffix(".cu")
 
@@ -67,7 +67,7 @@ def _square_body(x: torch.Tensor) -> torch.Tensor:
     x, out = dense(x)
     n = x.numel()
     if n:
-        t = TILES.get(x.device.type)
+        t = tile(TILES, x)
         launch(wrap_triton(square_kernel), (cdiv(n, t["BLOCK"]),), x, out, n, **t, SPLIT=x.device.type == "cuda")
     return out
 

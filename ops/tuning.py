@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import functools
 import json
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from ..backends.base import CompileError
 from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch import replay
+from .sizes import cdiv, planned
 
 FILE = Path(__file__).with_name("tuned.json")
 
@@ -85,20 +87,46 @@ def tuned() -> dict:
 
 
 def tuned_for(row) -> dict:
-    """Op -> tiles, for a row's kind of CPU; that of its vector ISA alone where the very kind was never measured."""
+    """Op -> tiles, for a row's kind of CPU; that of its vector ISA alone where the very kind was never measured (but RISC-V's rows
+    have little in common)."""
     table = load()
-    found = table.get(kind(row)) or next((v for k, v in sorted(table.items()) if k.partition("/")[0] == row.isa), None)
+    alike = next((v for k, v in sorted(table.items()) if k.partition("/")[0] == row.isa), None) if row.length == "fixed" else None
+    found = table.get(kind(row)) or alike
     return found["tiles"] if found else {}
 
 
 @contextlib.contextmanager
 def on(row):
     """Within it this thread's ops choose the tiles that they would have on a CPU of another row (of targets.py)."""
-    before, call.tiles = call.tiles, tuned_for(row)
+    before = call.tiles, call.row
+    call.tiles, call.row = tuned_for(row), row
     try:
         yield
     finally:
-        call.tiles = before
+        call.tiles, call.row = before
+
+
+def workers() -> int:
+    """Threads that an op's programs are shared out among: the cores of the board that code is made for, where they are known; else this process's."""
+    import torch
+    return call.row.cores if call.row is not None and call.row.cores else torch.get_num_threads()
+
+
+#: elements of the smallest program that an element-wise op is cut into for the sake of idle cores
+SMALLEST = 1024
+
+
+def tile(tiles: Tiles, x) -> dict:
+    """An element-wise op's {"BLOCK": elements of a program, ...} for the tensor x: smaller than the table says where cores of the board that code is made
+    for would have no program."""
+    found = tiles.get(x.device.type)
+    sizes = planned(*x.shape)
+    if sizes is None or call.row is None or not call.row.cores or tries(tiles.op):
+        return found
+    block = found["BLOCK"]
+    while block > SMALLEST and cdiv(math.prod(sizes), block) < call.row.cores:
+        block //= 2
+    return {**found, "BLOCK": block}
 
 
 def path() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def add(parser):
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="the folder; it is made")
     parser.add_argument("--name", default="", metavar="NAME", help="name of library, header and program (default: the op, or ops)")
     parser.add_argument("--reps", type=int, default=20, metavar="N", help="timed calls of a case file (default: 20)")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads that functions will be called with, for which tiles are chosen (default: the "
+                        "board's cores where they are known, 8 for a K1; else this machine's). Any number is right")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the case files' inputs (default: 0)")
 
 
@@ -57,11 +60,15 @@ def run(args) -> int:
         raise Error(f"--name {args.name!r}: it takes letters, digits, - and _, a letter or digit first")
     if not 0 <= args.reps <= 10_000:
         raise Error(f"--reps {args.reps}: it takes a number from 0 to 10000")
+    if not 0 <= args.threads <= 1024:
+        raise Error(f"--threads {args.threads}: it takes a number from 1 to 1024")
     if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir()) and not (args.output / "manifest.json").is_file()):
         raise Error(f"-o {args.output}: there is something else already; it takes a new folder, an empty one, or one with a bundle")
     if not args.target and not args.on:
         raise Error("say for which CPU: --target NAME or --on RUNNER")
     row = targets.get(args.target) if args.target else runner.get(args.on).board.row()
+    if args.threads:
+        row = dataclasses.replace(row, cores=args.threads)
     made = bundle.make(wanted(args.op, args.case, args.dtype, args.sweep), row, args.name, seed=args.seed, repetitions=args.reps)
     made.write(args.output)
     m = made.manifest

@@ -168,7 +168,7 @@ class CPUBackend(BaseBackend):
 
     def add_stages(self, stages, options, language=None):
         from . import cache
-        stages["ttir"] = lambda src, metadata: make_ttir(src, metadata, options.debugger)
+        stages["ttir"] = lambda src, metadata: make_ttir(src, metadata, options.debugger, scratch_of(options))
         kept = {}  # a stage gets the one before it, but the plan's text is for people, and another machine's object is made from the IR
 
         def plan(src, metadata):
@@ -211,7 +211,7 @@ def convert_fp8e4b15(arg, dst_ty, fp_downcast_rounding, _semantic):
 K_AT_ONCE, PIECES, ACCUMULATORS = 256, 4, 64 * 64
 
 
-def _unroll_products(mod):
+def _unroll_products(mod, scratch: int):
     """Ask Triton's unroller for loops that do nothing but load and multiply short pieces of K, as tiles made for a GPU's shared memory
     are: `emit/product/dot.py` multiplies the pieces at once, so the accumulators go through registers once for all of them."""
     from .ttir.ops import row
@@ -239,7 +239,10 @@ def _unroll_products(mod):
         shape = re.match(r"tensor<(\d+)x(\d+)x[^x]*>$", str(products[0].get_result(0).get_type()))
         depth = re.match(r"tensor<\d+x(\d+)x", str(products[0].get_operand(0).get_type()))
         if plain and shape and int(shape[1]) * int(shape[2]) >= ACCUMULATORS:
-            pieces = min(PIECES, K_AT_ONCE // int(depth[1]))
+            m, n, k = int(shape[1]), int(shape[2]), int(depth[1])
+            pieces = min(PIECES, K_AT_ONCE // k)
+            while scratch and pieces > 1 and 4 * ((m + n) * k * pieces + m * n) > scratch:
+                pieces //= 2
             if pieces > 1:
                 chosen.append((loop, pieces))
     if chosen and "tt.loop_unroll_factor" not in str(mod):  # whoever wrote that knows better
@@ -252,8 +255,13 @@ def _is_float(op) -> bool:
     return bool(op.get_num_results() and re.search(r"(?:^|x)b?f\d", str(op.get_result(0).get_type())))
 
 
-def make_ttir(mod, metadata, debugger: bool = False):
-    """Triton's target-independent passes; debugger: those that leave the kernel as it was written."""
+def scratch_of(options) -> int:
+    from .llvm import targets
+    return targets.get(options.arch).scratch
+
+
+def make_ttir(mod, metadata, debugger: bool = False, scratch: int = 0):
+    """Triton's target-independent passes; debugger: those that leave the kernel as it was written; scratch: bytes that a product should fit in (0: any)."""
     pm = ir.pass_manager(mod.context)
     pm.enable_debug()
     passes.common.add_inliner(pm)
@@ -271,7 +279,7 @@ def make_ttir(mod, metadata, debugger: bool = False):
     passes.ttir.add_triton_licm(pm)
     passes.common.add_symbol_dce(pm)
     _run(pm, mod, "make_ttir")
-    _unroll_products(mod)
+    _unroll_products(mod, scratch)
     pm = ir.pass_manager(mod.context)
     passes.ttir.add_loop_unroll(pm)
     _run(pm, mod, "make_ttir.unroll")

@@ -50,5 +50,5 @@ def _made(src, target, backend, options) -> tuple[str, str, dict]:
     backend.load_dialects(context)
     module = src.make_ir(target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context)
     metadata: dict = {}
-    ttir = str(compiler.make_ttir(module, metadata))
+    ttir = str(compiler.make_ttir(module, metadata, scratch=compiler.scratch_of(options)))
     return ttir, compiler.make_llir(ttir, metadata, options), metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from ..base import Error
@@ -23,7 +24,10 @@ class Board:
     memory: int = 0
 
     def row(self) -> targets.Target:
-        """The compiler's row for it."""
+        """The compiler's row for it, with as many cores as it says it has."""
+        return dataclasses.replace(self._kind(), cores=self.cores)
+
+    def _kind(self) -> targets.Target:
         if self.arch == "riscv64":
             if not self.vlen:
                 return targets.get("rv64gc")

@@ -60,6 +60,9 @@ class Target:
     model: LLVM's relocation and code models; adopts: whether on this
     machine the host's own features take the place of the row's (LLVM ends the process on RISC-V features that it does not know).
 
+    cores: of the board that has these CPUs (0: not known); scratch: bytes that the operands and accumulators of a thread's product should fit in (0: tiles
+    say), as where cores share a small cache and no larger one is behind it.
+
     spin: LLVM's intrinsic for a waiting loop and the i32s that it takes (None: there is none); counter: LLVM's intrinsic for a counter that any
     program may read, which counts on by 2 to 4 a nanosecond, on all cores alike ("": none); futex: Linux's system call number; context: where Linux's ucontext_t has program counter,
     stack pointer and, it or the frame of a signal that it is in, the address that an instruction failed to access; and if there may be none, where it has a
@@ -99,6 +102,8 @@ class Target:
     products: tuple[Product, ...] = ()
     model: tuple[str, str] = ("pic", "default")
     adopts: bool = True
+    cores: int = 0
+    scratch: int = 0
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
@@ -129,6 +134,8 @@ _NEON_BF16 = Product("neon", "bf16", "bf16", "f32", "llvm.aarch64.neon.bfdot.v4f
 _CVTNEPS = "llvm.x86.avx512bf16.cvtneps2bf16.512"
 _HAS_BF16 = dict(products=(_AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
 _HAS_AMX = dict(products=(_AMX_BF16, _AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
+#: half of the 512 KiB that four of a K1's cores share, for one of them
+_K1_SCRATCH = 512 // 2 // 4 << 10
 _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
 
 TARGETS = {t.name: t for t in (
@@ -151,10 +158,11 @@ TARGETS = {t.name: t for t in (
            **(_RVV | dict(length="at least"))),
     # In order, and twice as long waiting for a result as working on one register: four at once.
     Target("spacemit-x60", cpu="spacemit-x60", features="", vector_bits=256, group=4, divides=40, estimate="llvm.riscv.vfrec7",
-           strips=True, widens=("f16",), **(_RVV | dict(dot=(8, 1), dot_group=2, dot_unroll=4))),
+           strips=True, widens=("f16",),
+           cores=8, scratch=_K1_SCRATCH, **(_RVV | dict(dot=(8, 1), dot_group=2, dot_unroll=4))),
     # LLVM 22 has no name for the K3's cores: their features are given instead.
-    Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, **_RVV),
-    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, **_RVV),
+    Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, cores=8, **_RVV),
+    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, cores=8, **_RVV),
 )}
 
 # The host's row by what the CPU can do, widest first: (machine, required LLVM features, base row).
