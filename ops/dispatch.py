@@ -14,8 +14,9 @@ from torch.autograd import forward_ad, profiler
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
+from ..backends import checking
 from ..backends.base import Unsupported
-from ..backends.context import RECORD, SHAPES, call as context
+from ..backends.context import RECORD, SHAPES, call as context, calling
 from ..backends.dispatch import choice, drivers, quick, replay
 from .layout import roomy
 
@@ -70,6 +71,9 @@ _autocast = torch._C._is_any_autocast_enabled
 
 def direct(body: Callable, tensors: tuple, *params):
     """Run an op's body without the dispatcher (see `watched`); `tensors` are its first arguments, `params` the rest."""
+    if checking.on:  # what is checked is never replayed
+        with calling(RECORD):
+            return body(*tensors, *params)
     key = replay.key_of(body, tensors, params)
     plan = replay.find(key)
     if plan is not None:
