@@ -60,6 +60,11 @@ def product(a_ptr, b_ptr, c_ptr, N: tl.constexpr):
     tl.store(c_ptr + r, tl.dot(tl.load(a_ptr + r), tl.load(b_ptr + r)))
 
 @triton.jit
+def late(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    tl.store(y_ptr + o, tl.load(x_ptr + 1 + o) * 2)
+
+@triton.jit
 def rows(x_ptr, y_ptr, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     p = tl.arange(0, ROWS)[:, None] * n + tl.arange(0, BLOCK)[None, :]
     tl.store(y_ptr + p, tl.load(x_ptr + p) * 2)
@@ -89,6 +94,7 @@ def made(path, name, target, args, consts):
     ("gather", {**XY, "i_ptr": "i32[16]"}, {"BLOCK": 1024}, "PARTLY", "gather", "from memory"),
     ("one_by_one", {**XY, "n": "i32"}, {}, "SCALAR", "one element at a time", "the same 4 bytes"),
     ("small", {"x_ptr": "fp32[16]"}, {"BLOCK": 16}, "PARTLY", "tile too small", "16 elements"),
+    ("late", XY, {"BLOCK": 1024}, "PARTLY", "rows off sectors", "do not start"),
     ("divided", {**XY, "m": "i32"}, {"BLOCK": 1024}, "VECTOR", "index by division", "//"),
 ])
 def test_verdicts_and_causes(path, target, name, args, consts, want, cause, says):

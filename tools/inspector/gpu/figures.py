@@ -59,9 +59,14 @@ def regions(function: Function, code: Code) -> list[Region]:
 
 
 def _kernel(code: Code, machine: archs.Arch) -> Kernel | None:
-    """What TTGIR says of a kernel's accesses; None where there is none."""
+    """What TTGIR says of a kernel's accesses; None where there is none, or some of another Triton that is not understood: then the machine code alone says."""
     text = code.stages.get("ttgir")
-    return Kernel(text, code.values, code.unaligned, machine.warp, machine.sector) if isinstance(text, str) and text else None
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        return Kernel(text, code.values, code.unaligned, machine.warp, machine.sector)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return None
 
 
 def _memory(r: Region, kernel: Kernel | None, machine: archs.Arch, walked: dict) -> Memory | None:

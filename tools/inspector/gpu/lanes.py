@@ -5,6 +5,8 @@ Each instruction is taken once, in text order, whatever branches say: loops are 
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from ..schema import Function
@@ -24,7 +26,8 @@ def walk(function: Function, isa: str, arch: Arch, names: dict[int, str]) -> dic
             amdgcn.start(warp)
         with np.errstate(all="ignore"):
             for i in function.instructions:
-                step(warp, i)
+                with contextlib.suppress(IndexError, ValueError, OverflowError):  # text by hand: what has no operands where they belong moves nothing
+                    step(warp, i)
         return warp.found
     found = run()
     bad = {k: q for k, q in found.items() if isinstance(q, Request) and q.known and not q.uniform and not q.data and q.efficiency < 0.95}

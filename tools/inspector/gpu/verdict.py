@@ -134,11 +134,11 @@ def fault(q, r: Region) -> tuple[str, str, str]:
                 return "narrow accesses", f"each thread's atomics are neighbours, one at a time: {moved}", "a BLOCK of one element a thread"
             return ("narrow accesses", f"each thread fetches neighbouring bytes {q.width // 8} at a time: {moved}", "masks that hold for 16 bytes at a time, "
                     "and tensors that start at 16 bytes, let it fetch them at once")
-        if q.stride and abs(q.stride) * 8 > q.width:
-            return "stride", f"neighbouring threads are {abs(q.stride)} bytes apart and want {q.width // 8} each: {moved}", contiguous
-        if q.efficiency >= 0.7:
+        if max(q.efficiency, q.together or 0) >= 0.7:
             return ("rows off sectors", f"rows do not start where sectors do ({r.memory.sector} bytes): {moved}", "pad rows to a multiple of "
                     f"{r.memory.sector} bytes, and start tensors there")
+        if q.stride and abs(q.stride) * 8 > q.width:
+            return "stride", f"neighbouring threads are {abs(q.stride)} bytes apart and want {q.width // 8} each: {moved}", contiguous
         return "short rows", f"what lies together is shorter than a sector of {r.memory.sector} bytes: {moved}", contiguous
     if q.tile and q.tile[0] < q.tile[1]:
         return "tile too small", f"a tile of {q.tile[0]} elements for {q.tile[1]} threads", "a larger BLOCK, or fewer warps"
