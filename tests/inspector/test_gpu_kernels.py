@@ -108,6 +108,9 @@ def test_verdicts_and_causes(path, target, name, args, consts, want, cause, says
         assert "tl.load" in lines[int(causes[0].line.rpartition(":")[2]) - 1] or "tl.store" in lines[int(causes[0].line.rpartition(":")[2]) - 1]
     unmet = r.failures(verdict.requirements("vector>=0.95, coalesced>=0.95"))
     assert bool(unmet) == (r.verdict != "VECTOR")
+    first = SOURCE.split("\n").index(f"def {name}(" + SOURCE.split(f"def {name}(")[1].split("\n")[0]) + 1
+    last = first + SOURCE.split(f"def {name}(")[1].split("\n\n")[0].count("\n")
+    assert all(first <= n <= last for _, n in hot.lines), "lines of inline assembly do not count on"
     assert r.occupancy.share > 0 and hot.figures["occupancy"] == r.occupancy.share
 
 

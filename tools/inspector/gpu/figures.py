@@ -49,6 +49,9 @@ def regions(function: Function, code: Code) -> list[Region]:
     walked = lanes.walk(function, code.isa, machine, dict(code.arguments))
     for r in out:
         r.memory = _memory(r, kernel, machine, walked)
+    if kernel and not machine.amd:
+        kernel.straighten(function.instructions)
+    for r in out:
         r.dots = kernel is not None and any(line_of(i) in kernel.dots for i in r.instructions)
         count(r, machine)
     _tails(out)

@@ -39,6 +39,12 @@ class Kernel:
         self.made = {line_of_frames(lines) for lines in self.walk.descriptors}
         self.dots = {line_of_frames(lines) for lines, _ in self.walk.dots}
 
+    def straighten(self, instructions):
+        """Give instructions of inline assembly, whose lines count on from the Python line that it belongs to (NVIDIA), that line."""
+        known = self.walk.places.lines()
+        for i in instructions:
+            i.lines = tuple((file, next((n for n in range(number, number - 17, -1) if (file, n) in known), number)) for file, number in i.lines)
+
     def numbers(self, line: tuple, kind: str, bits: int, looped: bool, shifted: bool, seen: Request | None = None) -> list[int]:
         """Which accesses instructions of a source line stand for that move up to `bits` a thread; [] where there are none. looped: is it the code of a loop,
         of whose accesses only those in loops are meant? shifted: do instructions have the line of their place in inline assembly, where one register a line is

@@ -294,6 +294,10 @@ class _Places:
     def __init__(self, text: str):
         self.named = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.M))
 
+    def lines(self) -> set[tuple[str, int]]:
+        """Every (file, line) that is named."""
+        return {(hit[1], int(hit[2])) for text in self.named.values() if (hit := re.fullmatch(r'"([^"]*)":(\d+):\d+', text))}
+
     def of(self, text: str) -> tuple[tuple[str, int], ...]:
         text = text.strip()
         if text in self.named:
