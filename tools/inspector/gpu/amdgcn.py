@@ -29,7 +29,8 @@ def _signed(x):
 
 
 _TWO = {"add": np.add, "sub": np.subtract, "subrev": lambda a, b: b - a, "mul_lo": np.multiply, "mul": lambda a, b: (a & 0xffffff) * (b & 0xffffff),
-        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "lshlrev": lambda n, a: _shift(a, n), "lshrrev": lambda n, a: a >> (n & 31),
+        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "lshlrev": lambda n, a: _shift(a,
+        n), "lshrrev": lambda n, a: a >> (n & 31),
         "ashrrev": lambda n, a: _signed(a) >> (n & 31), "lshl": _shift, "lshr": lambda a, n: a >> (n & 31), "ashr": lambda a, n: _signed(a) >> (n & 31),
         "min": np.minimum, "max": np.maximum, "mul_hi": lambda a, b: (a * b) >> 32}
 _THREE = {"lshl_add": lambda a, n, c: _shift(a, n) + c, "add_lshl": lambda a, b, n: _shift(a + b, n), "lshl_or": lambda a, n, c: _shift(a, n) | c,
@@ -178,7 +179,8 @@ def _result(warp: Warp, name: str, operands) -> Value | None:
         f = np.logical_and if name.startswith("s_and_") else np.logical_or
         return known[0] if len(masks) == 1 else combine(f, *known) if len(known) == 2 and name.startswith(("s_and_b", "s_or_b")) else None
     values = [_value(warp, o) for o in operands[1:]]
-    if name in ("v_mov_b32", "s_mov_b32", "s_mov_b64", "v_mov_b64", "v_readfirstlane_b32", "v_accvgpr_write_b32", "v_accvgpr_read_b32") and values[0] is not None:
+    if name in ("v_mov_b32", "s_mov_b32", "s_mov_b64", "v_mov_b64", "v_readfirstlane_b32", "v_accvgpr_write_b32",
+        "v_accvgpr_read_b32") and values[0] is not None:
         v = values[0]
         return Value(v.x.ravel()[0], v.args, v.data) if "first" in name and v.x.ndim else v
     if name in ("v_mad_u64_u32", "v_mad_i64_i32", "v_mad_co_u64_u32") and len(values) == 4:

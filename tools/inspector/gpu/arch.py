@@ -1,7 +1,7 @@
 """GPUs: threads of a warp, sectors of memory, and what a multiprocessor holds; occupancy by registers, shared memory and warps.
 
-NVIDIA: "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide. AMD: LLVM's AMDGPUBaseInfo (registers, their granule, waves)
-and AMD's architecture documents (LDS).
+NVIDIA: "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide. AMD: LLVM's AMDGPUBaseInfo (registers, their granule,
+waves) and AMD's architecture documents (LDS).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Arch:
-    """warp: threads of a warp (wave). warps, blocks: resident on a multiprocessor (on AMD: waves on one of its SIMDs, `simds` of them). registers: 32-bit
-    ones a thread of a SIMD or, on NVIDIA, of the multiprocessor; granule: in which they are given out (to a thread; on NVIDIA to a warp). shared: bytes of
-    shared memory; reserved: of these for each block by the system. sector: bytes of memory that are moved at least. banks: of shared memory."""
+    """warp: threads of a warp (wave). warps, blocks: resident on a multiprocessor (on AMD: waves on one of its SIMDs, `simds` of them). registers:
+    32-bit ones a thread of a SIMD or, on NVIDIA, of the multiprocessor; granule: in which they are given out (to a thread; on NVIDIA to a warp).
+    shared: bytes of shared memory; reserved: of these for each block by the system. sector: bytes of memory that are moved at least. banks: of
+    shared memory."""
 
     name: str
     warp: int
@@ -87,8 +88,8 @@ class Occupancy:
 
 
 def occupancy(arch: Arch | None, facts: dict) -> Occupancy | None:
-    """How many warps stay on a multiprocessor at once. facts: "registers" or "vector registers" a thread, "shared memory, bytes" and "warps" of a block.
-    None where registers are not told."""
+    """How many warps stay on a multiprocessor at once. facts: "registers" or "vector registers" a thread, "shared memory, bytes" and "warps" of a
+    block. None where registers are not told."""
     registers = facts.get("registers", facts.get("vector registers"))
     if arch is None or registers is None:
         return None
@@ -97,7 +98,8 @@ def occupancy(arch: Arch | None, facts: dict) -> Occupancy | None:
     most = arch.warps * arch.simds
     if arch.amd:
         if arch.separate:
-            registers = max(registers - facts.get("accumulator registers", 0), facts.get("accumulator registers", 0)) if registers > 256 else registers
+            registers = max(registers - facts.get("accumulator registers", 0), facts.get("accumulator registers",
+                0)) if registers > 256 else registers
         given = max(arch.granule, math.ceil(registers / arch.granule) * arch.granule)
         by_registers = min(arch.warps, arch.registers // given) * arch.simds
     else:

@@ -102,13 +102,14 @@ def _followed(q: Request | None) -> Request | None:
 
 
 def _unfollowed(i: Instruction, kind: str, machine: archs.Arch, r: Region) -> Request:
-    """The request of an instruction whose address nobody follows: the TMA unit's, which fetches whole rows; that of a thread which walks through memory on
-    its own, so that others must be elsewhere; or one that is not known."""
+    """The request of an instruction whose address nobody follows: the TMA unit's, which fetches whole rows; that of a thread which walks through
+    memory on its own, so that others must be elsewhere; or one that is not known."""
     line, bits = line_of(i), i.what.loads or i.what.stores
     where = f"{line[0].rpartition('/')[2]}:{line[1]}" if line else ""
     if bits < 128 and r.loop is not None and _walks(i, bits // 8, r):
         sectors = machine.warp
-        return Request(kind, bits, machine.warp, machine.warp * bits / 8, sectors, -(-machine.warp * bits // 8 // machine.sector), run=bits / 8, line=where, alone=True)
+        return Request(kind, bits, machine.warp, machine.warp * bits / 8, sectors, -(-machine.warp * bits // 8 // machine.sector), run=bits / 8,
+        line=where, alone=True)
     return Request(kind, bits, machine.warp, known=bits >= 1024, bulk=bits >= 1024, line=where)
 
 

@@ -24,8 +24,8 @@ def _places(text: str, types: tuple) -> dict:
 
 
 class Kernel:
-    """A kernel's accesses by source line. text: its TTGIR; known: values of its integer arguments, where they are known; unaligned: arguments not known
-    divisible by 16; sector: bytes."""
+    """A kernel's accesses by source line. text: its TTGIR; known: values of its integer arguments, where they are known; unaligned: arguments not
+    known divisible by 16; sector: bytes."""
 
     def __init__(self, text: str, known: dict[str, int], unaligned, threads: int, sector: int):
         self.text, self.known, self.threads, self.sector = text, tuple(sorted(known.items())), threads, sector
@@ -46,9 +46,10 @@ class Kernel:
             i.lines = tuple((file, next((n for n in range(number, number - 17, -1) if (file, n) in known), number)) for file, number in i.lines)
 
     def numbers(self, line: tuple, kind: str, bits: int, looped: bool, shifted: bool, seen: Request | None = None) -> list[int]:
-        """Which accesses instructions of a source line stand for that move up to `bits` a thread; [] where there are none. looped: is it the code of a loop,
-        of whose accesses only those in loops are meant? shifted: do instructions have the line of their place in inline assembly, where one register a line is
-        cleared before the access (NVIDIA)? seen: what their addresses in the machine code look like, which decides between several."""
+        """Which accesses instructions of a source line stand for that move up to `bits` a thread; [] where there are none. looped: is it the code of
+        a loop, of whose accesses only those in loops are meant? shifted: do instructions have the line of their place in inline assembly, where one
+        register a line is cleared before the access (NVIDIA)? seen: what their addresses in the machine code look like, which decides between
+        several."""
         file, number = line
         shifts = dict.fromkeys((max(1, bits // 32), max(1, bits // 64), 0, *range(1, 17)) if shifted and bits <= 128 else (0,))
         found = []

@@ -1,8 +1,8 @@
 """Which elements of a tile which thread holds: TTGIR's layouts as bases of linear layouts.
 
-A linear layout maps the bits of a register's, lane's and warp's number to coordinates; the coordinates of a number are the exclusive or of its bits' bases.
-#ttg.blocked, #ttg.linear and #ttg.slice of them are read here. Others (matrix units', dot operands') are converted by Triton's own code in a process of its
-own (`triton_layouts.py`), since nanobind complains at the end of a process that did it.
+A linear layout maps the bits of a register's, lane's and warp's number to coordinates; the coordinates of a number are the exclusive or of its bits'
+bases. #ttg.blocked, #ttg.linear and #ttg.slice of them are read here. Others (matrix units', dot operands') are converted by Triton's own code in a
+process of its own (`triton_layouts.py`), since nanobind complains at the end of a process that did it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Bases = tuple[list, list, list]
 
 
 def places(ttgir: str, types: list[str]) -> dict[str, np.ndarray]:
-    """{type: element coordinates [warps, lanes, registers, rank]} of tensor types as TTGIR text writes them, `tensor<64x64xf32, #mma>`. ttgir: the module,
-    for the layouts' names. A type whose layout nobody can read is left out."""
+    """{type: element coordinates [warps, lanes, registers, rank]} of tensor types as TTGIR text writes them, `tensor<64x64xf32, #mma>`. ttgir: the
+    module, for the layouts' names. A type whose layout nobody can read is left out."""
     names = dict(re.findall(r"^(#(?!loc)\w+) = (#ttg\..*)$", ttgir, re.M))
     out, others = {}, []
     for t in dict.fromkeys(types):
@@ -98,7 +98,8 @@ def _by_triton(ttgir: str, types: list[str]) -> dict[str, Bases]:
     module = "\n".join([*names, head[0] if head else "module {", f"tt.func public @f({arguments}) {{ tt.return }}", "}"])
     told = json.dumps({"module": module, "shapes": [shape_of(t) for t in types]})
     try:
-        done = subprocess.run([sys.executable, str(Path(__file__).with_name("triton_layouts.py"))], input=told, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, str(Path(__file__).with_name("triton_layouts.py"))], input=told, capture_output=True, text=True,
+        timeout=120)
         found = json.loads(done.stdout.strip().rpartition("\n")[2])
     except (OSError, ValueError, subprocess.SubprocessError):
         return {}

@@ -13,13 +13,13 @@ import numpy as np
 
 @dataclass
 class Request:
-    """One access of one warp, or several alike. useful: bytes that its threads ask for, each counted once; sectors: how many it touches; best: how few
-    would do; width: bits a thread; threads: of a warp; uniform: do all threads want the same? data: are the addresses data? stride: bytes from one
-    thread to the next, where that is the same for all; run: bytes that lie together; args: arguments that the addresses depend on; apart: the argument that
-    is the distance of what does not lie together; known: False where the addresses could not be followed; bulk: moved by the TMA unit; times: how many
-    instructions it stands for; line: file.py:number; tile: its elements, and threads for them; unaligned, could: arguments whose alignment is not known, and the
-    width in bits that was to be had with it; together: efficiency of all requests of the warp for the tile, as if they came at once; divided: are addresses
-    computed by division? alone: does each thread walk through memory on its own?"""
+    """One access of one warp, or several alike. useful: bytes that its threads ask for, each counted once; sectors: how many it touches; best: how
+    few would do; width: bits a thread; threads: of a warp; uniform: do all threads want the same? data: are the addresses data? stride: bytes from
+    one thread to the next, where that is the same for all; run: bytes that lie together; args: arguments that the addresses depend on; apart: the
+    argument that is the distance of what does not lie together; known: False where the addresses could not be followed; bulk: moved by the TMA unit;
+    times: how many instructions it stands for; line: file.py:number; tile: its elements, and threads for them; unaligned, could: arguments whose
+    alignment is not known, and the width in bits that was to be had with it; together: efficiency of all requests of the warp for the tile, as if
+    they came at once; divided: are addresses computed by division? alone: does each thread walk through memory on its own?"""
 
     kind: str
     width: int
@@ -69,7 +69,8 @@ class Shared:
 @dataclass
 class Memory:
     """A region's accesses. bytes_per_request: useful ones a warp's request; best: those of a request of 128 bits a thread; coalescing: share of the
-    sectors' bytes that is needed, None where no address is known; conflicts: cycles of shared memory beyond the fewest, by the fewest; sector: bytes."""
+    sectors' bytes that is needed, None where no address is known; conflicts: cycles of shared memory beyond the fewest, by the fewest; sector:
+    bytes."""
 
     sector: int = 32
     requests: list[Request] = field(default_factory=list)

@@ -13,7 +13,8 @@ from .values import Value, uniform
 from .warp import Warp, combine, follow, logic
 
 _TYPE = re.compile(r"[subf](8|16|32|64)$")
-_COMPARE = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "lo": np.less, "ls": np.less_equal,
+_COMPARE = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "lo": np.less,
+    "ls": np.less_equal,
             "hi": np.greater, "hs": np.greater_equal}
 
 
@@ -111,9 +112,11 @@ def _result(warp: Warp, op: str, parts, kinds, bits: int, signed: bool, v: list,
         return combine(lambda x: follow(follow(x, of, kinds[1][0] == "s"), to, kinds[0][0] == "s"), source)
     if kinds and kinds[0][0] == "f":
         return None
-    binary = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum, "max": np.maximum,
+    binary = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum,
+        "max": np.maximum,
               "shl": lambda a, b: np.left_shift(a, np.minimum(b, 63)), "shr": lambda a, b: np.right_shift(a, np.minimum(b, 63)),
-              "div": lambda a, b: np.where(b == 0, 0, np.floor_divide(a, np.where(b == 0, 1, b))), "rem": lambda a, b: np.where(b == 0, 0, np.remainder(a, np.where(b == 0, 1, b)))}
+              "div": lambda a, b: np.where(b == 0, 0, np.floor_divide(a, np.where(b == 0, 1, b))), "rem": lambda a, b: np.where(b == 0, 0,
+              np.remainder(a, np.where(b == 0, 1, b)))}
     out = None
     if op in binary and len(v) == 2:
         out = combine(binary[op], *v)

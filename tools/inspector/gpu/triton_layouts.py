@@ -1,7 +1,7 @@
 """A program of its own: layouts of a TTGIR module's function arguments -> bases of linear layouts, by Triton.
 
-Reads {"module": text, "shapes": [...]} from stdin and writes a list with [registers, lanes, warps] for each argument of function f, null where Triton does
-not convert it. `layout.py` runs it.
+Reads {"module": text, "shapes": [...]} from stdin and writes a list with [registers, lanes, warps] for each argument of function f, null where
+Triton does not convert it. `layout.py` runs it.
 """
 
 import json

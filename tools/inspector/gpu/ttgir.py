@@ -22,8 +22,9 @@ _BITS = {"f8E4M3FN": 8, "f8E5M2": 8, "f8E4M3FNUZ": 8, "f8E5M2FNUZ": 8, "bf16": 1
 
 @dataclass
 class Access:
-    """A load, store or atomic of a tile. addresses: bytes, one for each element (shape of the tile); mask: which are accessed; line: (file, line) frames,
-    innermost first; args: arguments of addresses and mask, pointers as *name, "/" where a tile is divided; type: the pointers' tensor type, whose layout says who holds what; bulk: a descriptor's, moved by the TMA unit."""
+    """A load, store or atomic of a tile. addresses: bytes, one for each element (shape of the tile); mask: which are accessed; line: (file, line)
+    frames, innermost first; args: arguments of addresses and mask, pointers as *name, "/" where a tile is divided; type: the pointers' tensor type,
+    whose layout says who holds what; bulk: a descriptor's, moved by the TMA unit."""
 
     kind: str
     lines: tuple
@@ -209,7 +210,8 @@ class Walk:
             mask = None
         tensors = [t for t in _TENSOR.finditer(signature) if t[2]]
         written = next((t for t in tensors if "!tt.ptr" in t[3]), tensors[0] if tensors else None)
-        self.accesses.append(Access(kind, lines, bits, value, None if mask is None else mask.x, written[1] if written else "", args, loops=self.loops))
+        self.accesses.append(Access(kind, lines, bits, value, None if mask is None else mask.x, written[1] if written else "", args,
+        loops=self.loops))
 
     def evaluate(self, name: str, names: list[str], rest: str) -> Value | None:
         """An operation's result, where it can be computed."""
@@ -235,7 +237,8 @@ class Walk:
         if name == "arith.cmpi":
             return values[0].with_(values[1], _COMPARE[re.match(r"\s*(\w+)", rest)[1]])
         if name == "arith.select":
-            return Value(np.where(values[0].x, values[1].x, values[2].x), values[0].args | values[1].args | values[2].args, any(v.data for v in values))
+            return Value(np.where(values[0].x, values[1].x, values[2].x), values[0].args | values[1].args | values[2].args,
+                any(v.data for v in values))
         if name in _BINARY and len(values) == 2:
             value = values[0].with_(values[1], _BINARY[name])
             if name.startswith(("arith.div", "arith.rem", "arith.floordiv", "arith.ceildiv")) and value.x.ndim:
@@ -244,7 +247,8 @@ class Walk:
         return None
 
 
-_SAME = {"ttg.convert_layout", "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "tt.bitcast", "arith.bitcast", "tt.ptr_to_int", "tt.int_to_ptr",
+_SAME = {"ttg.convert_layout", "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "tt.bitcast", "arith.bitcast", "tt.ptr_to_int",
+    "tt.int_to_ptr",
          "tt.unsplat", "amdg.extract_slice"}
 
 
@@ -257,7 +261,8 @@ def _transposed(x, shape, rest):
     return np.transpose(x, [int(n) for n in hit[1].split(",")] if hit else None)
 
 
-_SHAPES = {"tt.splat": _reshape(lambda x, shape, rest: np.broadcast_to(x, shape)), "tt.broadcast": _reshape(lambda x, shape, rest: np.broadcast_to(x, shape)),
+_SHAPES = {"tt.splat": _reshape(lambda x, shape, rest: np.broadcast_to(x, shape)), "tt.broadcast": _reshape(lambda x, shape,
+    rest: np.broadcast_to(x, shape)),
            "tt.expand_dims": _reshape(lambda x, shape, rest: x.reshape(shape)), "tt.reshape": _reshape(lambda x, shape, rest: x.reshape(shape)),
            "tt.trans": _reshape(_transposed)}
 
@@ -271,7 +276,8 @@ _BINARY = {"arith.addi": operator.add, "arith.subi": operator.sub, "arith.muli":
            "arith.divsi": _quotient, "arith.divui": _quotient, "arith.floordivsi": _quotient, "arith.ceildivsi": lambda a, b: -_quotient(-a, b),
            "arith.remsi": lambda a, b: a - _quotient(a, b) * b, "arith.remui": lambda a, b: a - _quotient(a, b) * b, "arith.maxsi": np.maximum,
            "arith.minsi": np.minimum, "arith.maxui": np.maximum, "arith.minui": np.minimum}
-_COMPARE = {"slt": operator.lt, "ult": operator.lt, "sle": operator.le, "ule": operator.le, "sgt": operator.gt, "ugt": operator.gt, "sge": operator.ge,
+_COMPARE = {"slt": operator.lt, "ult": operator.lt, "sle": operator.le, "ule": operator.le, "sgt": operator.gt, "ugt": operator.gt,
+    "sge": operator.ge,
             "uge": operator.ge, "eq": operator.eq, "ne": operator.ne}
 
 

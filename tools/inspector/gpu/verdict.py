@@ -1,8 +1,8 @@
 """VECTOR, PARTLY or SCALAR for a hot loop of GPU code, and the likely causes with their remedies.
 
 What counts is what a warp's requests for global memory cost: a request is *full* when at least 95% of the sectors that it touches are needed and its
-threads want 4 bytes or more each. VECTOR: at least 95% of the requests are full. SCALAR: none needs more than a quarter of what it moves, or all threads
-want one value. Spills and shared memory that takes twice as long as it must make VECTOR PARTLY.
+threads want 4 bytes or more each. VECTOR: at least 95% of the requests are full. SCALAR: none needs more than a quarter of what it moves, or all
+threads want one value. Spills and shared memory that takes twice as long as it must make VECTOR PARTLY.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def causes(r: Region) -> list[Cause]:
         out.add("spills", f"{r.figures['spills']} accesses to local memory, where registers did not suffice",
                 "a smaller tile, fewer values alive at once, more warps", lambda i: i.what.is_spill)
     if r.dots and not r.figures["matrix"]:
-        out.add("no tensor cores", "a tl.dot is computed without tensor cores", "fp16, bf16, fp8 or int8 operands, or input_precision=\"tf32\" for fp32, in tiles of 16 "
+        out.add("no tensor cores", "a tl.dot is computed without tensor cores",
+        "fp16, bf16, fp8 or int8 operands, or input_precision=\"tf32\" for fp32, in tiles of 16 "
                 "or more each way", lambda i: i.what.kind == "fma")
     if r.occupancy and r.occupancy.share < 0.25 and (r.figures["tensor_cores"] or 0) < 0.5:
         out.append(Cause("low occupancy", f"occupancy {r.occupancy.words}: few warps to hide memory's latency behind", {
@@ -98,7 +99,8 @@ def _memory(r: Region, out: Causes):
                          divided.most_common(1)[0][0]))
     if (r.figures["conflicts"] or 0) >= _TOLD:
         worst = max(r.memory.shared, key=lambda s: s.cycles / max(1, s.best))
-        out.append(Cause("bank conflicts", f"shared memory takes {1 + r.figures['conflicts']:.1f} times the cycles that it must: threads of a warp want different rows of a bank",
+        out.append(Cause("bank conflicts",
+        f"shared memory takes {1 + r.figures['conflicts']:.1f} times the cycles that it must: threads of a warp want different rows of a bank",
                          "another order of the tile's dimensions, a padded row, or a transpose in registers", worst.line))
 
 
@@ -114,7 +116,8 @@ def fault(q, r: Region) -> tuple[str, str, str]:
         by = f" ({', '.join(sorted(q.args))})" if q.args else ""
         return "one element for many", f"all threads of a warp want the same element: the index is divided or masked{by}", "load it once as a scalar, or index with one tl.arange for each dimension"
     if q.alone:
-        return ("stride", f"each thread walks through memory on its own, {q.width // 8} bytes a turn: neighbours are far apart", "let neighbouring threads take "
+        return ("stride", f"each thread walks through memory on its own, {q.width // 8} bytes a turn: neighbours are far apart",
+        "let neighbouring threads take "
                 "neighbouring elements, and each step on by the number of threads")
     moved = f"a warp asks for {q.useful:g} bytes and moves {q.sectors * r.memory.sector:g}"
     if q.efficiency < _WHOLE:
@@ -132,7 +135,8 @@ def fault(q, r: Region) -> tuple[str, str, str]:
                         "nothing where this is the matrix unit's own layout; else " + contiguous)
             if q.kind == "atomic":
                 return "narrow accesses", f"each thread's atomics are neighbours, one at a time: {moved}", "a BLOCK of one element a thread"
-            return ("narrow accesses", f"each thread fetches neighbouring bytes {q.width // 8} at a time: {moved}", "masks that hold for 16 bytes at a time, "
+            return ("narrow accesses", f"each thread fetches neighbouring bytes {q.width // 8} at a time: {moved}",
+                "masks that hold for 16 bytes at a time, "
                     "and tensors that start at 16 bytes, let it fetch them at once")
         if max(q.efficiency, q.together or 0) >= 0.7:
             return ("rows off sectors", f"rows do not start where sectors do ({r.memory.sector} bytes): {moved}", "pad rows to a multiple of "

@@ -1,7 +1,8 @@
-"""The registers of one warp's threads, and what its instructions access. lanes.py walks it through machine code; ptx.py, sass.py and amdgcn.py are its steps.
+"""The registers of one warp's threads, and what its instructions access. lanes.py walks it through machine code; ptx.py, sass.py and amdgcn.py are
+its steps.
 
-A register holds a number for each thread. What is not known (loaded values, what an instruction does that nobody modelled) makes what is computed from it
-unknown; an address of that kind is a gather where it comes from memory, and is said to be unknown otherwise.
+A register holds a number for each thread. What is not known (loaded values, what an instruction does that nobody modelled) makes what is computed
+from it unknown; an address of that kind is a gather where it comes from memory, and is said to be unknown otherwise.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Warp:
         x = np.broadcast_to(address.x, self.arch.warp).astype(np.int64)
         if c.space == "shared":
             rows = i.mnemonic.startswith(("ldmatrix", "stmatrix", "LDSM", "STSM"))  # a thread's address is that of a row of 16 bytes
-            self.found[id(i)] = Shared(*(cycles(x[:bits // 4], None, 16, self.arch.banks) if rows else cycles(x, active, bits // 8, self.arch.banks, not self.arch.amd or bits <= 32)),
+            self.found[id(i)] = Shared(*(cycles(x[:bits // 4], None, 16, self.arch.banks) if rows else cycles(x, active, bits // 8, self.arch.banks,
+                not self.arch.amd or bits <= 32)),
                                          line)
             return None
         one = request(kind, x, active, bits // 8, self.arch.sector, line=line, args=address.args, data=address.data)
