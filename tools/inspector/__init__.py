@@ -4,6 +4,8 @@
     isa/         one classifier per ISA: mnemonic and operands -> `Class`      flow.py     blocks and natural loops
     stats.py     counts per loop                                               verdict.py  VECTOR, PARTLY or SCALAR, and why
     disassembly.py, relocations.py  objects, linked or not yet
+    weights.py   how much of the work each loop does, by trips.py (rounds), remainder.py (loops that take what another leaves), lanes.py (what is
+                 in a register) and registers.py (which registers an instruction uses)
     cause.py     what verdicts and causes are                                  gpu/        regions, figures, verdicts and causes of GPU code
     terminal.py, page.py, diff.py                                              views of a `Report`
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...backends.base import Error
-from . import files, flow, gpu, isa, record, stats, targets, text, verdict
+from . import files, flow, gpu, isa, record, stats, targets, text, verdict, weights
 from .code import Code, of_compiled
 from .schema import Function
 from .stats import Region
@@ -28,8 +28,18 @@ class Report:
         return [r for r in self.regions if r.hot]
 
     @property
+    def share(self) -> float | None:
+        """Share of the work that vector code does, loops weighed by how often they run (CPU); None where nothing works."""
+        return None if self.gpu else weights.share(self.regions)
+
+    @property
     def verdict(self) -> str | None:
-        return verdict.overall([verdict.of(r, self.gpu) for r in self.hot])
+        """VECTOR, PARTLY or SCALAR; None where nothing works, or too much is not known to say."""
+        if self.unknown > verdict.UNKNOWN:
+            return None
+        if self.gpu:
+            return verdict.overall([verdict.of(r, True) for r in self.hot])
+        return verdict.weighed(self.share, self.hot)
 
     @property
     def occupancy(self) -> gpu.Occupancy | None:
@@ -43,10 +53,10 @@ class Report:
         return every.count("unknown") / len(every) if every else 0.0
 
     def failures(self, required) -> list[str]:
-        """One line for each hot loop and requirement that is not met."""
+        """One line for each requirement that is not met, by the whole or by a hot loop."""
         if not self.hot:
             return [f"{self.code.name} [{self.code.target}]: there is no hot loop to judge"]
-        return [line for r in self.hot for line in verdict.failures(r, required, self.gpu)]
+        return [*verdict.failures_of_all(self, required), *(line for r in self.hot for line in verdict.failures(r, required, self.gpu))]
 
     def as_dict(self, instructions: bool = True) -> dict:
         """The report as JSON takes it (docs/asm-schema.md)."""
@@ -65,7 +75,9 @@ def of(code: Code) -> Report:
         isa.classify(f, row, isa.Machine(code.vlen))
         flow.analyse(f)
         report.regions += (gpu.regions if row.gpu else stats.regions)(f, code)
-    if any(r.hot and r.loop for r in report.regions):  # beside loops, functions without one set things up
+    if not row.gpu:
+        weights.of_report(report.regions)
+    elif any(r.hot and r.loop for r in report.regions):  # beside loops, functions without one set things up
         looping = {id(r.function) for r in report.regions if r.hot and r.loop}
         for r in report.regions:
             r.hot = r.hot and (r.loop is not None or id(r.function) in looping)

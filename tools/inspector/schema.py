@@ -34,7 +34,8 @@ class Class:
     element: "f32", "i8", ...; "" where it has none. bits: width of the data that one execution works on, on a GPU per
     thread; 0 where unknown. loads, stores: bits it reads from and writes to memory. space: "" or a GPU's memory space, "stack"
     for a spill slot. flow: "", "jump", "branch" (may fall through), "return". target: label or address where it goes.
-    masked: only some elements, by a mask register. splat: one element from memory for all lanes."""
+    masked: only some elements, by a mask register. splat: one element from memory for all lanes. address: a
+    scalar load of what is used as an address, a loop's end or an element for all lanes, and is no data of its own."""
 
     kind: str
     unit: str = "scalar"
@@ -47,6 +48,7 @@ class Class:
     target: str = ""
     masked: bool = False
     splat: bool = False
+    address: bool = False
 
     @property
     def is_float(self) -> bool:

@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from . import lanes, weights
 from .code import Code
-from .schema import Function, Instruction, Loop
+from .schema import Class, Function, Instruction, Loop
 
 #: figure -> what it is; the names that `--require` takes
 FIGURES = {
@@ -30,13 +31,19 @@ FIGURES = {
 }
 
 
+DIVIDE = re.compile(r"i?div[bwlq]?$|u?s?div$|div[u]?w?$|rem[u]?w?$|udiv$|sdiv$")
+#: what may count a loop
+_COUNTS = re.compile(r"(add|sub)[lq]? \$|(inc|dec|cmp|test)[bwlq]? |(add|sub|adds|subs) (\w+), \3, #|c?\.?addiw? (\w+), (\4, )?-?\w+$|(cmp|tst|cmn) ")
 _LIBRARY = re.compile(r"/triton/(language|runtime|experimental)/|^<")
 
 
 @dataclass
 class Region:
     """A loop of a function, or the body of one without loops (`loop` is None). instructions: those the region owns (those of inner loops are not
-    its own). memory: on a GPU its requests for memory (gpu.memory.Memory), and the kernel's gpu.arch.Occupancy; dots: does it hold a tl.dot? hot: innermost and carrying memory or arithmetic; tail: takes what another loop over the same lines leaves."""
+    its own). hot: judged; tail: takes what another loop leaves, or its place where that cannot run. trips: rounds each time it is entered, where that is
+    known; rounds: those, or what is assumed. work: what it does in all, in instructions that compute or move data; heat: its share of the report's.
+    left: ids of instructions that take what a loop leaves. On a GPU memory: its requests for memory (gpu.memory.Memory), and the kernel's
+    gpu.arch.Occupancy; dots: does it hold a tl.dot?"""
 
     function: Function
     loop: Loop | None
@@ -48,6 +55,8 @@ class Region:
     hot: bool = False
     tail: bool = False
     heat: float = 0.0
+    trips: float | None = None
+    work: float = 0.0
     kinds: Counter = field(default_factory=Counter)
     units: Counter = field(default_factory=Counter)
     elements: Counter = field(default_factory=Counter)
@@ -57,6 +66,9 @@ class Region:
     memory: object = None
     occupancy: object = None
     dots: bool = False
+    scalar_calls: int = 0
+    rounds: float = 1.0
+    left: set[int] = field(default_factory=set)
 
     @property
     def where(self) -> str:
@@ -82,39 +94,28 @@ def line_of_frames(frames) -> tuple[str, int] | None:
 def works(i: Instruction) -> bool:
     """Does an instruction compute or move data, rather than addresses and loop counters?"""
     c = i.what
-    return c.is_float_work or c.unit == "matrix" or (c.is_memory and not c.is_spill and c.space not in ("const", "param")
-                                                     and (c.unit != "scalar" or c.is_float or c.kind in ("gather", "scatter", "atomic")))
+    return c.is_float_work or c.unit == "matrix" or _is_data(c)
+
+
+def _is_data(c: Class) -> bool:
+    return c.is_memory and not c.is_spill and not c.address and c.kind not in ("branch", "config", "call")
 
 
 def regions(function: Function, code: Code) -> list[Region]:
-    """A function's loops, inner ones first in text order, and its body where it has none that work."""
+    """A function's loops, inner ones first in text order, and its body."""
     out = []
     for loop in function.loops:
         inner = set().union(*(o.blocks for o in function.loops if o.blocks < loop.blocks))
         own = [i for k in sorted(loop.blocks - inner) for i in function.instructions[function.blocks[k].first:function.blocks[k].last]]
-        r = Region(function, loop, code, own, function.blocks[loop.header].label or f"block {loop.header}", loop.depth)
-        r.hot = loop.inner and any(works(i) or _integer_work(i) for i in own)
-        out.append(r)
+        out.append(Region(function, loop, code, own, function.blocks[loop.header].label or f"block {loop.header}", loop.depth))
     in_loops = set().union(*(loop.blocks for loop in function.loops)) if function.loops else set()
     rest = [i for k, b in enumerate(function.blocks) if k not in in_loops for i in function.instructions[b.first:b.last]]
-    body = Region(function, None, code, rest, "body")
-    if not any(r.hot for r in out):
-        # one program of the grid runs it once: the grid is the loop; or all work stands beside inner loops
-        candidates = [r for r in [*out, body] if any(works(i) for i in r.instructions)]
-        for r in candidates:
-            r.hot = r.depth == max(c.depth for c in candidates)
-    out.append(body)
+    out.append(Region(function, None, code, rest, "body"))
+    lanes.refine(out)
     for r in out:
         _count(r)
-    _tails(out)
-    total = sum(len(r.instructions) * 10.0 ** r.depth for r in out) or 1.0
-    for r in out:
-        r.heat = len(r.instructions) * 10.0 ** r.depth / total
+    weights.of_function(function, out)
     return out
-
-
-def _integer_work(i: Instruction) -> bool:
-    return i.what.unit == "vector" and i.what.is_memory or i.what.kind == "call"
 
 
 def _count(r: Region):
@@ -125,17 +126,16 @@ def _count(r: Region):
     for i in r.instructions:
         if works(i) and (at := line_of(i)):
             r.lines[at] += 1
+    r.scalar_calls = sum(i.what.kind == "call" and i.what.unit == "scalar" for i in r.instructions)
     floats = [i.what for i in r.instructions if i.what.is_float_work]
-    memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill and i.what.space not in ("const", "param")]
-    base = floats or memory
-    vectors = sum(c.unit != "scalar" for c in base)
+    memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill]
     arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
     accesses = [c for c in memory if c.unit == "vector" and not c.splat]
     if not accesses:
         accesses = [c for c in memory if not c.splat]
     n = len(r.instructions)
     r.figures = {
-        "vector": round(vectors / len(base), 4) if base else None,
+        "vector": share_of(r),
         "fma": round(sum(c.kind == "fma" for c in arithmetic) / len(arithmetic), 4) if arithmetic else None,
         "load_bits": min((c.loads for c in accesses if c.loads), default=None),
         "store_bits": min((c.stores for c in accesses if c.stores), default=None),
@@ -154,33 +154,24 @@ def _count(r: Region):
     }
 
 
-def _tails(found: list[Region]):
-    """Of loops over the same lines side by side the widest is meant; the others take what it leaves, a chunk or an element at a time."""
-    hot = [r for r in found if r.hot and r.loop]
-    for r in hot:
-        for main in hot:
-            if main is r or main.tail or main.depth != r.depth or not _same_work(main, r):
-                continue
-            if _rank(main) > _rank(r):
-                r.tail = True
-                break
-    for r in hot:
-        r.hot = not r.tail
+def share_of(r: Region) -> float | None:
+    """The share of a region's data that vector code works on; None where there is none."""
+    data = data_of(r)
+    return round(sum(c.unit != "scalar" for c in data) / len(data), 4) if data else None
 
 
-def _same_work(main: Region, r: Region) -> bool:
-    """Do two loops come from the same source lines? A masked one may have lines more, of loads that arithmetic takes from memory in the other."""
-    a, b = set(main.lines), set(r.lines)
-    if not b or a == b:
-        return bool(b)
-    masked = (r.figures["masked"] or 0) > (main.figures["masked"] or 0)
-    return masked and len(a & b) >= 0.7 * len(a | b)
-
-
-def _rank(r: Region) -> tuple:
-    """Sorts a main loop behind its tails: wider, less masked, more work for each instruction."""
-    return r.figures["vector"] or 0, -(r.figures["masked"] or 0), _work(r) / len(r.instructions)
-
-
-def _work(r: Region) -> int:
-    return sum(i.what.bits for i in r.instructions if i.what.is_float_work) or sum(i.what.loads + i.what.stores for i in r.instructions)
+def data_of(r: Region) -> list[Class]:
+    """What a region's share of vector code is counted over: arithmetic on floating-point elements, calls of vector mathematics, and integer divisions; where
+    there are none of the first two, accesses to memory; where there are none of those either, integer arithmetic."""
+    every = [i.what for i in r.instructions if id(i) not in r.left]
+    floats = [c for c in every if c.is_float_work or c.unit == "matrix" or c.kind == "call" and c.unit == "vector"]
+    if not floats:
+        floats = [c for c in every if _is_data(c)]
+    inner = r.loop is None and not r.function.loops or r.loop is not None and r.loop.inner
+    divisions = [i.what for i in r.instructions if inner and DIVIDE.match(i.mnemonic) and not i.what.is_float and i.what.unit == "scalar"]
+    if floats or divisions:
+        return floats + divisions
+    if r.loop is None or not r.loop.inner:
+        return []
+    sums = [i for i in r.instructions if i.what.kind in ("arithmetic", "fma", "convert")]
+    return [i.what for i in sums if not _COUNTS.match(i.text)] or [i.what for i in sums]

@@ -31,7 +31,9 @@ _ON_GPU = {"coal.": "coalesced", "B/req": "bytes_per_request", "confl.": "confli
 def show(report: Report, console: Console, everything: bool = False):
     """Print a report; `everything` also shows the code outside hot loops."""
     code = report.code
-    head = Text.assemble((code.name, "bold"), f"  {code.target}, {code.backend}  ", (str(report.verdict or "nothing to judge"), VERDICTS[report.verdict]))
+    head = Text.assemble((code.name, "bold"), f"  {code.target}, {code.backend}  ", (report.verdict or verdict.none(report), VERDICTS[report.verdict]))
+    if report.share is not None:
+        head.append(f"  {verdict.percent(report.share)} of the work is vector")
     console.print(head)
     facts = [f"{k} {v}" for k, v in code.facts.items()] + ([f"occupancy {report.occupancy.words}"] if report.occupancy else []) + [f"unknown instructions {report.unknown:.1%}"]
     console.print("  " + ", ".join(facts), style="dim")

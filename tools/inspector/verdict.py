@@ -8,10 +8,13 @@ import re
 from ...backends.base import Error, suggest
 from . import gpu as gpus
 from .cause import PARTLY, SCALAR, VECTOR, Cause, Causes, decided  # noqa: F401
-from .stats import FIGURES, Region
+from .isa import vector_function
+from .stats import DIVIDE, FIGURES, Region
 
 #: shares from which a loop counts as vector code, and below which it counts as scalar code
 _WHOLE, _NONE = 0.95, 0.05
+#: share of unknown instructions from which there is no verdict
+UNKNOWN = 0.02
 
 
 def of(r: Region, gpu: bool) -> str | None:
@@ -20,10 +23,22 @@ def of(r: Region, gpu: bool) -> str | None:
         return gpus.of(r)
     share = r.figures["vector"]
     if share is None:
-        return SCALAR if r.figures["calls"] else None
-    if r.figures["calls"] and share >= _NONE:
+        return SCALAR if r.scalar_calls else None
+    if r.scalar_calls and share >= _NONE:
         return PARTLY
     return VECTOR if share >= _WHOLE else SCALAR if share < _NONE else PARTLY
+
+
+def weighed(share: float | None, hot: list[Region]) -> str | None:
+    """A CPU kernel's verdict from the share of its work that vector code does. What a hot loop calls for single elements is never vector code."""
+    if share is None:
+        return None
+    return SCALAR if share < _NONE else PARTLY if share < _WHOLE or any(r.scalar_calls for r in hot) else VECTOR
+
+
+def none(report) -> str:
+    """Why a report has no verdict."""
+    return f"no verdict: {report.unknown:.1%} of the instructions are unknown" if report.unknown > UNKNOWN else "nothing to judge"
 
 
 def overall(verdicts: list[str | None]) -> str | None:
@@ -35,7 +50,6 @@ def overall(verdicts: list[str | None]) -> str | None:
 # --- causes ----------------------------------------------------------------------------------------------------------
 
 
-_DIVIDE = re.compile(r"i?div[bwlq]?$|u?s?div$|div[u]?w?$|rem[u]?w?$|udiv$|sdiv$")
 _LIBM = re.compile(r"(?:_ZGV\w+_)?(exp2?|exp10|expm1|log(2|10|1p)?|sin|cos|tan|a?sinh?|a?cosh?|a?tanh?|atan2|pow|erfc?|fmod|cbrt|hypot|tgamma|lgamma|rsqrt)[fl]?$")
 _NATIVE = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt", "sqrt")
 
@@ -51,6 +65,8 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
     if not code.vector_bits and verdict != VECTOR:
         add("no vector unit", f"target {code.target} has no vector instructions", "choose a target with vectors (rv64gcv, spacemit-x60)")
     for target, count in r.calls.items():
+        if vector_function(target):
+            continue
         name = target.partition("@")[0]
         short = re.sub(r"[fl]$", "", name) if name not in ("erf",) else name
         if name.startswith(("__trunc", "__extend")) or re.match(r"__\w+[hs]f2", name):
@@ -62,10 +78,10 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         else:
             remedy = "the function was not inlined: remove noinline, or compute it with tl operations"
         add("scalar call", f"scalar call `{name}`" + (f", {count} of them" if count > 1 else ""), remedy, lambda i: i.what.kind == "call")
-    divisions = sum(bool(_DIVIDE.match(i.mnemonic)) and not i.what.is_float for i in r.instructions)
+    divisions = sum(bool(DIVIDE.match(i.mnemonic)) and not i.what.is_float for i in r.instructions)
     if divisions:
         add("index by division", f"{divisions} integer divisions in the loop", "index with one tl.arange for each dimension instead of // and %",
-            lambda i: bool(_DIVIDE.match(i.mnemonic)))
+            lambda i: bool(DIVIDE.match(i.mnemonic)))
     if r.figures["gathers"]:
         add("stride not one", f"{r.figures['gathers']} gathers or scatters: neighbouring elements do not lie side by side",
             "let the tile's last dimension run along contiguous memory, or transpose once before the loop",
@@ -99,7 +115,7 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
 
 def _assembles(i) -> bool:
     """Does an instruction put one element into a vector?"""
-    return bool(re.match(r"v?pinsr|v?insertps|vslide1|vfslide1|ins$", i.mnemonic))
+    return bool(re.match(r"v?pinsr|v?insertps|vslide1|vfslide1|ins$", i.mnemonic) or re.match(r"(ld1 .*\}\s*|mov v\d+\.\w)\[\d+\]", i.text))
 
 
 # --- requirements ----------------------------------------------------------------------------------------------------
@@ -107,31 +123,41 @@ def _assembles(i) -> bool:
 _OPS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, "=": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt}
 
 
-def requirements(text: str) -> list[tuple[str, str, float]]:
-    """[(figure, comparison, bound)] of "vector>=0.9, spills=0". Raises `Error` for unknown names and malformed parts."""
-    out = []
+#: verdicts from the worst on, as `--require verdict>=PARTLY` compares them
+_VERDICTS = (SCALAR, PARTLY, VECTOR)
+
+
+def requirements(text: str) -> list[tuple[str, str, float | str]]:
+    """[(figure, comparison, bound)] of "vector>=0.9, spills=0, verdict=VECTOR". Raises `Error` for unknown names and malformed parts."""
+    out: list[tuple[str, str, float | str]] = []
     for part in filter(None, (p.strip() for p in text.split(","))):
+        if hit := re.fullmatch(r"verdict\s*(>=|<=|==|!=|=|>|<)\s*(\w*)", part):
+            if hit[2].upper() not in _VERDICTS:
+                raise Error(f"--require {part!r}: a verdict is {', '.join(reversed(_VERDICTS))}")
+            out.append(("verdict", hit[1], hit[2].upper()))
+            continue
         hit = re.fullmatch(r"(\w+)\s*(>=|<=|==|!=|=|>|<)\s*([-+.\deE]+)(%?)", part)
         try:
             bound = float(hit[3]) / (100 if hit[4] else 1) if hit else 0.0
         except ValueError:
             hit = None
         if not hit:
-            raise Error(f"--require {part!r}: it takes parts like vector>=0.9, spills=0, joined by commas; figures: {', '.join(FIGURES)}")
+            raise Error(f"--require {part!r}: it takes parts like vector>=0.9, spills=0, verdict=VECTOR, joined by commas; figures: "
+                        f"verdict, {', '.join(FIGURES)}")
         if hit[1] not in FIGURES:
-            raise Error(suggest("figure in --require", hit[1], FIGURES))
+            raise Error(suggest("figure in --require", hit[1], ["verdict", *FIGURES]))
         out.append((hit[1], hit[2], bound))
     if not out:
-        raise Error("--require is empty; it takes parts like vector>=0.9, spills=0")
+        raise Error("--require is empty; it takes parts like vector>=0.9, spills=0, verdict=VECTOR")
     return out
 
 
 def failures(r: Region, required, gpu: bool) -> list[str]:
-    """One line for each requirement that a region does not meet. A figure that a region has not (loads where nothing is loaded) fails nothing."""
+    """One line for each requirement that a region does not meet."""
     out = []
     for name, comparison, bound in required:
         value = r.figures.get(name)
-        if value is None or _OPS[comparison](value, bound):
+        if name == "verdict" or value is None or _OPS[comparison](value, bound):
             continue
         why = causes(r, gpu)
         shown = f"{value:.2f}" if isinstance(value, float) else str(value)
@@ -142,3 +168,32 @@ def failures(r: Region, required, gpu: bool) -> list[str]:
     return out
 
 
+def failures_of_all(report, required) -> list[str]:
+    """One line for each requirement that a report as a whole does not meet: its verdict, the share of its work that is vector code, a figure that none of
+    its hot loops has (then nothing was shown to be as required), instructions that are not known."""
+    out, head = [], f"{report.code.name} [{report.code.target}]"
+    if report.unknown > UNKNOWN and any(name != "unknown" for name, _, _ in required):
+        out.append(f"{head}: {report.unknown:.1%} of the instructions are unknown, so no figure of it can be trusted (at most {UNKNOWN:.0%} may be)")
+    for name, comparison, bound in required:
+        if name == "verdict":
+            if not report.verdict or not _OPS[comparison](_VERDICTS.index(report.verdict), _VERDICTS.index(bound)):
+                out.append(f"{head}: the verdict is {report.verdict or 'none'}, required {comparison}{bound}{shared(report)}")
+        elif all(r.figures.get(name) is None for r in report.hot):
+            out.append(f"{head}: no hot loop has a figure {name}, required {comparison}{bound:g}")
+        elif name == "vector" and any(r.figures[name] is None for r in report.hot):
+            label = next(r.label for r in report.hot if r.figures[name] is None)
+            out.append(f"{head} {label}: it has no figure {name}, required {comparison}{bound:g}")
+        elif name == "vector" and comparison in (">=", ">") and report.share is not None and not _OPS[comparison](round(report.share, 4), bound) and all(
+                _OPS[comparison](r.figures[name], bound) for r in report.hot):
+            out.append(f"{head}: {percent(report.share)} of the work is vector, required {comparison}{bound:g}")
+    return out
+
+
+def shared(report) -> str:
+    """": 83% of the work is vector"; empty where that is not known."""
+    return "" if report.share is None else f": {percent(report.share)} of the work is vector"
+
+
+def percent(share: float) -> str:
+    """A share in words that never rounds up to all of it, nor down to nothing."""
+    return "over 99%" if 0.995 <= share < 1 else "under 1%" if 0 < share < 0.005 else f"{share:.0%}"

@@ -55,7 +55,21 @@ def classify(function, isa: Isa, machine: Machine):
     else:
         for i in function.instructions:
             i.what = module.classify(i.mnemonic, i.operands, i.comment, machine)
+    for i in function.instructions:
+        if i.what.kind == "call" and not isa.gpu and vector_function(i.what.target):
+            i.what = dataclasses.replace(i.what, unit="vector")
     _frame(function, isa)
+
+
+#: functions that work on many elements: the vector ABIs' (glibc's libmvec), SLEEF, SVML, Arm's and AMD's libraries, and blocks of memory
+_VECTOR_FUNCTION = re.compile(r"_ZGV[a-z]+[MN](?!1v)(x|\d+)[a-z]|Sleef_\w+?[fd](x|[248]|16)_|__svml_\w+?(?<!\d)([248]|16)(_\w+)?$|armpl_v\w+q_|armpl_sv|amd_vr[sd](?!1_)\w+_|"
+                              r"(mem(cpy|move|set|pcpy)|bcopy|bzero)$")
+
+
+def vector_function(name: str) -> bool:
+    """Does a function of a known library work on more than one element a call?"""
+    name = name.partition("@")[0].lstrip("*")
+    return bool(_VECTOR_FUNCTION.match(name.removeprefix("__") if name.startswith("__mem") else name))
 
 
 #: how a function makes a register its frame pointer; without that it is one like all others

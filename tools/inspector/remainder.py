@@ -1,0 +1,131 @@
+"""Loops that take what a main loop leaves: remainders of fewer elements than a vector has, masked last chunks, and the scalar version for arguments that
+overlap or are too short. They are recognised by structure: what the main loop's exit leads to, going on where that stopped, or another way round it; and
+by the same mix of operations. Everything here is about one function."""
+
+from __future__ import annotations
+
+import re
+
+from .schema import Function, Loop
+from .trips import Values
+
+#: what a computation is made of, coarse enough for vector and scalar code of one expression to agree
+_FAMILIES = (("divide", re.compile(r"v?f?(div|sqrt|rcp|rsqrt|recpe|recps|rsqrte|rsqrts|rec7|rdiv)|f(div|sqrt)")), ("compute", re.compile(r".*")))
+
+
+def families(instructions) -> frozenset[str]:
+    """The kinds of floating-point arithmetic in it."""
+    return frozenset(next(name for name, fits in _FAMILIES if fits.match(i.mnemonic)) for i in instructions
+                     if i.what.is_float_work and i.what.kind != "convert")
+
+
+def mixes(main, other) -> bool:
+    """Does `other` do what `main` does? Both are lists of instructions. Division may be by reciprocals, and compares be masks, in one of them."""
+    def touches(part, way):
+        return any(getattr(i.what, way) and not i.what.is_spill for i in part)
+    a, b = families(main), families(other)
+    return (touches(other, "loads") <= touches(main, "loads") and touches(other, "stores") == touches(main, "stores") and bool(a) == bool(b)
+            and b <= a | {"compute"})
+
+
+#: what rounds a count down to whole vectors
+_ROUNDS = re.compile(r"(and|bic|shr|sar|lsr|asr|srl|sra|ubfx|neg|rem|bfxil|bextr)")
+
+
+class Structure:
+    """What leads where in a function."""
+
+    def __init__(self, function: Function, values: Values):
+        self.function, self.values = function, values
+
+    def reached(self, start: set[int], outer: Loop | None, without: frozenset[int] = frozenset()) -> set[int]:
+        """Blocks that code goes to from `start` inside a round of `outer` (None: the function)."""
+        blocks, stop = self.function.blocks, outer.header if outer else -1
+        out, work = set(), [k for k in start if k != stop and k not in without and (outer is None or k in outer.blocks)]
+        while work:
+            if (k := work.pop()) not in out:
+                out.add(k)
+                work += [s for s in blocks[k].successors if s != stop and s not in without and (outer is None or s in outer.blocks)]
+        return out
+
+    def exits(self, loop: Loop) -> set[int]:
+        return {s for k in loop.blocks for s in self.function.blocks[k].successors if s not in loop.blocks}
+
+    def around(self, a: Loop, b: Loop | None = None) -> Loop | None:
+        """The innermost loop round one loop or both."""
+        fits = [o for o in self.function.loops if a.blocks < o.blocks and (b is None or b.blocks < o.blocks)]
+        return min(fits, key=lambda o: len(o.blocks), default=None)
+
+    def follows(self, main: Loop, other: Loop) -> bool:
+        """Does `other` come after `main`, in one round of the loop round both, and go on where that stopped?"""
+        outer = self.around(main)
+        if self.around(other) is not outer and self.around(other) != outer:
+            return False
+        return other.header in self.reached(self.exits(main), outer) and self.goes_on(main, other)
+
+    def replaces(self, main: Loop, other: Loop) -> bool:
+        """Does either the one or the other run?"""
+        outer = self.around(main, other)
+        return other.header not in self.reached(self.exits(main), outer) and main.header not in self.reached(self.exits(other), outer)
+
+    def left_over(self, main: Loop, blocks: set[int]) -> set[int]:
+        """Of `blocks`, those of no inner loop round `main`: the ones that run after it only where something is left, or instead of it."""
+        outer, all_blocks = self.around(main), self.function.blocks
+        starts = self.exits(main)
+        after = self.reached(starts, outer)
+        out = set()
+        for k in blocks:
+            if k in after:
+                others = self.reached(starts, outer, frozenset({k}))
+                ends = (not all_blocks[o].successors or any(outer is not None and (s == outer.header or s not in outer.blocks) for s in all_blocks[o].successors)
+                        for o in others)
+                if any(ends):
+                    out.add(k)
+            elif main.header not in self.reached(set(all_blocks[k].successors), outer) and k in self._beside(main, outer):
+                out.add(k)
+        return out
+
+    def _beside(self, main: Loop, outer: Loop | None) -> set[int]:
+        """Blocks that are reached without passing `main`."""
+        start = {outer.header} if outer else {0}
+        blocks = self.function.blocks
+        first = {s for k in start for s in blocks[k].successors} | (set() if outer else start)
+        return self.reached(first, outer, frozenset({main.header}))
+
+    def goes_on(self, main: Loop, other: Loop) -> bool:
+        """Do the addresses of `other` come from what `main` left in its registers, or from a count rounded to whole vectors? A loop over the same
+        data that starts again takes them from arguments and constants."""
+        theirs = self._slice(self._addresses(other), other)
+        inside = {p for k in main.blocks for p in range(self.function.blocks[k].first, self.function.blocks[k].last)}
+        return bool(theirs & inside) or any(_ROUNDS.match(self.function.instructions[p].mnemonic.removeprefix("c.")) for p in theirs)
+
+    def _addresses(self, loop: Loop) -> set[str]:
+        """Registers of addresses that a loop finds when it is entered."""
+        registers, blocks = self.values.registers, self.function.blocks
+        out, written = set(), set()
+        for k in sorted(loop.blocks, key=lambda k: (k < loop.header, k)):
+            for p in range(blocks[k].first, blocks[k].last):
+                out |= registers[p].address - written
+                written |= registers[p].written
+        return out
+
+    def _slice(self, names: set[str], loop: Loop) -> set[int]:
+        """Instructions that the values of registers at a loop's entry come from."""
+        blocks, registers = self.function.blocks, self.values.registers
+        outside = [k for k in self.values.before.get(loop.header, ()) if k not in loop.blocks]
+        work = [(k, blocks[k].last, r) for k in outside for r in names]
+        seen, out = set(), set()
+        while work:
+            k, end, r = work.pop()
+            for p in range(end - 1, blocks[k].first - 1, -1):
+                if r in registers[p].written:
+                    if p not in out:
+                        out.add(p)
+                        work += [(k, p, x) for x in registers[p].read | (registers[p].address if self.function.instructions[p].what.kind == "arithmetic" else set())]
+                    break
+            else:
+                for before in self.values.before.get(k, ()):
+                    if (before, r) not in seen:
+                        seen.add((before, r))
+                        work.append((before, blocks[before].last, r))
+        return out

@@ -1,0 +1,168 @@
+"""How much of a kernel's work each loop does: by trip counts where they are known, and one assumption for all others. Nothing is left out: a loop that
+takes another's remainder counts with the few rounds that it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .remainder import Structure, families, mixes
+from .trips import Values, count
+
+#: rounds of a loop whose bound only the running program knows
+UNKNOWN = 64.0
+#: what a call of a function costs that works on one element, in instructions that compute
+_CALL = 10.0
+#: the most that a tail can be of its main loop's work, which is taken to run often; known trip counts come first
+_TAIL = 0.005
+_ISAS = ("x86-64", "aarch64", "riscv64")
+
+
+def of_function(function, found):
+    """Fill in trips, tails and work of a function's regions, the function being called once."""
+    loops = [r for r in found if r.loop is not None]
+    rounds = {}
+    if loops and loops[0].code.isa in _ISAS:
+        values = Values(function, loops[0].code.isa)
+        for r in loops:
+            r.trips = rounds[r.loop.header] = count(r.loop, values)
+        structure = Structure(function, values)
+        _tails(loops, structure)
+        _rest(function, found, loops, structure)
+    for r in found:
+        r.work = _amount(r) * _runs(r, loops)
+
+
+def _amount(r) -> float:
+    """Instructions of a region's one round that compute or move data; calls count for more."""
+    from .stats import data_of, works
+    strings = sum(i.mnemonic.startswith("rep") for i in r.instructions)
+    amount = sum(works(i) for i in r.instructions if id(i) not in r.left) or len(data_of(r))
+    return amount + strings * UNKNOWN + r.scalar_calls * _CALL
+
+
+def _runs(r, loops) -> float:
+    out = 1.0
+    for other in loops:
+        if r.loop is not None and r.loop.blocks <= other.loop.blocks:
+            out *= other.rounds
+    return out
+
+
+@dataclass
+class _Nest:
+    """A loop with the loops in it, as a candidate for a main loop or for what takes its remainder."""
+
+    region: object
+    inside: list
+    instructions: list
+
+    def __post_init__(self):
+        from .stats import share_of
+        self.vector = share_of(self.region) if self.region.loop.inner else share_of(replace(self.region, instructions=self.instructions))
+        memory = [i.what for i in self.instructions if i.what.is_memory and not i.what.is_spill]
+        self.masked = sum(c.masked for c in memory) / len(memory) if memory else 0.0
+        self.width = sum(i.what.bits for i in self.instructions if i.what.is_float_work) or sum(c.loads + c.stores for c in memory) or 1
+        self.lines = {at for r in self.inside for at in r.lines}
+        # sorts a main loop behind its tails: wider, less masked, more work for each instruction
+        self.rank = (self.vector or 0, -self.masked, self.width / max(1, len(self.instructions)))
+
+
+#: how many loops side by side are compared with each other
+_NEAR = 24
+
+
+def _tails(loops, structure):
+    """Mark loops, with the loops in them, that take what another one leaves."""
+    for r in loops:
+        r.rounds = r.trips if r.trips is not None else UNKNOWN
+    beside: dict[object, list] = {}
+    for r in loops:
+        parent = structure.around(r.loop)
+        beside.setdefault(parent.header if parent else None, []).append(r)
+    f = structure.function
+    for group in beside.values():
+        nests = [_Nest(r, [o for o in loops if o.loop.blocks <= r.loop.blocks],
+                       [i for k in sorted(r.loop.blocks) for i in f.instructions[f.blocks[k].first:f.blocks[k].last]]) for r in group] if len(group) > 1 else []
+        place = {id(n): k for k, n in enumerate(nests)}
+        for n in sorted(nests, key=lambda n: n.rank):
+            main = next((m for m in nests if m is not n and abs(place[id(m)] - place[id(n)]) <= _NEAR and not m.region.tail and m.rank > n.rank
+                         and _leaves(m, n, structure)), None)
+            if main is not None:
+                r = n.region
+                for o in n.inside:
+                    o.tail = True
+                r.rounds = min(r.rounds, 0.5 * main.width / n.width, _TAIL * main.region.rounds * max(1.0, _of_nest(main)) / max(1.0, _of_nest(n)))
+
+
+def _of_nest(n: _Nest) -> float:
+    """What one round of a nest does."""
+    out = 0.0
+    for r in n.inside:
+        runs = 1.0
+        for o in n.inside:
+            if o is not n.region and r.loop.blocks <= o.loop.blocks:
+                runs *= o.rounds
+        out += _amount(r) * runs
+    return out
+
+
+def _leaves(main: _Nest, n: _Nest, structure) -> bool:
+    if not main.vector or not mixes(main.instructions, n.instructions):
+        return False
+    if main.lines and n.lines and not main.lines & n.lines:
+        return False  # other lines of source: other work
+    return structure.follows(main.region.loop, n.region.loop) or structure.replaces(main.region.loop, n.region.loop)
+
+
+def _rest(function, found, loops, structure):
+    """Straight code for the few elements that a vector loop leaves: it is not counted in the region that it stands in."""
+    from .stats import share_of, works
+    for main in loops:
+        if not main.loop.inner or main.tail or (main.figures["vector"] or 0) < 0.5:
+            continue
+        outer = structure.around(main.loop)
+        home = next(r for r in found if r.loop is outer)
+        own = set(range(len(function.blocks)) if outer is None else outer.blocks).difference(*(o.loop.blocks for o in loops if o.loop is not outer and (
+            outer is None or o.loop.blocks < outer.blocks)))
+        parts = {k: function.instructions[function.blocks[k].first:function.blocks[k].last] for k in own}
+        calls = any(i.what.kind == "call" and i.what.unit == "vector" for i in main.instructions)
+        counts = lambda i: works(i) or calls and i.what.kind == "call"  # noqa: E731
+        working = {k for k, part in parts.items() if any(map(counts, part)) and (calls or not any(i.what.kind == "call" and i.what.unit == "scalar" for i in part))}
+        left = [i for k in structure.left_over(main.loop, working) for i in parts[k] if counts(i)]
+        done = [i for i in main.instructions if works(i) or i.what.unit == "vector" and i.what.bits]
+        lanes = max((i.what.bits for i in done), default=0) // min((n for i in done if (n := _bits(i))), default=64)
+        if left and len(left) <= 2 * lanes * len(done) and families(left) <= families(main.instructions) | ({"compute"} if families(main.instructions) else set()):
+            home.left |= {id(i) for i in left}
+    for r in found:
+        if r.left:
+            r.scalar_calls = sum(i.what.kind == "call" and i.what.unit == "scalar" and id(i) not in r.left for i in r.instructions)
+            r.figures["vector"] = share_of(r)
+
+
+def _bits(i) -> int:
+    from .lanes import _size
+    return _size(i.what.element)
+
+
+def of_report(found):
+    """Fill in heat and say which regions are judged: all that work, but those that take another's remainder and those that hardly run."""
+    total = sum(r.work for r in found) or 1.0
+    for r in found:
+        r.heat = r.work / total
+    most = max((r.heat for r in found), default=0.0)
+    for r in found:
+        judged = r.figures["vector"] is not None or r.figures["calls"]
+        r.hot = bool(judged) and not r.tail and r.heat > 0 and (r.heat >= 0.05 or r.heat == most or r.loop is not None and r.loop.inner and r.heat >= 0.01)
+
+
+def share(found) -> float | None:
+    """Share of the work that vector code does; None where nothing works."""
+    parts = [(r.work, (r.figures["vector"] or 0.0) * _own(r)) for r in found if r.work and (r.figures["vector"] is not None or r.figures["calls"])]
+    total = sum(work for work, _ in parts)
+    return sum(work * part for work, part in parts) / total if total else None
+
+
+def _own(r) -> float:
+    """The part of a region's work that is not inside functions it calls."""
+    amount = _amount(r)
+    return (amount - r.scalar_calls * _CALL) / amount if amount else 0.0
