@@ -153,3 +153,38 @@ def test_a_cause_points_into_the_plan():
             "  line 13: store mulf@13 to out_ptr: 13, 4 lanes along 0\n")
     assert verdict.decided(plan, "k.py:13") == "line 13: store mulf@13 to out_ptr: 13, 4 lanes along 0"
     assert verdict.decided(plan, "k.py:11").startswith("line 12: reduce") and verdict.decided(plan, "k.py:4") == verdict.decided(plan, "") == ""
+
+
+@pytest.mark.parametrize("body,rounds", [
+    ("\txorl %eax, %eax\n.L1:\n\tvmovups (%rdi,%rax,4), %ymm0\n\taddq $8, %rax\n\tcmpq $1024, %rax\n\tjne .L1", 128),
+    ("\tmovq $-4096, %rax\n.L1:\n\tvmovups (%rdi,%rax,4), %ymm0\n\taddq $32, %rax\n\tjne .L1", 128),
+    ("\tleaq 4096(%rdi), %rcx\n.L1:\n\tvmovups (%rdi), %ymm0\n\taddq $32, %rdi\n\tcmpq %rcx, %rdi\n\tjb .L1", 128),
+    ("\tmovl $16, %ecx\n.L1:\n\tvmovups (%rdi), %ymm0\n\taddq $32, %rdi\n\tdecl %ecx\n\tjne .L1", 16),
+    ("\tmovq $100, -8(%rsp)\n\tmovl $100, %ecx\n\tmovq %rcx, -16(%rsp)\n\txorl %eax, %eax\n\tmovq -16(%rsp), %rdx\n.L1:\n\tvmovups (%rdi), %ymm0\n\tincq %rax\n"
+     "\tcmpq %rdx, %rax\n\tjne .L1", 100),
+    (".L1:\n\tvmovups (%rdi), %ymm0\n\taddq $32, %rdi\n\tcmpq %rcx, %rdi\n\tjb .L1", None),
+])
+def test_rounds_of_a_loop(body, rounds):
+    assert [r.trips for r in x86(body).regions if r.loop] == [rounds]
+
+
+def test_the_share_weighs_loops_by_their_rounds():
+    """A scalar loop of 4 rounds beside a vector loop of 1024 does not make the kernel PARTLY; one of as many rounds does."""
+    def beside(n):
+        return x86(f"\txorl %eax, %eax\n.L1:\n{VECTOR}\n\taddq $8, %rax\n\tcmpq $8192, %rax\n\tjne .L1\n"
+                   f"\txorl %eax, %eax\n.L2:\n{SCALAR}\n\taddq $1, %rax\n\tcmpq ${n}, %rax\n\tjne .L2")
+    few, many = beside(4), beside(1024)
+    assert few.verdict == verdict.VECTOR and 0.99 < few.share < 1 and many.verdict == verdict.PARTLY and many.share == pytest.approx(0.5)
+    assert sum(r.heat for r in many.regions) == pytest.approx(1) and verdict.percent(few.share) == "over 99%"
+    assert any("50% of the work is vector" in line for line in many.failures(verdict.requirements("verdict=VECTOR")))
+
+
+def test_what_is_required_has_to_exist():
+    r = x86(loop("\tvmovups %ymm2, (%rsi,%rax,4)"))
+    assert r.verdict == verdict.VECTOR and not r.failures(verdict.requirements("vector>=0.95, store_bits>=256, verdict=VECTOR, verdict>=PARTLY"))
+    for name in ("load_bits>=128", "fma>=0", "registers<=255", "shared<=1"):
+        (line,) = r.failures(verdict.requirements(name))
+        assert f"no hot loop has a figure {name.partition('>')[0].partition('<')[0]}" in line
+    assert verdict.requirements("verdict = vector") == [("verdict", "=", "VECTOR")]
+    with pytest.raises(Error, match="a verdict is VECTOR, PARTLY, SCALAR"):
+        verdict.requirements("verdict=GOOD")

@@ -78,6 +78,9 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         else:
             remedy = "the function was not inlined: remove noinline, or compute it with tl operations"
         add("scalar call", f"scalar call `{name}`" + (f", {count} of them" if count > 1 else ""), remedy, lambda i: i.what.kind == "call")
+    if strings := sum(bool(re.match(r"(rep\w* )?(movs|stos|lods|scas|cmps)[bwlq]$", i.mnemonic)) for i in r.instructions):
+        add("string instruction", f"{strings} string instructions, which the machine's microcode carries out", "copy and fill by vectors, or by memcpy and memset",
+            lambda i: i.what.is_memory)
     divisions = sum(bool(DIVIDE.match(i.mnemonic)) and not i.what.is_float for i in r.instructions)
     if divisions:
         add("index by division", f"{divisions} integer divisions in the loop", "index with one tl.arange for each dimension instead of // and %",

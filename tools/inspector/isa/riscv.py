@@ -45,6 +45,8 @@ _V_MASK = re.compile(r"vm(and|nand|andn|andnot|or|nor|orn|ornot|xor|xnor|mv|clr|
 _V_MOVE = re.compile(r"v(mv|fmv|merge|fmerge|mv1r|mv2r|mv4r|mv8r)$")
 _V_MEMORY = re.compile(r"v([ls])(ox|ux|s|o)?(?:seg(\d))?(?:ei|e)?(\d+)(ff)?$")
 _V_WHOLE = re.compile(r"v([ls])([1248])r(?:e(\d+))?$")
+_DOT = re.compile(r"(smt\.)?vf?madot[123]?(u|us|su)?(\.\w+)?$|smt\.vm")
+_THEAD_MEMORY = re.compile(r"v([ls])(ux|x|s|o)?(?:seg(\d))?([bhwe])u?(ff)?$")
 _SPACEMIT = re.compile(r"smt\.v\w+|th\.v\w+|sf\.v\w+|nds\.v\w+|xt\.v\w+")
 
 
@@ -62,15 +64,26 @@ class VType:
         return min(self.avl * self.sew, full) if self.avl else full
 
 
-def vtype(mnemonic: str, operands: str) -> VType | None:
-    """The vector type that a vset* sets; None for one whose type is in a register."""
+def _constants(function) -> dict[str, int]:
+    """Registers that hold one number all through a function."""
+    written: dict[str, list] = {}
+    for i in function.instructions:
+        if i.operands and not re.match(r"(c\.)?(b(eq|ne|lt|ge|gt|le)\w*|f?s[bhwdq](sp)?|j)$|v(?!set)|th\.v(?!set)", i.mnemonic):
+            written.setdefault(i.operands.split(",")[0].strip(), []).append(i)
+    return {r: int(one[0].operands.split(",")[1]) for r, one in written.items() if len(one) == 1 and re.fullmatch(r"\w+, ?\d+", one[0].operands)
+            and one[0].mnemonic in ("li", "c.li")}
+
+
+def vtype(mnemonic: str, operands: str, numbers: dict[str, int] | None = None) -> VType | None:
+    """The vector type that a vset* sets; None for one whose type is in a register. numbers: registers with known contents."""
     ops = split(operands)
+    mnemonic = mnemonic.removeprefix("th.")
     sew = next((int(o[1:]) for o in ops if re.fullmatch(r"e\d+", o)), 0)
     lmul = next((o for o in ops if re.fullmatch(r"mf?[1248]", o)), "m1")
     if mnemonic == "vsetvl" or not sew:
         return None
     size = 1 / int(lmul[2:]) if lmul.startswith("mf") else float(lmul[1:])
-    avl = int(ops[1], 0) if mnemonic == "vsetivli" and len(ops) > 1 else 0
+    avl = int(ops[1], 0) if mnemonic == "vsetivli" and len(ops) > 1 else (numbers or {}).get(ops[1], 0) if len(ops) > 1 else 0
     return VType(sew, size, avl)
 
 
@@ -78,6 +91,7 @@ def follow(function, machine):
     """Classify a whole function: a block starts with the vector type that all its known predecessors agree on."""
     from ..flow import blocks
     graph = blocks(function, lambda i: classify(i.mnemonic, i.operands, i.comment, machine))
+    numbers = _constants(function)
     entry: dict[int, VType | None] = {0: None}
     left: dict[int, VType | None] = {}
     work = list(range(len(graph)))
@@ -94,8 +108,8 @@ def follow(function, machine):
             state = _agreed(known) if k else None  # who calls the function may have set anything
             entry[k] = state
             for i in function.instructions[graph[k].first:graph[k].last]:
-                if i.mnemonic.startswith("vset"):
-                    state = _keep(vtype(i.mnemonic, i.operands), i.operands, state)
+                if i.mnemonic.startswith(("vset", "th.vset")):
+                    state = _keep(vtype(i.mnemonic, i.operands, numbers), i.operands, state)
             if k not in left or left[k] != state:
                 left[k], changed = state, True
         if not changed:
@@ -103,8 +117,8 @@ def follow(function, machine):
     for k, block in enumerate(graph):
         state = entry.get(k)
         for i in function.instructions[block.first:block.last]:
-            if i.mnemonic.startswith("vset"):
-                state = _keep(vtype(i.mnemonic, i.operands), i.operands, state)
+            if i.mnemonic.startswith(("vset", "th.vset")):
+                state = _keep(vtype(i.mnemonic, i.operands, numbers), i.operands, state)
             i.what = classify(i.mnemonic, i.operands, i.comment, machine, state if state and state.sew else None)
 
 
@@ -143,7 +157,7 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None, stat
         if bare == "jal" and len(ops) == 2 and ops[0] in ("zero", "x0"):
             return Class("branch", flow="jump", target=_target(ops[1]))
         return Class("call", target=_target(ops[-1]) if ops and bare != "jalr" else "")
-    if m.startswith("v") or _SPACEMIT.match(m):
+    if m.startswith("v") or _SPACEMIT.match(m) or _DOT.match(m):
         return _vector(m, ops, operands, machine.vlen if machine else 128, state)
     return _scalar(m, bare, ops, operands)
 
@@ -202,6 +216,27 @@ def _scalar(m: str, bare: str, ops, operands: str) -> Class:
 
 
 def _vector(m: str, ops, operands: str, vlen: int, state: VType | None) -> Class:
+    found = _vector_of_any_length(m, ops, operands, vlen, state)
+    if state and state.avl == 1 and found.unit == "vector" and found.kind in ("arithmetic", "fma", "convert", "load", "store", "gather", "scatter"):
+        return dataclasses.replace(found, unit="scalar")  # vl is 1: one element, whatever the instruction is
+    return found
+
+
+def _thead(m: str, ops, operands: str, vlen: int, state: VType | None) -> Class:
+    """XTheadVector, the draft 0.7.1 of V: names of their own for memory, else V's behind th."""
+    name = m.removeprefix("th.")
+    if hit := _THEAD_MEMORY.match(name.removesuffix(".v")):
+        size = {"b": 8, "h": 16, "w": 32}.get(hit[4], state.sew if state else 0)
+        indexed = hit[2] in ("x", "ux", "s", "o")
+        bits = (state.bits(vlen) // state.sew * size if state and state.sew else size) * int(hit[3] or 1)
+        kind = {("l", True): "gather", ("l", False): "load", ("s", True): "scatter", ("s", False): "store"}[hit[1], indexed]
+        return Class(kind, "vector", f"i{size or 8}", bits, masked="v0.t" in operands, **({"loads": bits or 8} if hit[1] == "l" else {"stores": bits or 8}))
+    return _vector_of_any_length({"vmcpop.m": "vcpop.m", "vmfirst.m": "vfirst.m"}.get(name, name), ops, operands, vlen, state)
+
+
+def _vector_of_any_length(m: str, ops, operands: str, vlen: int, state: VType | None) -> Class:
+    if m.startswith("th.v"):
+        return _thead(m, ops, operands, vlen, state)
     if m.startswith("vset"):
         return Class("config", "vector", f"i{new.sew}" if (new := vtype(m, operands)) else "")
     base, _, form = m.partition(".")
@@ -245,8 +280,8 @@ def _vector(m: str, ops, operands: str, vlen: int, state: VType | None) -> Class
                 element = "i1" if base not in ("vid", "viota") else element
                 kind = "mask" if base not in ("vid", "viota") else "arithmetic"
             return Class(kind, "vector", element, width, masked=masked)
-    if m.startswith("smt.vm"):
-        return Class("fma", "matrix", "i8", vlen)
+    if _DOT.match(m):
+        return Class("fma", "matrix", "f16" if "fmadot" in m else "i8", vlen)
     if m.startswith("smt.v"):
         return Class("shuffle", "vector", "i8", vlen)
     return UNKNOWN

@@ -1,0 +1,24 @@
+"""Pieces of assembly written by hand whose class is known: what tools are easily fooled by."""
+
+import re
+from pathlib import Path
+
+import pytest
+from triport.tools.inspector import code, report, verdict
+
+PIECES = re.findall(r"^# (\S+) (\w+) (.*)\n((?:[^#].*\n)+)", (Path(__file__).parent / "pieces.txt").read_text(), re.M)
+RETURN = {"x86-64": "retq", "aarch64": "ret", "riscv64": "ret"}
+
+
+def judged(isa: str, body: str):
+    lines = re.sub(r"^([A-Z]):", r".L\1:\n", body, flags=re.M)
+    lines = re.sub(r"(?<=[ ,])([KLMN])$", r".L\1", lines, flags=re.M)
+    return report.of(code.Code("k", isa, isa, f"\t.text\n\t.globl k\n\t.type k,@function\nk:\n{lines}\n\t{RETURN[isa]}\n", vlen=256))
+
+
+@pytest.mark.parametrize("isa,right,name,body", PIECES, ids=[f"{isa}-{name}".replace(" ", "-") for isa, _, name, _ in PIECES])
+def test_pieces(isa, right, name, body):
+    r = judged(isa, body)
+    assert str(r.verdict or "none") == right, (r.share, [(x.label, x.trips, x.tail, round(x.heat, 3), x.figures["vector"]) for x in r.regions])
+    assert bool(r.failures(verdict.requirements("vector>=0.95"))) == (right != "VECTOR")
+    assert bool(r.failures(verdict.requirements("verdict=VECTOR"))) == (right != "VECTOR")
