@@ -57,6 +57,17 @@ def test_a_function_of_a_file(capfd, tmp_path):
     assert code == 2 and "unknown function 'div'" in err
 
 
+def test_text_of_any_origin(capfd, tmp_path):
+    """Windows' line ends, a byte order mark, comments in Latin-1."""
+    text = ADD.format("add").replace("\txorl %eax, %eax\n", "\txorl %eax, %eax\t# f\xfcr nichts\n")
+    (tmp_path / "plain.s").write_text(text)
+    (want,) = reports(capfd, tmp_path / "plain.s")
+    for name, data in (("crlf", text.replace("\n", "\r\n").encode()), ("bom", b"\xef\xbb\xbf" + text.encode()), ("latin", text.encode("latin-1"))):
+        (tmp_path / f"{name}.s").write_bytes(data)
+        (r,) = reports(capfd, tmp_path / f"{name}.s")
+        assert {**r, "kernel": ""} == {**want, "kernel": ""}, name
+
+
 @needs_as
 def test_a_function_of_an_object_and_a_library(capfd, objects):
     assert [f["name"] for f in reports(capfd, f"{objects}/two.o:mul")[0]["functions"]] == ["mul"]

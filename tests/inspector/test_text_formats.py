@@ -147,6 +147,13 @@ def test_jumps_that_the_linker_fills_in_are_refused():
         classes(source, "riscv64")
 
 
+def test_a_callee_that_only_the_linker_knows():
+    """An object's call goes to the next instruction (x86) or to itself (Arm) until it is linked; it is no loop."""
+    for name, line in (("x86-64", "  28:\te8 00 00 00 00       \tcall   2d <f+0x5>\n  2d:\tc3   \tret\n"), ("aarch64", "  28:\t94000000 \tbl\t28 <f>\n  2c:\td65f03c0 \tret\n")):
+        (f,) = classes(HEAD.format("elf64-" + {"x86-64": "x86-64", "aarch64": "littleaarch64"}[name]) + line, name)
+        assert f.instructions[0].what.kind == "call" and f.instructions[0].what.target == "unlinked" and not f.labels
+
+
 def test_a_callee_is_the_relocations():
     source = HEAD.format("elf64-x86-64") + "  28:\te8 00 00 00 00       \tcall   2d <saxpy+0x5>\n\t\t\t29: R_X86_64_PLT32\tsinf-0x4\n  2d:\tc3   \tret\n"
     (f,) = classes(source, "x86-64")

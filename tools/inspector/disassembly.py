@@ -121,9 +121,11 @@ def _instruction(body: str, mark: str, usual, frames, isa, address: int) -> Inst
 def _resolve(f: Function):
     """Jumps to addresses within the function go to labels; others to the symbol that the disassembler names."""
     at = {i.address: k for k, i in enumerate(f.instructions)}
-    for i in f.instructions:
+    for k, i in enumerate(f.instructions):
         if "<" in i.operands and (hit := _TARGET.search(i.operands)):
-            if int(hit[1], 16) in at:
+            if re.match(r"(callq?|bl)$", i.mnemonic) and at.get(int(hit[1], 16)) in (k, k + 1):
+                i.operands = "unlinked"  # the linker was to say whom; only relocations (objdump -dr) have the name
+            elif int(hit[1], 16) in at:
                 name = f".L{hit[1]}"
                 f.labels[name] = at[int(hit[1], 16)]
                 i.operands = i.operands[:hit.start()] + name + i.operands[hit.end():]

@@ -56,10 +56,9 @@ def _one(data: bytes, path: Path, name: str, part: str, goal: Goal | None, vlen:
         return [Code(name, goal.name if goal else isa, isa, text, "file", {"sass" if isa == "sass" else "asm": text, "obj": data}, (), facts, vlen=bits, function=part)]
     if kind := next((what for sign, what in _NOT.items() if data.startswith(sign)), None):
         raise Error(f"{where} is {kind}")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise Error(f"{where} is neither an ELF file nor text; it takes {', '.join(KNOWN)} files") from None
+    if b"\0" in data:
+        raise Error(f"{where} is neither an ELF file nor text; it takes {', '.join(KNOWN)} files")
+    text = data.decode("utf-8-sig", "replace")  # a comment's letters may be of another encoding
     del data
     if "\r\n" in text:
         text = text.replace("\r\n", "\n")
