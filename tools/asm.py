@@ -49,6 +49,8 @@ def add(parser):
     parser.add_argument("--format", choices=FORMATS, metavar="NAME", help="what is printed: text, json, github (annotations, and the step summary) or sarif")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one page that opens offline")
     parser.add_argument("--diff", metavar="OTHER", help="compare with another target, another backend, another WHAT, or a report saved by --json")
+    parser.add_argument("--model", metavar="CPU", help="whose ports bound the loops, by llvm-mca: znver5, goldencove, neoverse-v2, ... (default: the target's)")
+    parser.add_argument("--bandwidth", type=float, metavar="BYTES", help="bytes a cycle that the target's memory gives (default: not known, memory bounds nothing)")
     parser.add_argument("--require", metavar="TEXT", help="exit 1 when a hot loop falls short of, for example, \"vector>=0.9, spills=0\"")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="a report saved by --json: exit 1 where something got worse since, and say what")
 
@@ -68,10 +70,11 @@ def run(args) -> int:
     codes = _named([c for goal in _goals(args) or [None] for c in inputs.codes(args.what, goal)], args.kernel)
     if args.stage:
         return _stage(codes, args)
-    from .inspector import files, report
+    from .inspector import bound, files, report
     reports = [report.of(c) for c in codes]
     for r in reports:
         files.refuse_unread(r)
+    bound.fill(reports, args.model, args.bandwidth)
     failed = [line for r in reports for line in r.failures(required)] if required else []
     worse, remarks = baseline.worse(before, [r.as_dict(instructions=False) for r in reports]) if args.baseline else ([], [])
     for line in remarks:
@@ -101,6 +104,8 @@ def _checked(args):
             raise Error(f"{flag} {path}: it is a folder; name a file")
         if path and not path.resolve().parent.is_dir():
             raise Error(f"{flag} {path}: there is no folder {path.resolve().parent}")
+    if args.bandwidth is not None and not 0 < args.bandwidth < 1e6:
+        raise Error(f"--bandwidth {args.bandwidth:g}: it takes the bytes a cycle that memory gives, more than 0")
     if args.output and not args.stage:
         raise Error("-o goes with --stage NAME; the page is written by --html, the report is printed by --json")
     if args.stage:

@@ -17,7 +17,7 @@ from .stats import Region
 SCHEMA, READ = 1, (1,)
 #: what a region and a report have besides, where somebody worked it out: trip counts, cycles, memory requests, weighted share, occupancy
 _REGION = ("trips", "bound", "memory")
-_REPORT = ("share", "occupancy")
+_REPORT = ("share", "occupancy", "bounds")
 
 
 def number(report):

@@ -13,11 +13,13 @@ from .stats import Region
 
 @dataclass
 class Report:
-    """A `Code` read, classified and judged. regions: every loop and body; hot: those that are judged."""
+    """A `Code` read, classified and judged. regions: every loop and body; hot: those that are judged; bounds: why loops have no bound, or whose
+    it is (`bound.fill`)."""
 
     code: Code
     functions: list[Function]
     regions: list[Region] = field(default_factory=list)
+    bounds: str = ""
 
     @property
     def gpu(self) -> bool:

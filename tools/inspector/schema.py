@@ -117,3 +117,32 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """cycles: of one turn, simulated; model: LLVM's name of the CPU; elements: written by a turn (read, where none is written), None where unknown;
+    bytes: read and written by a turn, spills left out; flops: of a turn, a multiply-add counts two, None where unknown; limits: what each alone would
+    take, in cycles; peak: the model's FLOP a cycle, None where not known, and peak_source: what it is; peak_share: of the peak, 0 to 1; by: what
+    bounds it; words: for people; cut: what was left out of the simulation."""
+
+    cycles: float
+    model: str
+    elements: int | None
+    bytes: int
+    flops: int | None
+    limits: dict[str, float]
+    peak: float | None
+    peak_source: str
+    peak_share: float | None
+    by: str
+    words: tuple[str, ...]
+    cut: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict:
+        number = lambda x: x if x is None or isinstance(x, int) else round(x, 4)  # noqa: E731
+        per = {"cycles_per_element": number(self.cycles / self.elements) if self.elements else None,
+               "flop_per_cycle": number(self.flops / self.cycles) if self.flops is not None else None,
+               "bytes_per_cycle": number(self.bytes / self.cycles)}
+        return {**vars(self), "cycles": number(self.cycles), "limits": {k: number(v) for k, v in self.limits.items()}, "peak": number(self.peak),
+                "peak_share": number(self.peak_share), "words": list(self.words), "cut": list(self.cut), **per}

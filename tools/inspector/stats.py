@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from . import lanes, weights
 from .code import Code
-from .schema import Class, Function, Instruction, Loop
+from .schema import Bound, Class, Function, Instruction, Loop
 
 #: figure -> what it is; the names that `--require` takes
 FIGURES = {
@@ -27,6 +27,7 @@ FIGURES = {
     "bytes_per_request": "bytes that a warp asks for at a time, from global memory (GPU)",
     "conflicts": "cycles of shared memory beyond the fewest, by the fewest: 0 without bank conflicts (GPU)",
     "occupancy": "share of the warps that a multiprocessor can hold which this kernel leaves room for (GPU)",
+    "cycles": "cycles of one iteration, by llvm-mca's model of the target (CPU)", "peak": "share of the model's peak FLOP a cycle (CPU)",
     "instructions": "instructions", "registers": "registers of the kernel (GPU)", "shared": "bytes of shared memory (GPU)",
 }
 
@@ -69,6 +70,7 @@ class Region:
     scalar_calls: int = 0
     rounds: float = 1.0
     left: set[int] = field(default_factory=set)
+    bound: Bound | None = None
 
     @property
     def where(self) -> str:
@@ -147,6 +149,7 @@ def _count(r: Region):
         "convert": round(sum(c.kind == "convert" for c in floats) / len(floats), 4) if floats else None,
         "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,
         "matrix": r.units["matrix"],
+        "cycles": None, "peak": None,
         "instructions": n,
         "bytes_per_access": round(sum(c.loads + c.stores for c in memory) / 8 / len(memory), 2) if memory else None,
         "registers": r.code.facts.get("registers", r.code.facts.get("vector registers")),

@@ -23,8 +23,10 @@ _STYLES = ((lambda c: c.kind == "unknown", "bold white on red"), (lambda c: c.is
 VERDICTS = {verdict.VECTOR: "bold green", verdict.PARTLY: "bold yellow", verdict.SCALAR: "bold red", None: "dim"}
 
 #: columns of the table of loops -> figures
-_ON_CPU = {"vector": "vector", "fma": "fma", "load bits": "load_bits", "store bits": "store_bits", "B/access": "bytes_per_access", "spills": "spills",
-           "calls": "calls", "f64": "f64", "matrix": "matrix"}
+_ON_CPU = {"vector": "vector", "fma": "fma", "cycles": "cycles", "peak": "peak", "load bits": "load_bits", "store bits": "store_bits",
+           "B/access": "bytes_per_access", "spills": "spills", "calls": "calls", "f64": "f64", "matrix": "matrix"}
+#: those that stay where the terminal is narrow
+_NARROW = ("vector", "cycles", "peak", "spills")
 _ON_GPU = {"coal.": "coalesced", "B/req": "bytes_per_request", "confl.": "conflicts", "spills": "spills", "tensor": "tensor_cores"}
 
 
@@ -37,6 +39,8 @@ def show(report: Report, console: Console, everything: bool = False):
     console.print(head)
     facts = [f"{k} {v}" for k, v in code.facts.items()] + ([f"occupancy {report.occupancy.words}"] if report.occupancy else []) + [f"unknown instructions {report.unknown:.1%}"]
     console.print("  " + ", ".join(facts), style="dim")
+    if report.bounds:
+        console.print("  " + report.bounds, style="dim")
     if code.remark:
         console.print("  " + code.remark, style="dim")
     for r in report.regions:
@@ -44,7 +48,7 @@ def show(report: Report, console: Console, everything: bool = False):
             console.print(_panel(r, report))
         elif everything and r.instructions:
             console.print(Panel(_lines(r, report), title=_title(r, report), title_align="left", border_style="dim"))
-    console.print(table(report))
+    console.print(table(report, console.width))
 
 
 def _title(r: Region, report: Report) -> Text:
@@ -60,6 +64,8 @@ def _panel(r: Region, report: Report) -> Panel:
         if cause.plan:
             parts.append(Text.assemble(("plan: ", "bold"), cause.plan))
         parts.append(Text.assemble(("do:  ", "bold"), cause.remedy))
+    for n, words in enumerate(r.bound.words if r.bound else ()):
+        parts.append(Text.assemble(("bound: " if not n else "       ", "bold cyan"), words))
     return Panel(Group(*parts), title=_title(r, report), title_align="left", box=HEAVY, border_style=VERDICTS[verdict.of(r, report.gpu)])
 
 
@@ -83,18 +89,19 @@ def _lines(r: Region, report: Report) -> Text:
     return text
 
 
-def table(report: Report) -> Table:
-    """Every region that works, with its figures."""
-    t = Table(box=SIMPLE_HEAD, pad_edge=False)
-    figures = _ON_GPU if report.gpu else _ON_CPU
+def table(report: Report, width: int = 200) -> Table:
+    """Every region that works, with its figures; of a terminal less than 120 columns wide, the most important of them."""
+    t = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1) if width >= 120 else 0)
+    figures = {name: figure for name, figure in (_ON_GPU if report.gpu else _ON_CPU).items() if report.gpu or width >= 120 or name in _NARROW}
     for name in ("loop", "lines", "verdict", "insns", *figures):
         t.add_column(name, justify="left" if name in ("loop", "lines", "verdict") else "right", no_wrap=True)
     for r in report.regions:
         v = verdict.of(r, report.gpu)
         if not r.instructions or not (r.hot or r.tail):
             continue
-        f = r.figures
+        f = {**r.figures, "cycles": f"{r.bound.cycles:.1f}" if r.bound else None,
+             "peak": f"{r.bound.peak_share:.0%}" if r.bound and r.bound.peak_share is not None else None}
         cell = lambda x: "" if x is None else f"{x:.2f}" if isinstance(x, float) and x < 100 else f"{x:.0f}" if isinstance(x, float) else str(x)  # noqa: E731
-        t.add_row(r.label, r.where, Text(f"{v or ''}{' (tail)' if r.tail else ''}", VERDICTS[v]), str(f["instructions"]),
+        t.add_row(r.label, r.where, Text(f"{v or ''}{(' (tail)' if width >= 120 else ' tail') if r.tail else ''}", VERDICTS[v]), str(f["instructions"]),
                   *(cell(f[k]) for k in figures.values()))
     return t
