@@ -19,8 +19,11 @@ EXAMPLES = (
     "triport asm ~/.triton/cache --kernel softmax",
     "triport asm kernel.cubin --html kernel.html",
     "triport asm matmul --baseline before.json --format github",
+    "triport asm --run train.py --steps 3",
     "triport asm --list-targets",
 )
+#: options that say what is compiled, which a program says itself
+_NOT_OF_A_RUN = ("what", "target", "on", "vlen", "backend", "case", "dtype", "arg", "const", "option", "config", "stage", "output", "diff")
 #: what is printed: option's value -> what it is
 FORMATS = ("text", "json", "github", "sarif")
 
@@ -49,8 +52,12 @@ def add(parser):
     parser.add_argument("--format", choices=FORMATS, metavar="NAME", help="what is printed: text, json, github (annotations, and the step summary) or sarif")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one page that opens offline")
     parser.add_argument("--diff", metavar="OTHER", help="compare with another target, another backend, another WHAT, or a report saved by --json")
-    parser.add_argument("--model", metavar="CPU", help="whose ports bound the loops, by llvm-mca: znver5, goldencove, neoverse-v2, ... (default: the target's)")
-    parser.add_argument("--bandwidth", type=float, metavar="BYTES", help="bytes a cycle that the target's memory gives (default: not known, memory bounds nothing)")
+    parser.add_argument("--run", nargs=argparse.REMAINDER, metavar="PROGRAM ...",
+                        help="run a program (script.py, -m module, or a command) and judge every kernel that it launched; goes last")
+    parser.add_argument("--model", metavar="CPU",
+                        help="whose ports bound the loops, by llvm-mca: znver5, goldencove, neoverse-v2, ... (default: the target's)")
+    parser.add_argument("--bandwidth", type=float, metavar="BYTES",
+                        help="bytes a cycle that the target's memory gives (default: not known, memory bounds nothing)")
     parser.add_argument("--require", metavar="TEXT", help="exit 1 when a hot loop falls short of, for example, \"vector>=0.9, spills=0\"")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="a report saved by --json: exit 1 where something got worse since, and say what")
 
@@ -65,17 +72,25 @@ def run(args) -> int:
     _checked(args)
     required = verdict.requirements(args.require) if args.require is not None else []
     before = baseline.read(args.baseline) if args.baseline else []
-    from .inspector.inputs import Inputs
-    inputs = Inputs(args)
-    codes = _named([c for goal in _goals(args) or [None] for c in inputs.codes(args.what, goal)], args.kernel)
-    if args.stage:
-        return _stage(codes, args)
-    from .inspector import bound, files, report
-    reports = [report.of(c) for c in codes]
-    for r in reports:
-        files.refuse_unread(r)
+    program, inputs = exits.GOOD, None
+    if args.run is not None:
+        from .inspector import running
+        reports, program = running.run(args.run, args.kernel or "", quiet=args.format != "text")
+    else:
+        from .inspector.inputs import Inputs
+        inputs = Inputs(args)
+        codes = _named([c for goal in _goals(args) or [None] for c in inputs.codes(args.what, goal)], args.kernel)
+        if args.stage:
+            return _stage(codes, args)
+        from .inspector import files, report
+        reports = [report.of(c) for c in codes]
+        for r in reports:
+            files.refuse_unread(r)
+    from .inspector import bound
     bound.fill(reports, args.model, args.bandwidth)
     failed = [line for r in reports for line in r.failures(required)] if required else []
+    if required and not reports:
+        failed = ["there is no kernel to judge"]
     worse, remarks = baseline.worse(before, [r.as_dict(instructions=False) for r in reports]) if args.baseline else ([], [])
     for line in remarks:
         print(line, file=sys.stderr)
@@ -87,13 +102,18 @@ def run(args) -> int:
         from .inspector import page
         _write(args.html, page.render(reports, others).encode())
         print(f"wrote {args.html}", file=sys.stderr)
-    return _judged(reports, args, failed, worse)
+    judged = _judged(reports, args, failed, worse)
+    return program or judged
 
 
 def _checked(args):
     """Raise `Error` for options that do not go together, and for files that cannot be written, before anything is compiled."""
     from ..backends.base import Error
-    if not args.what:
+    if args.run is not None:
+        wrong = [name for name in _NOT_OF_A_RUN if getattr(args, name) not in (None, [])]
+        if wrong:
+            raise Error(f"--run judges what ran: {args.what if wrong[0] == 'what' else '--' + wrong[0]} does not go with it")
+    elif not args.what:
         raise Error("say what to look at: an op (triport bench --list), file.py:kernel, a file of code (.s, .ptx, .o, .so, .a, .cubin, .ll, .ttir), "
                     "or a folder of Triton's cache")
     if args.json and args.format not in (None, "json"):
@@ -142,6 +162,8 @@ def _print(reports, args, failed, worse, quiet):
         record.write(reports, sys.stdout)
     elif args.format == "text":
         from .inspector import terminal
+        if args.run is not None and reports and not quiet:
+            console().print(terminal.ranking(reports, console().width))
         for r in reports if not quiet else ():
             terminal.show(r, console(), args.all)
     else:
@@ -159,6 +181,36 @@ def _write(path: Path, data: bytes, mode: str = "wb"):
             f.write(data)
     except OSError as e:
         raise Error(f"{path} cannot be written: {e.strerror}") from None
+
+
+def _run(args) -> int:
+    """`--run`: the exit code is the program's, and where that is 0, what --require says."""
+    from ..backends.base import Error
+    from .inspector import bound, page, running, terminal, verdict
+
+    for flag in ("what", "target", "on", "case", "arg", "const", "option", "stage", "output", "diff"):
+        if getattr(args, flag):
+            raise Error(f"--run judges what ran: {args.what if flag == 'what' else f'--{flag}'} does not go with it")
+    required = verdict.requirements(args.require) if args.require is not None else []
+    if args.html and not args.html.resolve().parent.is_dir():
+        raise Error(f"{args.html}: there is no folder {args.html.resolve().parent}")
+    reports, code = running.run(args.run, quiet=args.json)
+    if args.kernel:
+        reports = [r for r in reports if args.kernel in r.code.name]
+    bound.fill(reports, args.model, args.bandwidth)
+    if args.json:
+        print(json.dumps([r.as_dict() for r in reports], indent=1))
+    elif reports and not (args.html or required):
+        console().print(terminal.ranking(reports, console().width))
+        for r in reports:
+            terminal.show(r, console(), args.all)
+    if args.html and reports:
+        args.html.write_text(running.summarised(page.render(reports), reports))
+        print(f"wrote {args.html}", file=sys.stderr)
+    if required and not reports:
+        print("--require: there is no kernel to judge")
+        return code or exits.WRONG
+    return code or _judge(reports, required)
 
 
 def console():

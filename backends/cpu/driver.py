@@ -13,6 +13,10 @@ from .plugin.launcher import make_launcher
 
 # The compiler package is imported when a kernel is first compiled: importing triton must stay fast.
 
+if os.environ.get("TRIPORT_ASM"):
+    from .plugin import asked
+    asked.install()
+
 
 class CPUUtils:
     """What Triton asks a driver's `utils` for."""

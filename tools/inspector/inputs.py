@@ -79,7 +79,10 @@ class Inputs:
 
     def _python(self, path: Path, name: str, goal: Goal | None) -> list[Code]:
         from ...ops.records import Op
-        from . import launches
+        from . import cached, launches
+        if not (self.args.arg or self.args.const or self.args.option or self.args.config) and (found := cached.last(path, name, goal)):
+            self._refuse("kernel", f"{path}:{name}")
+            return [found]
         thing = self._loaded(path, name)
         if isinstance(thing, Op):
             return self._op(thing, goal)

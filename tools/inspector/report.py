@@ -14,12 +14,13 @@ from .stats import Region
 @dataclass
 class Report:
     """A `Code` read, classified and judged. regions: every loop and body; hot: those that are judged; bounds: why loops have no bound, or whose
-    it is (`bound.fill`)."""
+    it is (`bound.fill`); run: what a program did with it (`recorder.Run`)."""
 
     code: Code
     functions: list[Function]
     regions: list[Region] = field(default_factory=list)
     bounds: str = ""
+    run: object = None
 
     @property
     def gpu(self) -> bool:

@@ -105,3 +105,16 @@ def table(report: Report, width: int = 200) -> Table:
         t.add_row(r.label, r.where, Text(f"{v or ''}{(' (tail)' if width >= 120 else ' tail') if r.tail else ''}", VERDICTS[v]), str(f["instructions"]),
                   *(cell(f[k]) for k in figures.values()))
     return t
+
+
+def ranking(reports: list[Report], width: int = 200) -> Table:
+    """The kernels of a program, the longest time first."""
+    t = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1) if width >= 120 else 0, title=f"kernels by time ({reports[0].run.clock})" if reports else None,
+              title_justify="left")
+    for name, right in (("kernel", False), ("launches", True), ("seconds", True), ("share", True), ("verdict", False), ("bound", False)):
+        t.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    for r in reports:
+        hot = max((x for x in r.hot if x.bound), key=lambda x: x.heat, default=None)
+        t.add_row(r.code.name, str(r.run.launches), f"{r.run.seconds:.4g}", f"{r.run.share:.0%}", Text(r.verdict or "", VERDICTS[r.verdict]),
+                  f"{hot.label}: {hot.bound.by}, {hot.bound.cycles:.1f} cycles" if hot else "")
+    return t
