@@ -22,7 +22,7 @@ ALIASES = {"goldencove": "sapphirerapids", "golden-cove": "sapphirerapids", "spr
            "x60": "spacemit-x60", "k1": "spacemit-x60", "n1": "neoverse-n1", "n2": "neoverse-n2", "v1": "neoverse-v1", "v2": "neoverse-v2",
            "graviton3": "neoverse-v1", "graviton4": "neoverse-v2", "grace": "neoverse-v2"}
 _TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu", "riscv64": "riscv64-unknown-linux-gnu"}
-_FEATURES = {"x86-64": "", "aarch64": "", "riscv64": "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh,+zicond"}
+_FEATURES = {"x86-64": "", "aarch64": "+all", "riscv64": "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh,+zicond"}
 #: whose model stands for a file of an ISA whose target nobody said
 _SOME = {"x86-64": "x86-64-v3", "aarch64": "neoverse-v2", "riscv64": "spacemit-x60"}
 _OTHERS = {"x86-64": "znver5, goldencove, skylake", "aarch64": "neoverse-v2, neoverse-n2, cortex-a72", "riscv64": "spacemit-x60, sifive-x280"}
@@ -61,11 +61,13 @@ def machine(code, model: str | None = None) -> _Machine:
     from ...backends.cpu.llvm import targets
     import platform
     try:
-        row = targets.get(code.target) if code.target != "native" else None
+        said = code.target not in ("native", code.isa) or code.backend != "file" and code.target != "native"
+        row = targets.get(code.target) if said else None
     except Error:
         row = None
     if row is not None and row.triple.startswith(_TRIPLES[code.isa].partition("-")[0]):
-        return _Machine(code.isa, row.cpu, row.features or _FEATURES[code.isa])
+        own = (row.features,) if row.features and code.isa != "aarch64" else (row.features, _FEATURES[code.isa])
+        return _Machine(code.isa, row.cpu, ",".join(filter(None, own)))
     host = {"x86_64": "x86-64", "aarch64": "aarch64", "riscv64": "riscv64"}.get(platform.machine())
     if host == code.isa:
         return _Machine(code.isa, "native", _FEATURES[code.isa])
@@ -107,12 +109,16 @@ def _group(members, isa: str, cpu: str, features: str, bandwidth: float | None):
                 report.bounds = f"{r.label} has {len(r.instructions)} instructions: loops of up to {LONGEST} are simulated"
     if not jobs:
         return
-    pieces = {name: lines for name, job in jobs.items() for name, lines in ((name, job.lines), (f"{name}x2", job.lines * 2))}
+    pieces = {}
+    for name, job in jobs.items():
+        pieces |= {name: job.lines, f"{name}x2": job.lines * 2}
+        if (plain := _plain(job, isa)):
+            pieces[f"{name}:reg"] = plain
     answer = mca.run({**pieces, **_probes(isa)}, _TRIPLES[isa], cpu, features)
     for name, job in jobs.items():
         _refuse(job, answer.refused.get(name, []))
         if (one := answer.pieces.get(name)) and (two := answer.pieces.get(f"{name}x2")) and two.total > one.total:
-            job.region.bound = limits.of(job.region, job.kept, tuple(job.cut), one, two, answer, isa, bandwidth)
+            job.region.bound = limits.of(job.region, job.kept, tuple(job.cut), one, two, answer, isa, bandwidth, answer.pieces.get(f"{name}:reg"))
             job.region.figures.update({"cycles": round(job.region.bound.cycles, 3),
                                        "peak": None if job.region.bound.peak_share is None else round(job.region.bound.peak_share, 4)})
     ports = f", which has {answer.ports}'s ports" if answer.ports and not _same(answer.ports, answer.cpu) else ""
@@ -152,6 +158,25 @@ def _job(r, isa: str) -> _Job:
     return job
 
 
+def _plain(job: _Job, isa: str) -> list[str]:
+    """The lines of a job where x86 loads an operand of what it computes, with a register in its place: how much sooner the other operands may come. Empty
+    where there are none."""
+    if isa != "x86-64" or not any(_folded(i) for i in job.kept):
+        return []
+    out = []
+    for i, line in zip(job.kept, job.lines):
+        ops = split(i.operands)
+        register = next((o.partition("{")[0] for o in reversed(ops) if o.startswith("%")), "")
+        if _folded(i) and register:
+            line = f"{i.mnemonic} {', '.join(register if '(' in o else o for o in ops)}"
+        out.append(line)
+    return out
+
+
+def _folded(i) -> bool:
+    return bool(i.what.loads) and i.what.kind not in ("load", "gather")
+
+
 def _vtype_before(r) -> list[str]:
     """Remarks to llvm-mca: the vector type in force where a region begins."""
     from .isa.riscv import vtype
@@ -184,7 +209,7 @@ def _refuse(job: _Job, lines: list[str]):
 
 
 def _probes(isa: str) -> dict[str, list[str]]:
-    """Independent multiply-adds by (element, bits): what their throughput is worth is the model's peak; and a load."""
+    """Independent multiply-adds by (element, bits): what their throughput is worth is the model's peak."""
     out = {}
     if isa == "x86-64":
         for bits, reg, last in ((512, "zmm", 31), (256, "ymm", 15), (128, "xmm", 15)):
@@ -192,7 +217,6 @@ def _probes(isa: str) -> dict[str, list[str]]:
                 out[f"fma:{element}:{bits}"] = [f"vfmadd231{suffix} %{reg}0, %{reg}1, %{reg}{k}" for k in range(2, last - 1)]
         for element, suffix in (("f32", "ps"), ("f64", "pd")):  # without FMA: as many multiplications as additions
             out[f"two:{element}:128"] = [f"{op}{suffix} %xmm0, %xmm{k}" for k in range(2, 14, 2) for op, k in (("mul", k), ("add", k + 1))]
-        out["load"] = ["movups (%rdi), %xmm0"]
     elif isa == "aarch64":
         for element, form in (("f32", "4s"), ("f64", "2d"), ("f16", "8h")):
             out[f"fma:{element}:128"] = [f"fmla v{k}.{form}, v0.{form}, v1.{form}" for k in range(2, 26)]

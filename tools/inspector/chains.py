@@ -49,15 +49,15 @@ def _names(isa: str, text: str) -> list[str]:
     return [n for n in _RISCV.findall(text) if n not in ("zero", "x0")]
 
 
-def touched(i: Instruction, isa: str) -> tuple[set[str], set[str], set[str]]:
-    """(registers read for their value, read for an address, written) by an instruction."""
+def touched(i: Instruction, isa: str) -> tuple[set[str], set[str], set[str], set[str]]:
+    """(registers read for their value, read for an address, written, addresses that move on) by an instruction."""
     ops, m = split(i.operands), i.mnemonic
     if not ops or i.what.flow or i.what.kind == "call":
-        return set(_names(isa, i.operands)), set(), set()
+        return set(_names(isa, i.operands)), set(), set(), set()
     address = {n for o in ops if "(" in o or "[" in o for n in _names(isa, o)}
     value = [o for o in ops if "(" not in o and "[" not in o]
     if isa == "x86-64":
-        return _of_x86(m, ops, value, address)
+        return *_of_x86(m, ops, value, address), set()
     stores = i.what.kind in ("store", "scatter") or bool(i.what.stores)
     written = set() if stores or re.match(r"(cmp|cmn|tst|fcmp|ccmp|prf|nop|vset|csrw|fence)", m) else set(_names(isa, ops[0]))
     first = 1
@@ -67,9 +67,8 @@ def touched(i: Instruction, isa: str) -> tuple[set[str], set[str], set[str]]:
     read = {n for o in value for n in _names(isa, o)} if stores or not written else {n for o in value[first:] for n in _names(isa, o)}
     if written and (_ADDS[isa].match(m) or isa == "aarch64" and "/m" in i.operands):
         read |= written
-    if isa == "aarch64" and ("]!" in i.operands or re.search(r"\], (#|x)", i.operands)):
-        written |= set(_names(isa, next(o for o in ops if "[" in o)))  # the address moves on
-    return read, address, written
+    moves = isa == "aarch64" and ("]!" in i.operands or re.search(r"\], (#|x)", i.operands))
+    return read, address, written, set(_names(isa, next(o for o in ops if "[" in o))[:1]) if moves else set()
 
 
 def _of_x86(m: str, ops, value, address) -> tuple[set[str], set[str], set[str]]:
@@ -88,24 +87,23 @@ def _of_x86(m: str, ops, value, address) -> tuple[set[str], set[str], set[str]]:
     return read, address, names
 
 
-def carried(instructions: list[Instruction], latencies: list[int], isa: str, load: int = 0) -> tuple[float, list[int]]:
-    """(cycles, instructions) of the longest chain from one turn of a loop to the next; (0, []) without one. latencies: of each instruction; load:
-    what an address has to come earlier than another operand of an instruction that also computes."""
+def carried(instructions: list[Instruction], latencies: list[int], isa: str, late: list[int] | None = None) -> tuple[float, list[int]]:
+    """(cycles, instructions) of the longest chain from one turn of a loop to the next; (0, []) without one. latencies: of each instruction; late: how many of these
+    cycles it does not need its other operands for, while it loads one."""
     reads = [touched(i, isa) for i in instructions]
-    wide = [load if i.what.loads and i.what.kind not in ("load", "gather") else 0 for i in instructions]
+    late = late or [0] * len(instructions)
     ready: dict[str, tuple[float, int]] = {}
     finished: list[tuple[float, int]] = []  # (when, the one that it waited for)
     ends = []
     for _ in range(_TURNS):
-        for k, (value, address, written) in enumerate(reads):
-            waits = [ready[n] for n in value if n in ready] + [(ready[n][0] + wide[k], ready[n][1]) for n in address if n in ready]
+        for k, (value, address, written, moved) in enumerate(reads):
+            waits = [ready[n] for n in value if n in ready] + [(ready[n][0] + late[k], ready[n][1]) for n in address if n in ready]
             begin, of = max(waits, default=(0.0, -1))
-            done = begin + max(1, latencies[k] - wide[k])
-            finished.append((done, of))
+            finished.append((begin + max(1, latencies[k] - late[k]), of))
+            for n in moved:  # there in a cycle
+                ready[n] = ready.get(n, (0.0, -1))[0] + 1, len(finished) - 1
             for n in written:
-                # an address that a load or store moves on is there in a cycle
-                quick = n in address and n not in value and isa == "aarch64"
-                ready[n] = (begin + 1 if quick else done), len(finished) - 1
+                ready[n] = finished[-1][0], len(finished) - 1
         ends.append(max(range(len(finished)), key=lambda j: finished[j][0]))
     slope = (finished[ends[-1]][0] - finished[ends[_TURNS // 2 - 1]][0]) / (_TURNS - _TURNS // 2)
     if slope <= 0:

@@ -103,9 +103,11 @@ def _unit(piece: mca.Piece, kept) -> tuple[str, float, str]:
     return name, piece.pressure[name], _CALLED.get(what, f"{what} units")
 
 
-def of(r, kept, cut: tuple[str, ...], one: mca.Piece, two: mca.Piece, answer: mca.Answer, isa: str, bandwidth: float | None) -> Bound:
+def of(r, kept, cut: tuple[str, ...], one: mca.Piece, two: mca.Piece, answer: mca.Answer, isa: str, bandwidth: float | None,
+       plain: mca.Piece | None = None) -> Bound:
     """The bound of region `r`. kept: its instructions that were simulated; cut: what was not; one, two: the answers for one and for two turns;
-    bandwidth: bytes a cycle."""
+    bandwidth: bytes a cycle;
+    plain: the answer for the same code with registers in the place of loaded operands."""
     simulated = (two.total - one.total) / mca.TURNS
     unit, busy, what = _unit(one, kept)
     limits = {"ports": max(busy, 0.0), "width": one.uops / one.width}
@@ -114,8 +116,8 @@ def of(r, kept, cut: tuple[str, ...], one: mca.Piece, two: mca.Piece, answer: mc
     limits["ports"] = min(limits["ports"], one.throughput) if one.throughput else limits["ports"]
     chain: list[int] = []
     if r.loop is not None and one.taken == len(kept):
-        load = answer.pieces.get("load")
-        slope, chain = chains.carried(kept, one.latencies, isa, load.latencies[0] if load else 0)
+        late = [max(0, a - b) for a, b in zip(one.latencies, plain.latencies)] if plain and plain.taken == one.taken else None
+        slope, chain = chains.carried(kept, one.latencies, isa, late)
         limits["dependencies"] = min(slope, simulated)
     flops, by = work(r.instructions)
     moved = sum(i.what.loads + i.what.stores for i in r.instructions if i.what.is_memory and not i.what.is_spill) // 8
@@ -148,14 +150,14 @@ def _words(r, kept, limits, simulated, cycles, moved, bandwidth, ordered, short,
     """(what bounds it, the sentence that says so first)."""
     best = max(limits["ports"], limits["width"])
     each = "an iteration" if r.loop is not None else "a program"
-    head = f"{_n(cycles)} of {_n(best)} cycles {each}" if cycles > best * 1.1 else f"{_n(cycles)} cycles {each}"
+    head = f"{_n(cycles)} of {_n(best)} cycles {each}" if cycles > max(best / _NEAR, best + 0.5) else f"{_n(cycles)} cycles {each}"
     if limits.get("memory", 0.0) > simulated:
         return "memory", [f"{head}: bound by memory, {moved} bytes at {_n(bandwidth)} a cycle"]
-    if simulated <= best / _NEAR:
+    if simulated <= max(best / _NEAR, best + 0.5):
         if limits["width"] > limits["ports"] * 1.02:
             return "width", [f"{head}: bound by the front end, {_n(limits['width'])} cycles to start its instructions"]
         return "ports", [f"{head}: bound by the {units}"]
-    if limits.get("dependencies", 0.0) >= simulated * 0.85:
+    if limits.get("dependencies", 0.0) >= simulated * 0.75:
         rank = lambda k: (kept[k].what.is_float_work, kept[k].what.unit != "scalar")  # noqa: E731
         heavy = max(chain, key=rank) if chain else None
         if heavy is not None and rank(heavy) == (False, False) and simulated <= 2:
