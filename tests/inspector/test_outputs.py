@@ -84,7 +84,7 @@ def test_the_schema_refuses_what_is_none(capfd, write):
 def test_the_page_has_every_field():
     """docs/asm-schema.md names each field of the schema, and no other."""
     said = set(re.findall(r"`([a-z_0-9]+)`", "\n".join(line.split("|")[1] for line in PAGE.split("\n") if line.startswith("| `"))))
-    props = {name for d in ("report", "loop", "instruction") for name in SCHEMA["$defs"][d]["properties"]}
+    props = {name for d in ("report", "loop", "instruction", "bound", "run") for name in SCHEMA["$defs"][d]["properties"]}
     assert said == props, said ^ props
 
 

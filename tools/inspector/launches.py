@@ -186,6 +186,6 @@ def of_kernel(kernel, args: dict[str, str], consts: dict[str, str], options: dic
         from . import hints
         likely = hints.types(jit)
         example = " ".join(f"--const {n}=1024" if params[n].is_constexpr else f"--arg {n}={likely[n]}" for n in missing)
-        raise Error(f"{jit.__name__} needs {', '.join(missing)}; say them, for example: {example}; or run its program once: "
-                    "its last compilation in Triton's cache is looked at")
+        raise Error(f"{jit.__name__} needs {', '.join(missing)}; run its program once, and its last "
+                    f"compilation in Triton's cache is looked at, or say them, for example: {example}")
     return Launch(jit, (), {**kwargs, **options}, remark)
