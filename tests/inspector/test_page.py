@@ -401,19 +401,20 @@ def test_bounds_and_runs_are_shown(opened, tmp_path):
     """What a report has where somebody worked it out: cycles of a loop, requests of memory, trip counts, the share of work, what a program ran."""
     saved = judged("rv64gcv").as_dict()
     hot = next(loop for loop in saved["loops"] if loop["hot"])
-    hot |= {"heat": 0.97, "trips": 64.0, "memory": {"bytes_per_request": 32, "coalescing": 0.25},
+    hot |= {"heat": 0.97, "trips": 64.0, "memory": {"bytes_per_request": 32, "best": 512, "sectors": 4, "sector": 32, "width_bits": 8, "coalescing": 0.25,
+                                                      "conflicts": 1.5},
             "bound": {"cycles": 36.0, "model": "spacemit-x60", "elements": 32, "bytes": 128, "flops": 64, "limits": {"ports": 14.0, "dependencies": 12.0},
                       "peak_share": 0.11, "words": ["36.0 of 14.0 cycles: instructions wait for results", "11% of the peak"]}}
-    saved |= {"share": 0.996, "occupancy": {"warps": 48, "of": 64}, "bounds": "by the model of a test",
+    saved |= {"share": 0.996, "occupancy": {"share": 0.75, "warps": 48, "most": 64, "limit": "registers", "blocks": None}, "bounds": "by the model of a test",
               "run": {"launches": 7, "seconds": 0.002, "share": 0.8, "calls": [{"grid": [4, 1, 1], "arguments": "n=128", "launches": 7}], "more": 1}}
     path = tmp_path / "page.html"
     path.write_text(page.render([saved, saved | {"run": None, "share": None}]))
     browser = opened(path)
     card, facts, table = (browser.find_element("id", x).text for x in ("card", "facts", "table"))
     for words in ("36.0 of 14.0 cycles: instructions wait for results", "11% of the peak", "ports", "14", "32 elements a turn, 1.13 cycles each",
-                  "64 times through", "coalescing 0.25", "97% of the estimated work"):
+                  "64 times through", "32 bytes a request in 4 sectors of 32", "coalescing 25%", "512 bytes a request at best", "bank conflicts cost 150% more", "97% of the estimated work"):
         assert words in card, (words, card)
-    for words in ("99.6% of the work is vector", "warps 48, of 64", "by the model of a test", "launches 7", "2 ms", "grid 4x1x1, n=128 and 1 others"):
+    for words in ("99.6% of the work is vector", "occupancy 75% (48 of 64 warps, by registers)", "by the model of a test", "launches 7", "2 ms", "grid 4x1x1, n=128 and 1 others"):
         assert words in facts, (words, facts)
     assert all(words in table for words in ("cycles", "of peak", "trips", "coalescing", "25%")), table
     widths = browser.execute_script("return [...document.querySelectorAll('.limits i')].map(e => e.style.width)")

@@ -66,6 +66,7 @@ const LOOPS = [
   figure('load', 'bits of the narrowest load', 'load_bits'), figure('store', 'bits of the narrowest store', 'store_bits'),
   figure('B/access', 'bytes of an access', 'bytes_per_access'), figure('matrix', 'instructions on tensor cores and their like', 'matrix'),
   figure('gathers', 'accesses with an address for each element', 'gathers'), figure('spills', 'accesses of stack slots', 'spills'),
+  figure('conflicts', 'cycles of shared memory beyond the fewest, by the fewest', 'conflicts', x => percent(x)),
   figure('calls', 'of functions', 'calls'), figure('f64', 'fp64 instructions without an fp64 argument', 'f64'),
 ];
 
@@ -117,7 +118,17 @@ function boundOf(bound) {
 
 const limit = most => ([name, x]) => node('div', {}, node('dt', {textContent: name}), node('dd', {}, bar(x / most), ` ${short(x)}`));
 
-const memoryOf = memory => listed(memory) ? [node('p', {className: 'bound'}, node('b', {textContent: 'memory '}), listed(memory))] : [];
+// What a warp's requests ask of a GPU's memory.
+function memoryOf(m) {
+  const said = [];
+  const sectors = m.sectors ? ` in ${short(m.sectors)} sectors${m.sector ? ` of ${m.sector}` : ''}` : '';
+  if (m.bytes_per_request) said.push(`${short(m.bytes_per_request)} bytes a request${sectors}`);
+  if (typeof m.coalescing === 'number') said.push(`coalescing ${percent(m.coalescing)}: the share of what is moved that is needed`);
+  const best = m.best && m.best > m.bytes_per_request ? `, ${short(m.best)} bytes a request at best` : '';
+  if (m.width_bits) said.push(`${short(m.width_bits)} bits a thread${best}`);
+  if (typeof m.conflicts === 'number') said.push(m.conflicts ? `bank conflicts cost ${percent(m.conflicts)} more` : 'no bank conflicts');
+  return said.length ? [node('p', {className: 'bound'}, node('b', {textContent: 'memory '}), said.join('; '))] : [];
+}
 
 // --- two sides -------------------------------------------------------------------------------------------------------
 

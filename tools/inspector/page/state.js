@@ -109,7 +109,8 @@ function current(tr, is) {
 
 function factsOf(kernel, side, n) {
   const named = (k, x) => k.endsWith(', bytes') ? `${k.slice(0, -7)} ${short(x)} bytes` : `${k} ${short(x)}`;
-  const fact = ([k, x]) => typeof x === 'object' ? x.words || listed(x) : named(k, x);
+  const held = x => x.most ? `${percent(x.share)} (${x.warps} of ${x.most} warps, by ${x.limit})` : listed(x);
+  const fact = ([k, x]) => typeof x === 'object' ? `${k} ${held(x)}` : named(k, x);
   const said = Object.entries(side.facts).filter(([, x]) => x !== null && x !== '').map(fact);
   const strong = typeof side.share === 'number' ? [node('b', {textContent: `${percent(side.share)} of the work is vector`}), ', '] : [];
   const words = [side.run, ...said, `unknown instructions ${percent(side.unknown || 0)}`, side.remark, side.bounds].filter(Boolean).join(', ');
