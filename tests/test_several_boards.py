@@ -76,8 +76,8 @@ def test_tune_writes_one_table(fake_ssh, tmp_path, capfd):
 @pytest.mark.parametrize("argv,message", [
     (["export", "square", "-o", "x", "--on", "ssh:a,ssh:b"], "triport export takes one board; bench, devices, tune take several"),
     (["asm", "square", "--on", "ssh:a,ssh:b"], "triport asm takes one board"),
-    (["devices", "--on", "ssh:a,"], "there is nothing between two commas|is no host|unknown runner"),
-    (["devices", "--on", "ssh:a,,ssh:b"], "unknown runner ''"), (["devices", "--on", "ssh:a,ssh:a"], "'ssh:a' is named twice"),
+    (["devices", "--on", "ssh:a,"], "there is nothing before, behind or between commas"),
+    (["devices", "--on", "ssh:a,,ssh:b"], "there is nothing before, behind or between commas"), (["devices", "--on", "ssh:a,ssh:a"], "'ssh:a' is named twice"),
     (["devices", "--on", "ssh:a,b"], "unknown runner 'b'"), (["bench", "--on", "ssh:a,qemu:sparc"], "unknown emulated machine 'sparc'"),
     (["bench", "--on", "ssh:a,ssh:b", "--json", "-"], "with several boards each has a file of its own")])
 def test_what_is_refused(argv, message, capsys):

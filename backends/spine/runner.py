@@ -268,9 +268,11 @@ def names(text: str) -> list[str]:
     """The runners of `--on TEXT`, which may name several, with commas between them. Raises `Error` for one that is none; whether it is there is not
     looked at."""
     found = text.split(",")
+    if "" in found:
+        raise Error(f"--on {text}: there is nothing before, behind or between commas")
     for name in found:
         if found.count(name) > 1:
-            raise Error(f"--on {text}: {name!r} is named twice" if name else f"--on {text}: there is nothing between two commas")
+            raise Error(f"--on {text}: {name!r} is named twice")
         with contextlib.suppress(Unavailable):
             get(name)
     return found
