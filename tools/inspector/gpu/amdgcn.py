@@ -31,12 +31,15 @@ def _signed(x):
 _TWO = {"add": np.add, "sub": np.subtract, "subrev": lambda a, b: b - a, "mul_lo": np.multiply, "mul": lambda a, b: (a & 0xffffff) * (b & 0xffffff),
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "lshlrev": lambda n, a: _shift(a,
         n), "lshrrev": lambda n, a: a >> (n & 31),
-        "ashrrev": lambda n, a: _signed(a) >> (n & 31), "lshl": _shift, "lshr": lambda a, n: a >> (n & 31), "ashr": lambda a, n: _signed(a) >> (n & 31),
+        "ashrrev": lambda n, a: _signed(a) >> (n & 31), "lshl": _shift, "lshr": lambda a, n: a >> (n & 31),
+        "ashr": lambda a, n: _signed(a) >> (n & 31),
         "min": np.minimum, "max": np.maximum, "mul_hi": lambda a, b: (a * b) >> 32}
 _THREE = {"lshl_add": lambda a, n, c: _shift(a, n) + c, "add_lshl": lambda a, b, n: _shift(a + b, n), "lshl_or": lambda a, n, c: _shift(a, n) | c,
-          "and_or": lambda a, b, c: a & b | c, "or3": lambda a, b, c: a | b | c, "add3": lambda a, b, c: a + b + c, "xad": lambda a, b, c: (a ^ b) + c,
+          "and_or": lambda a, b, c: a & b | c, "or3": lambda a, b, c: a | b | c, "add3": lambda a, b, c: a + b + c,
+          "xad": lambda a, b, c: (a ^ b) + c,
           "bfi": lambda m, a, b: m & a | ~m & b, "mad": lambda a, b, c: a * b + c, "bfe": lambda a, p, n: a >> (p & 31) & ((1 << (n & 31)) - 1)}
-_NAME = re.compile(r"([vs])_(?:pk_)?(mul_lo|mul_hi|lshl_add|add_lshl|lshl_or|and_or|or3|add3|xad|bfi|bfe|mad|add|subrev|sub|mul|and|or|xor|lshlrev|lshrrev|ashrrev|"
+_NAME = re.compile(r"([vs])_(?:pk_)?(mul_lo|mul_hi|lshl_add|add_lshl|lshl_or|and_or|or3|add3|xad|bfi|bfe|mad|add|subrev|sub|mul|and|"
+                   r"or|xor|lshlrev|lshrrev|ashrrev|"
                    r"lshl|lshr|ashr|min|max)(?:_nc|_co)?_([uib])(\d+)(?:_[ui](\d+))?$")
 _COMPARE = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "lg": np.not_equal}
 

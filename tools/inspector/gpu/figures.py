@@ -62,7 +62,8 @@ def regions(function: Function, code: Code) -> list[Region]:
 
 
 def _kernel(code: Code, machine: archs.Arch) -> Kernel | None:
-    """What TTGIR says of a kernel's accesses; None where there is none, or some of another Triton that is not understood: then the machine code alone says."""
+    """What TTGIR says of a kernel's accesses; None where there is none, or it is of another Triton and not understood: then the machine code
+    alone says."""
     text = code.stages.get("ttgir")
     if not isinstance(text, str) or not text:
         return None

@@ -14,7 +14,8 @@ import numpy as np
 
 from .values import Value, argument, scattered, uniform
 
-_ACCESS = re.compile(r"(tt\.load|tt\.store|tt\.atomic_rmw|tt\.atomic_cas|ttg\.async_copy_global_to_local|amdg?p?u?\.buffer_\w+|amdg\.\w*copy_global_to_local)$")
+_ACCESS = re.compile(r"(tt\.load|tt\.store|tt\.atomic_rmw|tt\.atomic_cas|ttg\.async_copy_global_to_local|"
+                     r"amdg?p?u?\.buffer_\w+|amdg\.\w*copy_global_to_local)$")
 _BULK = re.compile(r"(tt\.descriptor_\w+|ttng\.async_tma_\w+|amdg\.async_tdm_copy\w*|amdg\.tdm\w*)$")
 _TENSOR = re.compile(r"(tensor<((?:\d+x)*)(!tt\.ptr<[^>]*>|[a-z]\w*)(?:, (?:[^<>]|<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)*)?>)")
 _BITS = {"f8E4M3FN": 8, "f8E5M2": 8, "f8E4M3FNUZ": 8, "f8E5M2FNUZ": 8, "bf16": 16, "index": 64}
@@ -272,7 +273,8 @@ def _quotient(a, b):
 
 
 _BINARY = {"arith.addi": operator.add, "arith.subi": operator.sub, "arith.muli": operator.mul, "arith.andi": operator.and_, "arith.ori": operator.or_,
-           "arith.xori": operator.xor, "arith.shli": lambda a, b: a << (b & 63), "arith.shrsi": lambda a, b: a >> (b & 63), "arith.shrui": lambda a, b: a >> (b & 63),
+           "arith.xori": operator.xor, "arith.shli": lambda a, b: a << (b & 63), "arith.shrsi": lambda a, b: a >> (b & 63),
+           "arith.shrui": lambda a, b: a >> (b & 63),
            "arith.divsi": _quotient, "arith.divui": _quotient, "arith.floordivsi": _quotient, "arith.ceildivsi": lambda a, b: -_quotient(-a, b),
            "arith.remsi": lambda a, b: a - _quotient(a, b) * b, "arith.remui": lambda a, b: a - _quotient(a, b) * b, "arith.maxsi": np.maximum,
            "arith.minsi": np.minimum, "arith.maxui": np.maximum, "arith.minui": np.minimum}

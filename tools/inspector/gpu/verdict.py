@@ -112,9 +112,11 @@ def fault(q, r: Region) -> tuple[str, str, str]:
                 "where neighbouring threads read neighbouring elements this is fine; else let each thread own 16 neighbouring bytes")
     if q.uniform:
         if q.tile in (None, (1, 1)):
-            return "one element at a time", f"all threads of a warp want the same {q.width // 8} bytes", "load a tile with tl.arange instead of one element in each turn"
+            return ("one element at a time", f"all threads of a warp want the same {q.width // 8} bytes",
+                    "load a tile with tl.arange instead of one element in each turn")
         by = f" ({', '.join(sorted(q.args))})" if q.args else ""
-        return "one element for many", f"all threads of a warp want the same element: the index is divided or masked{by}", "load it once as a scalar, or index with one tl.arange for each dimension"
+        return ("one element for many", f"all threads of a warp want the same element: the index is divided or masked{by}",
+                "load it once as a scalar, or index with one tl.arange for each dimension")
     if q.alone:
         return ("stride", f"each thread walks through memory on its own, {q.width // 8} bytes a turn: neighbours are far apart",
         "let neighbouring threads take "
