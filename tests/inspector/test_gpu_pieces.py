@@ -113,6 +113,11 @@ def test_bank_conflicts(isa, body, conflicts):
     assert ("bank conflicts" in [c.name for c in verdict.causes(hot, True)]) == (conflicts > 0)
 
 
+def test_banks_that_data_chooses_are_not_known():
+    (hot,) = judged("ptx", at(4) + "ld.global.u32 %r5, [%rd4];\n shl.b32 %r6, %r5, 2;\n red.shared.add.u32 [%r6], 1;").hot
+    assert hot.figures["conflicts"] is None and verdict.of(hot, True) == "VECTOR"
+
+
 @pytest.mark.parametrize("isa,body,share,count", [
     ("ptx", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r2, %r3, %r4, %r5}, {%r6, %r7}, {%f1, %f2, %f3, %f4};", 1, 1),
     ("ptx", "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r3, %r4, %r5, %r6}, [%r2];\n fma.rn.f32 %f1, %f2, %f3, %f4;", 0, 0),

@@ -47,6 +47,8 @@ class Warp:
                 self.found[id(i)] = Request(kind, bits, self.arch.warp, known=False, line=line)
             return None
         x = np.broadcast_to(address.x, self.arch.warp).astype(np.int64)
+        if c.space == "shared" and address.data:  # which banks data chooses, nobody knows
+            return None
         if c.space == "shared":
             rows = i.mnemonic.startswith(("ldmatrix", "stmatrix", "LDSM", "STSM"))  # a thread's address is that of a row of 16 bytes
             self.found[id(i)] = Shared(*(cycles(x[:bits // 4], None, 16, self.arch.banks) if rows else cycles(x, active, bits // 8, self.arch.banks,
