@@ -38,6 +38,7 @@ def scores(text: str) -> dict[str, int]:
     """Machine -> how many signs of it the beginning of a text has; a name that is no key of isa.ISAS is a machine that is not classified."""
     head = text[:400_000]
     head = re.sub(r"^.*\.(?:ascii|asciz|string|file|ident|loc|cfi_\w+)\b.*$", "", head, flags=re.M)
+    head = re.sub(r"^\s*(?:#|//|;)\s?DEBUG_VALUE.*$", "", head, flags=re.M)  # clang's remarks on variables name registers by their numbers
     return {name: n for name, sign in (*_SIGNS.items(), *_OTHERS.items()) if (n := sum(1 for _ in sign.finditer(head)))}
 
 

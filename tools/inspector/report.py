@@ -77,7 +77,7 @@ def of(code: Code) -> Report:
     for f in found:
         isa.classify(f, row, isa.Machine(code.vlen))
         flow.analyse(f)
-        report.regions += (gpu.regions if row.gpu else stats.regions)(f, code)
+        report.regions += gpu.regions(f, code) if row.gpu else weights.of_function(f, stats.regions(f, code))
     if not row.gpu:
         weights.of_report(report.regions)
     elif any(r.hot and r.loop for r in report.regions):  # beside loops, functions without one set things up

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from . import lanes, weights
+from . import lanes
 from .code import Code
 from .schema import Bound, Class, Function, Instruction, Loop
 
@@ -34,7 +34,8 @@ FIGURES = {
 
 DIVIDE = re.compile(r"i?div[bwlq]?$|u?s?div$|div[u]?w?$|rem[u]?w?$|udiv$|sdiv$")
 #: what may count a loop
-_COUNTS = re.compile(r"(add|sub)[lq]? \$|(inc|dec|cmp|test)[bwlq]? |(add|sub|adds|subs) (\w+), \3, #|c?\.?addiw? (\w+), (\4, )?-?\w+$|(cmp|tst|cmn) ")
+_COUNTS = re.compile(r"(?:add|sub)[lq]? \$|(?:inc|dec|cmp|test)[bwlq]? |(?:add|sub)s? (?P<a>\w+), (?P=a), #?\d|(?:c\.)?addiw? (?P<b>\w+), (?:(?P=b), )?-?\w+$|"
+                     r"(?:cmp|tst|cmn) ")
 _LIBRARY = re.compile(r"/triton/(language|runtime|experimental)/|^<")
 
 
@@ -104,7 +105,7 @@ def _is_data(c: Class) -> bool:
 
 
 def regions(function: Function, code: Code) -> list[Region]:
-    """A function's loops, inner ones first in text order, and its body."""
+    """A function's loops, inner ones first in text order, and its body, counted; `weights` says what they weigh."""
     out = []
     for loop in function.loops:
         inner = set().union(*(o.blocks for o in function.loops if o.blocks < loop.blocks))
@@ -116,7 +117,6 @@ def regions(function: Function, code: Code) -> list[Region]:
     lanes.refine(out)
     for r in out:
         _count(r)
-    weights.of_function(function, out)
     return out
 
 
@@ -177,4 +177,5 @@ def data_of(r: Region) -> list[Class]:
     if r.loop is None or not r.loop.inner:
         return []
     sums = [i for i in r.instructions if i.what.kind in ("arithmetic", "fma", "convert")]
-    return [i.what for i in sums if not _COUNTS.match(i.text)] or [i.what for i in sums]
+    data = [i.what for i in sums if not _COUNTS.match(i.text)]
+    return data or ([] if any(i.what.unit == "vector" for i in r.instructions) else [i.what for i in sums])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .remainder import Structure, families, mixes
+from .stats import data_of, share_of, works
 from .trips import Values, count
 
 #: rounds of a loop whose bound only the running program knows
@@ -17,8 +18,8 @@ _TAIL = 0.005
 _ISAS = ("x86-64", "aarch64", "riscv64")
 
 
-def of_function(function, found):
-    """Fill in trips, tails and work of a function's regions, the function being called once."""
+def of_function(function, found) -> list:
+    """Fill in trips, tails and work of a function's regions, the function being called once; the regions."""
     loops = [r for r in found if r.loop is not None]
     rounds = {}
     if loops and loops[0].code.isa in _ISAS:
@@ -30,11 +31,11 @@ def of_function(function, found):
         _rest(function, found, loops, structure)
     for r in found:
         r.work = _amount(r) * _runs(r, loops)
+    return found
 
 
 def _amount(r) -> float:
     """Instructions of a region's one round that compute or move data; calls count for more."""
-    from .stats import data_of, works
     strings = sum(i.mnemonic.startswith("rep") for i in r.instructions)
     amount = sum(works(i) for i in r.instructions if id(i) not in r.left) or len(data_of(r))
     return amount + strings * UNKNOWN + r.scalar_calls * _CALL
@@ -57,7 +58,6 @@ class _Nest:
     instructions: list
 
     def __post_init__(self):
-        from .stats import share_of
         self.vector = share_of(self.region) if self.region.loop.inner else share_of(replace(self.region, instructions=self.instructions))
         memory = [i.what for i in self.instructions if i.what.is_memory and not i.what.is_spill]
         self.masked = sum(c.masked for c in memory) / len(memory) if memory else 0.0
@@ -116,7 +116,6 @@ def _leaves(main: _Nest, n: _Nest, structure) -> bool:
 
 def _rest(function, found, loops, structure):
     """Straight code for the few elements that a vector loop leaves: it is not counted in the region that it stands in."""
-    from .stats import share_of, works
     for main in loops:
         if not main.loop.inner or main.tail or (main.figures["vector"] or 0) < 0.5:
             continue
