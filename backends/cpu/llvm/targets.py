@@ -161,8 +161,8 @@ TARGETS = {t.name: t for t in (
            strips=True, widens=("f16",),
            cores=8, scratch=_K1_SCRATCH, **(_RVV | dict(dot=(8, 1), dot_group=2, dot_unroll=4))),
     # LLVM 22 has no name for the K3's cores: their features are given instead.
-    Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, cores=8, **_RVV),
-    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, cores=8, **_RVV),
+    Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, **_RVV),
+    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, **_RVV),
 )}
 
 # The host's row by what the CPU can do, widest first: (machine, required LLVM features, base row).
