@@ -208,6 +208,13 @@ def test_table_json_and_requirements(tmp_path, capsys):
 
 
 @needs_mca
+def test_in_python(tmp_path):
+    (tmp_path / "k.s").write_text(X86.format(".LBB0_1:\n" + fmas(1) + "\n" + ENDS["x86-64"]))
+    r = report.inspect(tmp_path / "k.s", "x86-64-v3")
+    assert isinstance(r.hot[0].bound, bound.Bound) and r.hot[0].bound.by == "dependencies" and "Haswell" in r.bounds
+
+
+@needs_mca
 def test_eighty_columns(monkeypatch, tmp_path, capsys):
     (tmp_path / "k.s").write_text(X86.format(".LBB0_1:\n\t.loc\t1 7 0\n" + fmas(1) + "\n" + ENDS["x86-64"]))
     monkeypatch.setenv("COLUMNS", "80")

@@ -90,13 +90,20 @@ def of(code: Code) -> Report:
 
 def inspect(thing, target: str | None = None) -> Report:
     """The report of a compiled kernel object (what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return), of a path to a .s, .ptx, .o,
-    .so, .cubin or .hsaco file, or of a `Code`. target: a name from `targets.names()` where the thing itself does not say it."""
+    .so, .cubin or .hsaco file, or of a `Code`. target: a name from `targets.names()` where the thing itself does not say it. Its loops
+    have bounds where llvm-mca is there."""
     from pathlib import Path
+
+    from . import bound
     goal = targets.get(target) if target else None
-    if isinstance(thing, Code):
-        return of(thing)
     if isinstance(thing, (str, Path)):
-        return of(files.of_file(Path(thing), goal))
-    if hasattr(thing, "asm") and hasattr(thing, "metadata"):
-        return of(of_compiled(thing, goal))
-    raise Error(f"inspect takes a compiled kernel, a path or a Code, not {type(thing).__name__}")
+        code = files.of_file(Path(thing), goal)
+    elif hasattr(thing, "asm") and hasattr(thing, "metadata"):
+        code = of_compiled(thing, goal)
+    elif isinstance(thing, Code):
+        code = thing
+    else:
+        raise Error(f"inspect takes a compiled kernel, a path or a Code, not {type(thing).__name__}")
+    report = of(code)
+    bound.fill([report])
+    return report
