@@ -6,9 +6,12 @@ Whoever catches calls the op within, on whatever tensors suit: fake ones of a de
 from __future__ import annotations
 
 import contextlib
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
+import triton
 from torch._library.triton import set_wrap_triton_enabled
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction
@@ -16,17 +19,20 @@ from triton.runtime.jit import JITFunction
 from ..backends.base import Error
 from . import tuning
 
+_TRITON = str(Path(triton.__file__).parent)
+
 
 @dataclass
 class Caught:
     """A launch that was not done: the kernel, its arguments, constants and options by name, the grid, and which of an autotuner's configurations, for
-    people."""
+    people; site: file.py:line that launched."""
 
     kernel: JITFunction
     args: tuple
     kwargs: dict
     grid: object
     remark: str
+    site: str = ""
 
 
 @contextlib.contextmanager
@@ -37,7 +43,7 @@ def launches(row=None, config: int = 0):
 
     def catch(self, *args, grid=None, warmup=False, **kwargs):
         kernel, kwargs, remark = unwrap(self, args, kwargs, config)
-        caught.append(Caught(kernel, args, kwargs, grid, remark))
+        caught.append(Caught(kernel, args, kwargs, grid, remark, _site()))
 
     with contextlib.ExitStack() as stack:
         if row is not None:
@@ -46,6 +52,14 @@ def launches(row=None, config: int = 0):
             stack.enter_context(mock.patch.object(kind, "run", catch))
         stack.enter_context(set_wrap_triton_enabled(False))
         yield caught
+
+
+def _site() -> str:
+    """file.py:line of the launch that is being caught."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_TRITON):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def unwrap(kernel, args: tuple, kwargs: dict, config: int = 0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 
@@ -30,6 +31,22 @@ def get(name: str) -> Op:
     return importlib.import_module(f"{__package__}.{name}").OP
 
 
+def find(name: str) -> tuple:
+    """(the record of an op, None, None), or of `file.py:name` that is a plain function (the function, its file, its module). Raises `Error`."""
+    path, sep, attr = name.rpartition(":")
+    found = load(Path(path), attr) if sep else None
+    if found is None:
+        return get(name), None, None
+    if isinstance(found, Op):
+        _names[id(found)] = found, f"{Path(path).resolve()}:{attr}"
+        return found, None, None
+    if isinstance(found, KernelInterface):
+        raise Error(f"{name} is a kernel; export a function that allocates its result and launches it, or an Op")
+    if not inspect.isfunction(found):
+        raise Error(f"{name} is {type(found).__name__}; export takes an Op, or a function that launches Triton kernels")
+    return found, Path(path).resolve(), sys.modules[Path(path).stem]
+
+
 def name_of(op: Op) -> str | None:
     """What `get` finds a record by, in any process; None for one that it does not know."""
     if id(op) in _names:
@@ -49,8 +66,9 @@ def load(path: Path, attr: str):
     except Exception as e:
         raise Error(f"{path}:{attr}: importing {path} failed: {type(e).__name__}: {e}") from e
     if not hasattr(module, attr):
-        known = [k for k, v in vars(module).items() if isinstance(v, (Op, KernelInterface)) and not k.startswith("_")]
-        raise Error(f"{path}:{attr}: there is no {attr!r} in it; it has {', '.join(known) or 'neither ops nor kernels'}")
+        known = [k for k, v in vars(module).items() if not k.startswith("_") and (
+            isinstance(v, (Op, KernelInterface)) or inspect.isfunction(v) and v.__module__ == path.stem)]
+        raise Error(f"{path}:{attr}: there is no {attr!r} in it; it has {', '.join(known) or 'neither ops nor kernels nor functions'}")
     return getattr(module, attr)
 
 

@@ -11,7 +11,7 @@ from conftest import HANGS
 from spine_boards import BOARDS, CASES, on
 from triport.backends.base import Error
 from triport.backends.cpu.llvm import targets
-from triport.backends.spine import bundle, request, runner
+from triport.backends.spine import arguments, bundle, request, runner
 from triport.bench import check
 from triport.ops import Case, registry
 from triport.ops.records import DTYPES
@@ -98,7 +98,7 @@ def instructions(board: str, target: str, name: str, case) -> int:
     number, f = made.function(made.manifest["functions"][0]["name"])
     counts = []
     for repetitions in (0, 1):  # what one call more takes
-        given, sizes = bundle.inputs_of(f, case.make(torch.float32))
+        given, sizes = arguments.inputs_of(f, case.make(torch.float32))
         data = request.encode(number, given, sizes, threads=1, repetitions=repetitions)
         command = r.command(made, [])
         at = command.index("-L")

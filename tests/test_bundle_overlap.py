@@ -14,6 +14,7 @@ from triport import backends, ops
 from triport.backends.base import ArgumentError, Unsupported
 from triport.backends.cpu.llvm import targets
 from triport.backends.spine import backend as spine, bundle, library, runner
+from triport.backends.spine.arguments import inputs_of
 from triport.backends.spine.effects import Effects
 from triport.bench import check
 from triport.ops import Case, Op, registry
@@ -56,7 +57,7 @@ def check_overlaps(made: Made, op: Op, case: Case, dtype: str, seed: int) -> dic
     """Every written tensor of a function with every other, in every position. Returns the statuses at equal addresses, by (written, other)."""
     f = made.functions[bundle.key_of(op, case, dtype)]
     tensors = case.make(DTYPES[dtype], seed=seed)
-    given_, sizes = bundle.inputs_of(f, tensors)
+    given_, sizes = inputs_of(f, tensors)
     arguments = f["arguments"]
     alike = {}
     for w, x in itertools.permutations(range(len(arguments)), 2):
@@ -95,7 +96,7 @@ def check_overlaps(made: Made, op: Op, case: Case, dtype: str, seed: int) -> dic
                 assert said.startswith(f["name"]) and {arguments[w]["name"], arguments[x]["name"]} == set(said.split(": ")[1].removesuffix(" overlap").split(" and ")), said
             else:
                 assert status == OK, where
-                result = there([a["name"] for a in arguments].index(f["result"]))
+                result = there([a["name"] for a in arguments].index(f["results"][0]))
                 right, error = check.verdict(op, result, inputs, case.kwargs)
                 assert right, (where, error)
     return alike
@@ -490,7 +491,7 @@ def test_a_tensor_that_is_written_is_given_back():
     """Though the op does not return it."""
     made = bundle.make([(HIDDEN, HIDDEN.cases[0], "fp32")], HERE)
     f = made.manifest["functions"][0]
-    assert "const float *x, float *y, float *out" in f["declaration"] and f["result"] == "out"
+    assert "const float *x, float *y, float *out" in f["declaration"] and f["results"] == ["out"]
     assert [a["role"] for a in f["arguments"]] == ["in", "inout", "out"]
     assert "y: fp32, y_size0; strides 1 (changed in place, beside the result)" in made.files[made.manifest["header"]].decode()
     x, y = torch.randn(70), torch.zeros(70)

@@ -1,4 +1,4 @@
-"""`triport export`: ops as C functions for a board, in a folder to copy there."""
+"""`triport export`: ops, and users' own functions with Triton kernels, as C functions for a board, in a folder to copy there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ from pathlib import Path
 EXAMPLES = (
     "triport export softmax matmul --target spacemit-x60 --case 256x256 -o bundle",
     "triport export docs/my_op.py:my_op --target rv64gcv:vlen512 -o bundle",
+    "triport export my.py:layer_norm --example 'x=fp32[300,77], w=fp32[77], b=fp32[77], eps=1e-5' --target spacemit-x60 -o bundle",
     "triport export gelu --on ssh:user@board -o bundle",
 )
 
 
 def add(parser):
-    parser.add_argument("op", nargs="+", metavar="OP", help="an op, built in or a triport.ops.Op in a file of yours (FILE.py:NAME)")
+    parser.add_argument("op", nargs="+", metavar="OP", help="an op, built in, or in a file of yours (FILE.py:NAME) a triport.ops.Op or a plain function that "
+                        "launches Triton kernels, which needs an example call")
+    parser.add_argument("--example", action="append", default=[], metavar="TEXT", help="an example call of a function of yours: 'x=fp32[300,77], labels=int64[300]<77, eps=1e-5', or "
+                        "'NAME(x=...)' where several are exported; repeatable (default: what its docstring or NAME_example says). Sizes and numbers become arguments")
+    parser.add_argument("--classes", metavar="A..B", help="the powers of two for which a function with triton.next_power_of_2 gets code (default: 1..4096, or the example's)")
+    parser.add_argument("--ld", action="store_true", help="the leading dimensions of ops' matrices are arguments of the C functions (in an example: x=fp32[300,77;ld=80])")
+    parser.add_argument("--debug", action="store_true", help="keep tl.device_assert in all kernels: as TRITON_DEBUG=1")
+    parser.add_argument("--no-cases", action="store_true", help="without case files: no inputs, and nothing to be checked against")
     parser.add_argument("--target", metavar="NAME", help="the CPU: spacemit-x60, rv64gcv:vlen512, aarch64, x86-64-v3, native, ...")
     parser.add_argument("--on", metavar="RUNNER", help="instead of --target: the CPU of a board, ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--case", action="append", default=[], metavar="TEXT", help="sizes like 700x300, or a case's name or part of it; repeatable "
@@ -30,28 +38,63 @@ def add(parser):
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the case files' inputs (default: 0)")
 
 
-def wanted(names: list[str], cases: list[str], dtypes: list[str], sweeps: list[str] = []) -> list[tuple]:
-    """(op, case, dtype) of a selection. Raises `Error` where an op has none of it."""
+def wanted(names: list[str], cases: list[str], dtypes: list[str], sweeps: list[str] = [], examples: list[str] = []) -> list:
+    """What a selection exports: (op, case, dtype), and calls of users' functions. Raises `Error` where an op has none of it."""
     from ..backends.base import Error, suggest
+    from ..backends.spine import user
     from ..ops import registry
-    from ..ops.cases import select, sweep
-    from ..ops.records import DTYPES
+    from ..ops.records import DTYPES, Op
 
     for d in dtypes:
         if d not in DTYPES:
             raise Error(suggest("dtype", d, DTYPES))
+    texts = user.split(examples)
     out = []
-    for name in names:
-        op = registry.get(name)
-        chosen = sweep(op, select(op, cases) if cases else list(op.cases[:1]), sweeps)
-        takes = [d for d in dtypes if d in op.dtypes] if dtypes else ["fp32" if "fp32" in op.dtypes else op.dtypes[0]]
-        if not takes:
-            raise Error(f"{op.name} takes {', '.join(op.dtypes)}, not {', '.join(dtypes)}")
-        out += [(op, c, d) for d in takes for c in chosen]
+    found = {name: registry.find(name) for name in names}
+    functions = {name: one for name, one in found.items() if not isinstance(one[0], Op)}
+    known = [f.__name__ for f, _, _ in functions.values()]
+    if odd := next((n for n in texts if n and n not in known), None):
+        raise Error(f"--example {odd}(...): {suggest('function', odd, known)}" if known else f"--example goes with functions of yours, and {', '.join(names)} has none")
+    if "" in texts and len(functions) != 1:
+        raise Error("--example: say which function it is of, as in 'NAME(x=fp32[300,77])'" if functions else "--example goes with a plain function of yours; an op takes --case")
+    for option, given in (("--case", cases), ("--dtype", dtypes), ("--sweep", sweeps)):
+        if given and len(functions) == len(found):
+            raise Error(f"{option} goes with ops; a function's sizes and types are its example's: --example '{known[0]}(x=fp32[300,77])'")
+    for name, one in found.items():
+        if name in functions:
+            function, path, module = one
+            out += user.calls(function, path, module, texts.get(function.__name__, []) + texts.get("", []))
+        else:
+            out += _of_op(one[0], cases, dtypes, sweeps)
     return out
 
 
+def _of_op(op, cases: list[str], dtypes: list[str], sweeps: list[str]) -> list[tuple]:
+    from ..backends.base import Error
+    from ..ops.cases import select, sweep
+    chosen = sweep(op, select(op, cases) if cases else list(op.cases[:1]), sweeps)
+    floats = any(d in ("fp32", "fp16", "bf16") for d in op.dtypes)
+    takes = [d for d in dtypes if d in op.dtypes or d == "fp64" and floats] if dtypes else ["fp32" if "fp32" in op.dtypes else op.dtypes[0]]
+    if not takes:
+        raise Error(f"{op.name} takes {', '.join(op.dtypes)}, not {', '.join(dtypes)}")
+    return [(op, c, d) for d in takes for c in chosen]
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    """The powers of two of --classes."""
+    from ..backends.base import Error
+    if text is None:
+        return None
+    hit = re.fullmatch(r"(\d{1,7})(?:\.\.(\d{1,7}))?", text.strip())
+    low, high = (int(hit[1]), int(hit[2] or hit[1])) if hit else (0, 0)
+    if not 1 <= low <= high or low & (low - 1) or high & (high - 1):
+        raise Error(f"--classes {text}: it takes powers of two, as in 64..4096")
+    return low, high
+
+
 def run(args) -> int:
+    from triton import knobs
+
     from ..backends.base import Error
     from ..backends.cpu.llvm import targets
     from ..backends.spine import bundle, runner
@@ -69,11 +112,15 @@ def run(args) -> int:
     row = targets.get(args.target) if args.target else runner.get(args.on).board.row()
     if args.threads:
         row = dataclasses.replace(row, cores=args.threads)
-    made = bundle.make(wanted(args.op, args.case, args.dtype, args.sweep), row, args.name, seed=args.seed, repetitions=args.reps)
+    with knobs.runtime.scope():
+        knobs.runtime.debug = knobs.runtime.debug or args.debug
+        made = bundle.make(wanted(args.op, args.case, args.dtype, args.sweep, args.example), row, args.name, seed=args.seed, repetitions=args.reps, cases=not args.no_cases,
+                           leading=args.ld, within=_range(args.classes))
     made.write(args.output)
     m = made.manifest
     print(f"{args.output}: {m['library']}, {m['header']}, {m['program']}, {len(m['cases'])} cases, manifest.json; for {row.name} ({row.triple})")
     for f in m["functions"]:
-        print(f"  {f['declaration']};")
-    print(f"on the machine: {args.output.name}/{m['program']} {args.output.name}/cases/*", file=sys.stderr)
+        print(f"  {f['declaration']};" + (f"  /* {len(f['classes'])} classes of sizes */" if f["classes"] else ""))
+    if m["cases"]:
+        print(f"on the machine: {args.output.name}/{m['program']} {args.output.name}/cases/*", file=sys.stderr)
     return 0

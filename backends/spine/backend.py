@@ -135,7 +135,8 @@ class Spine(Backend):
         for name, t in zip(names, tensors):  # changed in place, there and here
             if name in results:
                 results[name] = t.copy_(results[name])
-        return results[f["result"]], answer
+        out = [results[n] if n in results else tensors[names.index(n)] for n in f["results"]]
+        return (out[0] if len(out) == 1 else tuple(out) if out else None), answer
 
     @property
     def elsewhere(self) -> bool:

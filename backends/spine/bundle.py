@@ -20,15 +20,17 @@ from pathlib import Path
 import torch
 import triton
 
-from ...ops.records import DTYPES, Case, Op, dtype_name
+from ...ops.case import KEPT
+from ...ops.records import Case, Op, dtype_name
 from ...ops.sizes import next_power_of_2
 from ..base import Error, version
 from ..cpu.llvm import compile as llvm, targets
-from . import glue, harness, library, link, request
+from . import blame, classes, glue, harness, header, library, link, request, samples
+from .ctext import c
 from .library import Function
-from .trace import trace
+from .trace import At, Call, of_op
 
-SCHEMA = 2
+SCHEMA = 3
 #: a manifest and a file of a bundle are smaller than this, bytes
 MOST = 1 << 31
 
@@ -75,35 +77,33 @@ def _text(manifest: dict) -> bytes:
 # --- making --------------------------------------------------------------------------------------------------------------------
 
 
-def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = "", cases: bool = True, seed: int = 0, by: str | None = None,
-         repetitions: int = 20) -> Bundle:
-    """The bundle of (op, case, dtype) for a CPU. Cases that differ in sizes alone have one function, with the tiles of the largest.
-    cases: with inputs, and expected results from float64. Raises `Unsupported`, `CompileError`, `Unavailable`."""
+def make(wanted: list[tuple[Op, Case, str] | Call], row: targets.Target, name: str = "", cases: bool = True, seed: int = 0, by: str | None = None,
+         repetitions: int = 20, leading: bool = False, within: tuple[int, int] | None = None, explore: bool = True) -> Bundle:
+    """The bundle of (op, case, dtype), or calls of users' functions, for a CPU. Cases that differ in sizes alone have one function, with the tiles of the largest.
+    cases: with inputs, and expected results from float64. leading: matrices' leading dimensions are arguments; within: the powers of two that
+    get a class of their own (`classes.py`); explore: make classes that no case has. Raises `Unsupported`, `CompileError`, `Unavailable`."""
     if not wanted:
         raise Error("a bundle has one op at least")
-    groups: dict[tuple, list[tuple[Op, Case, str]]] = {}
-    for op, case, dtype in wanted:
-        groups.setdefault(key_of(op, case, dtype), []).append((op, case, dtype))
-    functions, taken = [], set()
-    for group in groups.values():
-        op, case, dtype = max(group, key=lambda g: sum(torch.Size(s).numel() for s in g[1].shapes))
-        program = trace(op, case, dtype, row)
-        fname = function_name(op, case, dtype, taken)
-        kernels = [library.compile_kernel(x, row, f"{fname}_{x.kernel.__name__}_{k}") for k, x in enumerate(program.launches)]
-        functions.append(Function(fname, program, kernels))
-        functions[-1].settle()
-    name = name or (wanted[0][0].name if len({op.name for op, _, _ in wanted}) == 1 else "ops")
+    groups: dict[tuple, list] = {}
+    for w in wanted:
+        groups.setdefault((w.name, w.file, *(a.layout for a in w.arguments)) if isinstance(w, Call) else key_of(*w), []).append(w)
+    largest = [max(g, key=lambda w: sum(torch.Size(s).numel() for s in w[1].shapes)) if not isinstance(g[0], Call) else g[0] for g in groups.values()]
+    calls = [w if isinstance(w, Call) else of_op(*w, leading) for w in largest]
+    functions = [_function(fname, call, [w for w in group if isinstance(w, Call)] or [call], row, within, explore)
+                 for fname, call, group in zip(names_of(calls), calls, groups.values())]
+    name = name or (_word(calls[0].name) if len({call.name for call in calls}) == 1 else "ops")
     objects = glue.objects(functions, row, name)
     program_ir, plain = harness.harness_ir(functions, row)
     program = llvm.emit_object(llvm.optimise(program_ir, plain), plain)
     shared, alone = link.link([(objects, ""), ([*objects, program], "_start")], row, by=by)
-    files = {f"lib{name}.so": shared, f"{name}.h": library.header(name, functions, row).encode(), name: alone}
+    files = {f"lib{name}.so": shared, f"{name}.h": header.header(name, functions, row).encode(), name: alone}
     listed = []
     for number, (function, group) in enumerate(zip(functions, groups.values())):
-        for op, case, dtype in group if cases else ():
-            path = f"cases/{function.name}-{_word(case.name)}.case"
-            files[path] = case_file(number, function, op, case, dtype, seed, repetitions)
-            listed.append({"file": path, "function": function.name, "case": case.name, "shapes": [list(s) for s in case.shapes], "seed": seed})
+        for w in group if cases else ():
+            made = samples.of_call(w, function, seed) if isinstance(w, Call) else samples.of_op(*w, function, seed)
+            path = f"cases/{function.name}-{_word(made.name)}.case"
+            files[path] = samples.file(number, _description(function), made, repetitions)
+            listed.append({"file": path, "function": function.name, "case": made.name, "shapes": made.shapes, "seed": seed, "expected": made.source})
     manifest = {"schema": SCHEMA, "name": name, "program": name, "library": f"lib{name}.so", "header": f"{name}.h",
                 "target": dataclasses.asdict(row), "functions": [_description(f) for f in functions], "cases": listed,
                 "versions": {"triport": version(), "torch": torch.__version__, "triton": triton.__version__, **llvm.versions()},
@@ -111,80 +111,71 @@ def make(wanted: list[tuple[Op, Case, str]], row: targets.Target, name: str = ""
     return Bundle(json.loads(json.dumps(manifest)), files)
 
 
+def _function(fname: str, call: Call, calls: list[Call], row: targets.Target, within, explore: bool) -> Function:
+    """A function of all its classes, compiled."""
+    programs, remarks = classes.programs(calls, row, within, explore)
+    variants, known = [], {}
+    for n, program in enumerate(programs):
+        kernels = []
+        for k, x in enumerate(program.launches):
+            key = repr((id(x.kernel), x.types, x.consts, x.options, [(a, str(v)) for a, v in x.args.items() if isinstance(v, At)]))
+            if key not in known:
+                with blame.told(call, x.kernel):
+                    known[key] = library.compile_kernel(x, row, f"{fname}_{x.kernel.__name__}_{k}" + (f"_{n}" if n else ""))
+            kernels.append(known[key])
+        variants.append(library.Variant(program, kernels))
+    made = Function(fname, variants, call, tuple(remarks))
+    made.settle()
+    return made
+
+
 def key_of(op: Op, case: Case, dtype: str) -> tuple:
     return op.name, dtype, tuple(sorted((k, repr(v)) for k, v in case.kwargs.items())), case.transposed, case.types, tuple(map(len, case.shapes))
 
 
 def _word(text: str) -> str:
-    return re.sub(r"[^\w.,=-]+", "_", text).replace(",", "_").replace("=", "")
+    """A text as a file's name, or a part of one."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", text.replace("=", "")).strip(".") or "ops"
 
 
-def function_name(op: Op, case: Case, dtype: str, taken: set) -> str:
-    """triport_softmax_fp32_dim0: op, dtype, parameters, which matrices are transposed; a number where that is taken."""
-    parts = ["triport", op.name, dtype]
-    for k, v in case.kwargs.items():
-        parts.append(f"{k}_{v}".replace("-", "minus").replace(".", "p"))
-    names = list(inspect.signature(op.call).parameters)
-    parts += [f"{names[k]}_t" for k in case.transposed]
-    base = name = re.sub(r"\W", "_", "_".join(parts))
-    n = 2
-    while name in taken:
-        name, n = f"{base}_{n}", n + 1
-    taken.add(name)
-    return name
+def names_of(calls: list[Call]) -> list[str]:
+    """triport_softmax_fp32_dim0: op, dtype, parameters, which matrices are transposed. Where several have one name all say their tensors, too:
+    triport_square_fp32_2d, triport_square_fp32_3d; what is one even so is numbered."""
+    def plain(call: Call) -> str:
+        parts = ["triport", call.name, call.dtype]
+        if not call.file:
+            parts += [f"{k}_{v}".replace("-", "minus").replace(".", "p") for k, v in call.constants.items()]
+        parts += [f"{a.name}_t" for a in call.arguments if a.turned]
+        return re.sub(r"\W+", "_", "_".join(parts), flags=re.ASCII)
+
+    def full(call: Call) -> str:
+        tensors = [f"{len(a.shape)}d" + ("" if dtype_name(a.dtype) == call.dtype else f"_{dtype_name(a.dtype)}") for a in call.arguments if a.kind == "tensor"]
+        tensors = tensors[:1] if len(set(tensors)) == 1 else tensors
+        constants = [f"{k}_{v}".replace("-", "minus").replace(".", "p") for k, v in call.constants.items()] if call.file else []
+        return re.sub(r"\W+", "_", "_".join([plain(call), *tensors, *constants]), flags=re.ASCII)
+
+    names = list(map(plain, calls))
+    names = [full(call) if names.count(n) > 1 else n for n, call in zip(names, calls)]
+    return [f"{n}_{names[:k].count(n) + 1}" if n in names[:k] else n for k, n in enumerate(names)]
 
 
 def _description(f: Function) -> dict:
     p = f.program
     return {"name": f.name, "op": p.op, "dtype": p.dtype, "parameters": {k: v if isinstance(v, (int, float, str, bool, type(None))) else repr(v)
                                                                        for k, v in p.kwargs.items()},
-            "declaration": library.declaration(f), "sizes": list(f.sizes.values()), "conditions": [f.text(c) for c in p.conditions],
-            "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [f.text(s) for s in b.shape], "strides": [f.text(s) for s in b.strides],
-                           "transposed": b.turned}
+            "declaration": header.declaration(f), "order": [a.name for a in f.call.arguments if a.kind != "constant"],
+            "numbers": [{"name": q.name, "kind": q.kind, "tensor": q.tensor} for q in p.parameters],
+            "conditions": [c(e) for e in p.conditions if all(e in v.program.conditions for v in f.variants)],
+            "classes": [header.class_text(v) for v in f.variants] if len(f.variants) > 1 else [],
+            "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [c(s) for s in b.shape], "strides": [c(s) for s in b.strides],
+                           "transposed": b.turned, "ld": str(b.ld) if b.ld is not None else ""}
                           for b in p.arguments],
-            "result": p.buffers[p.result].name, "needs": list(f.needs),
+            "results": [p.buffers[k].name for k in p.results], "needs": list(f.needs),
             "overlap": [{"written": x.name, "other": y.name, "equal_addresses": same} for x, y, same in f.apart],
             "kernels": [{"name": k.name, "source": f"{Path(inspect.getsourcefile(x.kernel.fn)).name}:{x.kernel.starting_line_number}",
                          "constants": {c: str(v) for c, v in x.consts.items()}, "scratch_bytes": k.metadata.scratch_bytes,
                          "assertions": [{"at": where, "message": message} for message, where in library.assertions(k)]}
-                        for k, x in zip(f.kernels, p.launches)]}
-
-
-def inputs_of(description: dict, tensors: list[torch.Tensor]) -> tuple[list[tuple[str, torch.Tensor]], list[int]]:
-    """(role and values of every tensor argument, sizes) of a call with these tensors, in the op's order. Raises
-    `Error` for tensors that the function does not take."""
-    name = description["name"]
-    given = [a for a in description["arguments"] if a["role"] != "out"]
-    if len(given) != len(tensors):
-        raise Error(f"{name} takes {len(given)} tensors ({', '.join(a['name'] for a in given)}), not {len(tensors)}")
-    sizes: dict[str, int] = {}
-    for a, t in zip(given, tensors):
-        if dtype_name(t.dtype) != a["dtype"] or t.dim() != len(a["shape"]):
-            raise Error(f"{name}: {a['name']} is {dtype_name(t.dtype)} of {t.dim()} dimensions; it takes {a['dtype']} of {len(a['shape'])}")
-        for s, n in zip(a["shape"], t.shape):
-            if s in description["sizes"] and sizes.setdefault(s, n) != n:
-                raise Error(f"{name}: {a['name']} has shape {tuple(t.shape)}, and {s} is {sizes[s]} already")
-            if s.isdigit() and int(s) != n:
-                raise Error(f"{name}: {a['name']} has shape {tuple(t.shape)}, where {s} is fixed")
-    values = {a["name"]: (t.T if a["transposed"] else t) for a, t in zip(given, tensors)}
-    out = []
-    for a in description["arguments"]:
-        if a["role"] == "out":
-            shape = [sizes[s] if s in sizes else int(s) for s in a["shape"]]
-            out.append(("out", torch.zeros(shape, dtype=DTYPES[a["dtype"]])))
-        else:
-            out.append((a["role"], values[a["name"]]))
-    return out, [sizes[s] for s in description["sizes"]]
-
-
-def case_file(number: int, function: Function, op: Op, case: Case, dtype: str, seed: int, repetitions: int) -> bytes:
-    """A request with inputs from `seed` and what float64 gives for them."""
-    tensors = case.make(DTYPES[dtype], seed=seed)
-    expected = op.expected(*tensors, **case.kwargs)
-    description = _description(function)
-    given, sizes = inputs_of(description, tensors)
-    return request.encode(number, given, sizes, warmup=2, repetitions=repetitions, expected=expected, allowed=op.allowed(DTYPES[dtype]),
-                          result=[a["name"] for a in description["arguments"]].index(description["result"]))
+                        for v in f.variants for k, x in zip(v.kernels, v.program.launches)]}
 
 
 # --- reading -------------------------------------------------------------------------------------------------------------------
@@ -248,17 +239,23 @@ def _check(manifest, path: Path):
     need(isinstance(functions, list) and functions, "it lists no functions")
     for f in functions:
         need(isinstance(f, dict) and all(isinstance(f.get(k), str) for k in ("name", "op", "dtype")), "a function has no name, op and dtype")
-        need(isinstance(f.get("sizes"), list) and all(isinstance(s, str) for s in f["sizes"]), f"{f['name']} has no sizes")
+        need(isinstance(f.get("numbers"), list) and all(_is_number(q) for q in f["numbers"]), f"{f['name']} has no sizes")
+        need(isinstance(f.get("order"), list) and all(isinstance(s, str) for s in f["order"]), f"{f['name']} has no order of arguments")
         need(isinstance(f.get("arguments"), list) and f["arguments"] and all(_is_argument(a) for a in f["arguments"]), f"{f['name']} has no arguments")
-        need(f.get("result") in [a["name"] for a in f["arguments"] if a["role"] != "in"], f"{f['name']} has no result")
+        need(isinstance(f.get("results"), list) and set(f["results"]) <= {a["name"] for a in f["arguments"]}, f"{f['name']} has no results")
         need(isinstance(f.get("overlap"), list) and all(isinstance(o, dict) and isinstance(o.get("written"), str) and isinstance(o.get("other"), str)
                                                         for o in f["overlap"]), f"{f['name']} does not say what may overlap")
     need(isinstance(manifest.get("cases"), list) and all(isinstance(c, dict) and c.get("file") in files for c in manifest["cases"]), "it lists no cases")
 
 
 def _is_argument(a) -> bool:
-    return (isinstance(a, dict) and isinstance(a.get("name"), str) and a.get("role") in ("in", "out", "inout") and a.get("dtype") in DTYPES
-            and isinstance(a.get("shape"), list) and all(isinstance(s, str) for s in a["shape"]) and isinstance(a.get("transposed"), bool))
+    return (isinstance(a, dict) and isinstance(a.get("name"), str) and a.get("role") in ("in", "out", "inout") and a.get("dtype") in KEPT
+            and isinstance(a.get("shape"), list) and all(isinstance(s, str) for s in a["shape"]) and isinstance(a.get("transposed"), bool)
+            and isinstance(a.get("ld"), str))
+
+
+def _is_number(q) -> bool:
+    return isinstance(q, dict) and isinstance(q.get("name"), str) and q.get("kind") in ("size", "ld", "int", "float", "bool")
 
 
 _known: dict[tuple, tuple[Op, Bundle]] = {}
@@ -279,6 +276,8 @@ def for_call(op: Op, case: Case, dtype: str, row: targets.Target) -> Bundle:
     """The bundle of one case without case files, as runners need it; kept for the process, and for sizes up to the next powers of two, so that
     tiles suit them."""
     key = (id(op), key_of(op, case, dtype), row, triton.knobs.runtime.debug, tuple(tuple(map(next_power_of_2, s)) for s in case.shapes))
+    if key in _known and _known[key][1].manifest["functions"][0]["conditions"]:
+        key = (*key, case.shapes)  # made for some sizes, which need not be these
     if key not in _known:
-        _known[key] = op, make([(op, case, dtype)], row, cases=False)  # with the op, whose address is in the key
+        _known[key] = op, make([(op, case, dtype)], row, cases=False, explore=False)  # with the op, whose address is in the key
     return _known[key][1]

@@ -1,4 +1,4 @@
-"""Expressions in sizes (sympy, as torch's symbolic shapes have them) as LLVM IR, 64 bits wide."""
+"""Expressions in sizes and numbers (sympy, as torch's symbolic shapes have them) as LLVM IR: whole ones 64 bits wide, others as doubles."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ import functools
 import sympy
 
 from ..base import Unsupported
-from ..cpu.llvm.ir import Builder, Val, i64
+from ..cpu.llvm.ir import Builder, Val, const, i64
 
 _RELATIONS = {sympy.Eq: "eq", sympy.Ne: "ne", sympy.StrictLessThan: "slt", sympy.LessThan: "sle", sympy.StrictGreaterThan: "sgt",
               sympy.GreaterThan: "sge"}
+_BITS = {"BitwiseFn_bitwise_and": "and", "BitwiseFn_bitwise_or": "or", "BitwiseFn_bitwise_xor": "xor", "LShift": "shl", "RShift": "ashr"}
+_FLOATS = ("ToFloat", "FloatTrueDiv", "IntTrueDiv", "FloatPow")
+
+
+def is_float(e) -> bool:
+    """Is an expression's value a double, no whole number?"""
+    if isinstance(e, sympy.Symbol):
+        return e.is_integer is not True
+    name = type(e).__name__
+    if isinstance(e, sympy.Float) or name in _FLOATS or name.startswith("OpaqueUnaryFn_"):
+        return True
+    return isinstance(e, (sympy.Add, sympy.Mul, sympy.Pow, sympy.Max, sympy.Min)) and any(map(is_float, e.args))
 
 
 class Emitter:
@@ -41,6 +53,13 @@ class Emitter:
             return self._floor(*map(self.value, e.args))[0]
         if name in ("Mod", "PythonMod"):
             return self._floor(*map(self.value, e.args))[1]
+        if type(e) in _RELATIONS and any(map(is_float, e.args)):
+            kind = _RELATIONS[type(e)].replace("s", "")
+            return b.fcmp(("u" if kind == "ne" else "o") + kind, *map(self.real, e.args))
+        if name == "TruncToInt":
+            return b.cast("fptosi", self.real(e.args[0]), "i64")
+        if name in _BITS:
+            return b.bin(_BITS[name], *map(self.value, e.args))
         if type(e) in _RELATIONS:
             return b.icmp(_RELATIONS[type(e)], *map(self.value, e.args))
         if isinstance(e, sympy.Not):
@@ -49,6 +68,37 @@ class Emitter:
         if joined is None:
             raise Unsupported(f"a size is {e}, and a bundle computes with sums, products, divisions, minima and maxima of whole numbers")
         return functools.reduce(joined, map(self.value, e.args))
+
+    def real(self, e) -> Val:
+        """The double that has the value of an expression."""
+        if not is_float(e):
+            return self.b.cast("sitofp", self.value(e), "double")
+        if isinstance(e, sympy.Symbol):
+            return self.names[e]
+        key = "double", e
+        if key not in self.known:
+            self.known[key] = self._real(e)
+        return self.known[key]
+
+    def _real(self, e) -> Val:
+        b, name = self.b, type(e).__name__
+        if isinstance(e, sympy.Float):
+            return const("double", float(e))
+        args = list(map(self.real, e.args))
+        if name == "ToFloat":
+            return args[0]
+        if name in ("FloatTrueDiv", "IntTrueDiv"):
+            return b.fbin("fdiv", *args, "")
+        if name in ("FloatPow", "Pow"):
+            return b.call("pow", "double", args)
+        if name.startswith("OpaqueUnaryFn_"):
+            return b.call(name.removeprefix("OpaqueUnaryFn_"), "double", args)
+        if name in ("Max", "Min"):
+            return functools.reduce(lambda x, y: b.call("fmax" if name == "Max" else "fmin", "double", [x, y]), args)
+        how = {"Add": "fadd", "Mul": "fmul"}.get(name)
+        if how is None:
+            raise Unsupported(f"a number is {e}, and a bundle computes with sums, products, quotients, powers and roots")
+        return functools.reduce(lambda x, y: b.fbin(how, x, y, ""), args)
 
     def _product(self, args) -> Val:
         first, *rest = map(self.value, args)

@@ -5,16 +5,18 @@ Everything here is compiled for the plainest CPU of the ISA (`base_row`).
 
 from __future__ import annotations
 
+import functools
 import struct
 
 import sympy
 
 from ..cpu.llvm import compile as llvm, targets
-from ..cpu.llvm.ir import NULL, Block, Builder, Function, Module, Val, define, i32, i64
+from ..cpu.llvm.ir import NULL, Block, Builder, Function, Module, Val, const, define, i32, i64
 from ..cpu.run import pool
 from ..cpu.run.launch import EACH, MEET, OPERATIONS, PACK
 from . import features, machine, messages
-from .expressions import Emitter
+from .ctext import c
+from .expressions import Emitter, is_float
 from .library import (ASSERTION, BAD_SHAPE, BAD_SIZE, LIMIT, NO_MEMORY, NULL_POINTER, OVERLAP, WRONG_MACHINE, Compiled, assertions, base_row, missing_name)
 from .library import Function as Exported
 from .trace import At
@@ -31,7 +33,7 @@ def objects(functions: list[Exported], row: targets.Target, name: str) -> list[b
     needed = features.order(row, (n for f in functions for n in f.needs))
     made = [_optimised(glue_ir(functions, row, needed, name), plain), _optimised(threads_ir(plain), plain),
             _optimised(machine.machine_ir(row, needed), plain), llvm.emit_object(machine.codes_ir(plain), plain)]
-    return made + list({k.name: k.obj for f in functions for k in f.kernels}.values())
+    return made + list({k.name: k.obj for f in functions for v in f.variants for k in v.kernels}.values())
 
 
 def _optimised(ir: str, row: targets.Target) -> bytes:
@@ -41,7 +43,7 @@ def _optimised(ir: str, row: targets.Target) -> bytes:
 def glue_ir(functions: list[Exported], row: targets.Target, needed: list[str], name: str) -> str:
     """The IR of all functions of bundle `name`, for `base_row`; needed: the features of a CPU that `tp_absent` counts."""
     m = Module("glue", row.triple, attributes="")
-    for kernel in {k.name: k for f in functions for k in f.kernels}:
+    for kernel in {k.name: k for f in functions for v in f.variants for k in v.kernels}:
         m.declare(kernel, "hidden i64", ["ptr", "ptr", "i64", "i64", "i32", "i32", "i32"])
     m.declare("tp_call", "hidden i64", ["ptr"])
     m.declare("tp_absent", "hidden i64", [])
@@ -86,31 +88,54 @@ class _Body:
 
     def __init__(self, m: Module, f: Exported, needs: int):
         self.f, self.p, self.m, self.needs = f, f.program, m, needs
-        names = [b.name for b in self.p.arguments] + list(f.sizes.values())
-        types = ["ptr"] * len(self.p.arguments) + ["i64"] * len(f.sizes)
-        function = Function(m, f.name, "i32", [*((ty, f"given.{n}") for ty, n in zip(types, names)), ("i32 signext", "threads")])
+        arguments, parameters = self.p.arguments, f.parameters
+        types = [*(("ptr", b.name) for b in arguments), *(({"float": "double", "bool": "i32"}.get(p.kind, "i64"), p.name) for p in parameters)]
+        function = Function(m, f.name, "i32", [*((ty, f"given.{n}") for ty, n in types), ("i32 signext", "threads")])
         self.b = Builder(function)
         *values, self.threads = function.args
-        self.given = dict(zip(names, values))
-        self.e = Emitter({s: self.given[n] for s, n in f.sizes.items()}, self.b)
+        self.given = dict(zip([n for _, n in types], values))
+        for p in parameters:
+            if p.kind == "bool":
+                self.given[p.name] = self.b.cast("zext", self.b.icmp("ne", self.given[p.name], 0), "i64")
         self.exits: dict[tuple[int, str], Block] = {}
-        self.pointers: dict[int, Val] = {k: self.given[x.name] for k, x in enumerate(self.p.buffers) if x.role != "temporary"}
+        self.pointers: dict[int, Val] = {}
         self.memory = NULL
 
     def write(self):
-        self._refuse_cpus()
+        b, f = self.b, self.f
+        self._refuse_what_no_call_has()
+        if len(f.variants) == 1:
+            self._do(f.variants[0])
+        else:
+            for v in f.variants:
+                e = self._emitter(v)
+                holds = functools.reduce(b.and_, map(e.value, v.program.conditions), const("i1", True))
+                for flag in e.overflows:
+                    holds = b.and_(holds, b.not_(flag))
+                with b.when(holds):
+                    self._do(v)
+            self._return(BAD_SHAPE, f"{f.name}: the sizes and numbers are of none of its {len(f.variants)} classes, which the header lists")
+        for (status, why), block in self.exits.items():
+            self.b.place(block)
+            self._return(status, f"{self.f.name}: {why}")
+
+    def _emitter(self, v) -> Emitter:
+        return Emitter({p.symbol: self.given[p.name] for p in v.program.parameters}, self.b)
+
+    def _do(self, v):
+        """What a variant does, to the return."""
+        self.p, self.kernels, self.e = v.program, v.kernels, self._emitter(v)
+        self.pointers = {k: self.given[x.name] for k, x in enumerate(self.p.buffers) if x.role != "temporary"}
+        self.memory = NULL
         self._refuse_sizes()
         self._refuse_nothing()
         self._refuse_overlaps()
         self._place_temporaries()
         threads = self._most_threads()
-        for launch, kernel in zip(self.p.launches, self.f.kernels):
+        for launch, kernel in zip(self.p.launches, self.kernels):
             self._launch(launch, kernel, threads)
         self._free()
         self.b.ret(i32(0))
-        for (status, why), block in self.exits.items():
-            self.b.place(block)
-            self._return(status, f"{self.f.name}: {why}")
 
     def _refuse(self, condition: Val, status: int, why: str = ""):
         """Return `status` where the i1 `condition` holds; `why`, of a status that is no success, is for people."""
@@ -124,19 +149,24 @@ class _Body:
         self.b.ret(i32(status))
 
     # -- what is looked at before anything is written
-    def _refuse_cpus(self):
+    def _refuse_what_no_call_has(self):
         b = self.b
         lacking = b.and_(b.call("tp_absent", "i64", []), self.needs)
         with b.when(b.icmp("ne", lacking, 0)):
             b.call("say_lacking", "void", [self.m.string(f"{self.f.name}: this CPU lacks "), lacking])
             b.ret(i32(WRONG_MACHINE))
+        for p in self.f.parameters:
+            if p.kind in ("size", "ld"):
+                self._refuse(b.icmp("ugt", self.given[p.name], LIMIT), BAD_SIZE, f"{p.name} is negative or above {LIMIT}")
+        for x in self.p.arguments:
+            if x.ld is not None:
+                line = self.given[str(x.shape[0 if x.turned else 1])]
+                self._refuse(b.icmp("slt", self.given[str(x.ld)], line), BAD_SHAPE, f"{x.ld} is less than a line of {x.name}")
 
     def _refuse_sizes(self):
         b, e, p = self.b, self.e, self.p
-        for n in self.f.sizes.values():
-            self._refuse(b.icmp("ugt", self.given[n], LIMIT), BAD_SIZE, f"{n} is negative or above {LIMIT}")
         counted = [g for x in p.launches for g in x.grid]
-        passed = [v for x in p.launches for v in x.args.values() if isinstance(v, sympy.Expr) and v.free_symbols]
+        passed = [v for x in p.launches for n, v in x.args.items() if isinstance(v, sympy.Expr) and v.free_symbols and not is_float(v) and x.types[n][1:] != "64"]
         offsets = [v.offset for x in p.launches for v in x.args.values() if isinstance(v, At)]
         for x in [b.nbytes for b in p.buffers] + counted + passed + offsets:
             e.value(x)
@@ -146,13 +176,14 @@ class _Body:
             self._refuse(b.icmp("ugt", e.value(g), LIMIT), BAD_SIZE, _BEYOND)
         for v in passed:
             self._refuse(b.icmp("ugt", b.add(e.value(v), LIMIT + 1), 2 * LIMIT + 1), BAD_SIZE, _BEYOND)
-        for launch, kernel in zip(p.launches, self.f.kernels):
+        for launch, kernel in zip(p.launches, self.kernels):
             for kind, place, most in kernel.metadata.most:  # beyond it the kernel's numbers might wrap
                 given = sympy.sympify(launch.grid[place] if kind == "grid" else launch.args[kernel.order[place]])
                 if given.free_symbols or given > most:
                     self._refuse(b.icmp("sgt", e.value(given), most), BAD_SIZE, _BEYOND)
-        for c in p.conditions:
-            self._refuse(b.not_(e.value(c)), BAD_SHAPE, f"the sizes do not fulfil {self.f.text(c)}")
+        if len(self.f.variants) == 1:
+            for condition in p.conditions:
+                self._refuse(b.not_(e.value(condition)), BAD_SHAPE, f"the sizes do not fulfil {c(condition)}")
 
     def _refuse_nothing(self):
         """Return where there is nothing to compute, or nothing to compute it from."""
@@ -169,12 +200,13 @@ class _Body:
 
     def _refuse_overlaps(self):
         b, e = self.b, self.e
+        sizes = {x.name: e.value(x.nbytes) for x in self.p.arguments}
         for x, y, same in self.f.apart:
             px, py = b.address(self.given[x.name]), b.address(self.given[y.name])
-            ex, ey = b.add(px, e.value(x.nbytes)), b.add(py, e.value(y.nbytes))
+            ex, ey = b.add(px, sizes[x.name]), b.add(py, sizes[y.name])
             meet = b.and_(b.icmp("ult", px, ey), b.icmp("ult", py, ex))
             for t in (x, y):  # nothing overlaps an empty tensor
-                meet = b.and_(meet, b.icmp("ne", e.value(t.nbytes), 0))
+                meet = b.and_(meet, b.icmp("ne", sizes[t.name], 0))
             if same:
                 meet = b.and_(meet, b.icmp("ne", px, py))
             self._refuse(meet, OVERLAP, f"{x.name} and {y.name} overlap")
@@ -223,8 +255,14 @@ class _Body:
         """A kernel's argument as 8 bytes."""
         if isinstance(value, At):
             return self.b.address(self.b.gep("i8", self.pointers[value.buffer], self.e.value(value.offset)))
-        if isinstance(value, sympy.Expr):
-            return self.e.value(value)  # the kernel reads the low half: all targets are little-endian
+        if isinstance(value, sympy.Basic) and is_float(value):
+            real = self.e.real(value)
+            if ty == "fp64":
+                return self.b.bitcast(real, "i64")
+            return self.b.cast("zext", self.b.bitcast(self.b.cast("fptrunc", real, "float"), "i32"), "i64")
+        if isinstance(value, sympy.Basic):
+            word = self.e.value(value)  # the kernel reads the low half: all targets are little-endian
+            return word if word.ty == "i64" else self.b.cast("zext", word, "i64")
         return i64(struct.unpack("<q", struct.pack("<" + PACK[ty], value))[0])
 
     def _failed(self, launch, kernel: Compiled, status: Val, grid: list[Val]):

@@ -1,4 +1,4 @@
-"""A bundle's C functions: the programs of `trace.py` around compiled kernels, and the header that says how to call them.
+"""A bundle's C functions: the programs of `trace.py` around compiled kernels.
 
 Everything but the kernels is compiled for the plainest CPU of the ISA: it runs, and says what is missing, where the kernels
 would not.
@@ -9,16 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import textwrap
 from dataclasses import dataclass
 
-import sympy
-
-from ...ops.records import dtype_name
 from ..base import Unsupported
 from ..cpu.llvm import compile as llvm, targets
-from ..cpu.run import pool
-from . import features
+from . import blame, features
 from .effects import Effects
 from .trace import At, Buffer, Program
 
@@ -54,58 +49,18 @@ class Compiled:
 
 
 @dataclass
-class Function:
-    """One C function of a bundle."""
+class Variant:
+    """What a function does for some of the sizes: those that its program's conditions hold for."""
 
-    name: str
     program: Program
     kernels: list[Compiled]
-
-    @property
-    def sizes(self) -> dict[sympy.Symbol, str]:
-        """Each open size's parameter, after the first tensor that has it: a_size0."""
-        out: dict = {}
-        for b in self.program.arguments:
-            for d, s in enumerate(b.shape):
-                if isinstance(s, sympy.Symbol):
-                    out.setdefault(s, f"{b.name}_size{d}")
-        return out
-
-    def text(self, e: sympy.Expr) -> str:
-        """An expression with the parameters' names."""
-        return str(e.subs({s: sympy.Symbol(n, integer=True) for s, n in self.sizes.items()}))
-
-    def settle(self):
-        """Give each argument its role by what the kernels do: one that is written is no mere input. Raises `Unsupported` where none writes the
-        result."""
-        writes = self.written
-        for k, b in enumerate(self.program.buffers):
-            if b.role == "in" and k in writes:
-                b.role = "inout"
-            if b.role == "out" and k not in writes:
-                raise Unsupported(f"{self.program.op} cannot be exported: none of its kernels ({', '.join(x.kernel.__name__ for x in self.program.launches)}) "
-                                  "writes the tensor that it returns")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The features of a CPU that its kernels' code uses."""
-        return tuple(dict.fromkeys(n for k in self.kernels for n in k.needs))
 
     @property
     def written(self) -> set[int]:
         """Numbers of the buffers that kernels write."""
         return {launch.args[kernel.order[k]].buffer for launch, kernel in zip(self.program.launches, self.kernels) for k in kernel.effects.writes}
 
-    @functools.cached_property
-    def apart(self) -> list[tuple[Buffer, Buffer, bool]]:
-        """Pairs of arguments that must not overlap, the written one first: each that is written, and any other. True where equal addresses
-        are fine all the same."""
-        buffers, writes = self.program.buffers, self.written
-        given = [k for k, b in enumerate(buffers) if b.role != "temporary"]
-        return [(buffers[w], buffers[x], x not in writes and self._may_coincide(x, w))
-                for w in given if w in writes for x in given if x != w and not (x in writes and x < w)]
-
-    def _may_coincide(self, read: int, written: int) -> bool:
+    def may_coincide(self, read: int, written: int) -> bool:
         """Are results right where two tensors, of which one is only read, have one address?"""
         over = False  # has a launch written already?
         for launch, kernel in zip(self.program.launches, self.kernels):
@@ -123,6 +78,57 @@ class Function:
                             or not kernel.effects.may_coincide(i, j, axes)):
                         return False
         return True
+
+
+@dataclass
+class Function:
+    """One C function of a bundle. variants: for a call's sizes the first whose conditions hold is what it does; remarks: for its header."""
+
+    name: str
+    variants: list[Variant]
+    call: object = None  # what it was made of: `trace.Call`
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def program(self) -> Program:
+        return self.variants[0].program
+
+    @property
+    def kernels(self) -> list[Compiled]:
+        return self.variants[0].kernels
+
+    @property
+    def parameters(self) -> list:
+        return self.program.parameters
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The features of a CPU that its kernels' code uses."""
+        return tuple(dict.fromkeys(n for v in self.variants for k in v.kernels for n in k.needs))
+
+    def settle(self):
+        """Give each argument its role by what the kernels do: one that is written is no mere input. Raises `Unsupported` where none writes a
+        result, or nothing at all."""
+        said = f"{self.program.op} cannot be exported{blame.returns_at(self.call) if self.call else ''}: none of its kernels ({', '.join(dict.fromkeys(x.kernel.__name__ for x in self.program.launches))}) writes "
+        changed = {b.name for v in self.variants for k, b in enumerate(v.program.buffers) if k in v.written and b.role != "temporary"}
+        for v in self.variants:
+            for k, b in enumerate(v.program.buffers):
+                if b.role == "in" and b.name in changed:
+                    b.role = "inout"
+                if b.role == "out" and k not in v.written:
+                    raise Unsupported(said + ("the tensor that it returns" if len(v.program.results) == 1 else f"its result {b.name}"))
+        if all(b.role == "in" for b in self.program.arguments):
+            raise Unsupported(said + "a tensor that it returns or is given")
+
+    @functools.cached_property
+    def apart(self) -> list[tuple[Buffer, Buffer, bool]]:
+        """Pairs of arguments that must not overlap, the written one first: each that is written, and any other. True where equal addresses
+        are fine all the same."""
+        buffers = self.program.buffers
+        given = [k for k, b in enumerate(buffers) if b.role != "temporary"]
+        writes = {k for k in given if buffers[k].role != "in"}
+        return [(buffers[w], buffers[x], x not in writes and buffers[w].ld is buffers[x].ld is None and all(v.may_coincide(x, w) for v in self.variants))
+                for w in given if w in writes for x in given if x != w and not (x in writes and x < w)]
 
 
 def base_row(row: targets.Target) -> targets.Target:
@@ -143,9 +149,15 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
     if any(a.buffer == b.buffer and not (same and a.offset == b.offset and launch.types[order[i]] == launch.types[order[j]])
            for i, j, same in made.metadata.disjoint for a, b in [(launch.args[order[i]], launch.args[order[j]])]):
         made = _lowered(launch, row, False)  # two of its pointers are into one tensor
-    llir = llvm.renamed(made.llir, made.metadata.name, name)
+    llir = _to_stderr(llvm.renamed(made.llir, made.metadata.name, name))
     obj = llvm.emit_object(llir, row)
     return Compiled(name, obj, made.metadata, order, llir, Effects(made.ttir), features.needed(obj, llir, row))
+
+
+def _to_stderr(llir: str) -> str:
+    """What a kernel prints (tl.device_print) goes to stderr: a program's stdout is its own."""
+    llir = re.sub(r"call ([^@\n]*?)i32 \(ptr, \.\.\.\) @printf\(", r"call \1i32 (i32, ptr, ...) @dprintf(i32 2, ", llir)
+    return re.sub(r"^declare [^\n]*@printf\([^\n]*", "declare i32 @dprintf(i32, ptr, ...)", llir, flags=re.M)
 
 
 def assertions(kernel: Compiled) -> list[tuple[str, str]]:
@@ -166,58 +178,3 @@ def _lowered(launch, row: targets.Target, assume_disjoint: bool):
     with active.compiling_for(target):
         source = ASTSource(fn=kernel, signature=signature, constexprs=dict(launch.consts))
         return lowered(source, target, {**launch.options, "assume_disjoint": assume_disjoint})
-
-
-# --- the functions -----------------------------------------------------------------------------------------------------------
-
-
-def declaration(f: Function) -> str:
-    """The C declaration of a function."""
-    parts = []
-    for b in f.program.arguments:
-        const = "const " if b.role == "in" else ""
-        parts.append(f"{const}{C_TYPES[dtype_name(b.dtype)]} *{b.name}")
-    parts += [f"int64_t {n}" for n in f.sizes.values()]
-    return f"int {f.name}({', '.join([*parts, 'int threads'])})"
-
-
-# --- the header --------------------------------------------------------------------------------------------------------------
-
-
-def header(name: str, functions: list[Function], row: targets.Target) -> str:
-    """The C header of a bundle."""
-    guard = re.sub(r"\W", "_", name).upper() + "_H"
-    out = [f"/* {name}: made by triport for target {row.name} ({features.vlen(row) or row.isa}).", "",
-           "   Tensors are dense; a matrix marked `transposed` lies column by column. Elements of 16 bits are passed as uint16_t. Sizes are",
-           "   counted in elements. Functions may be called from any thread; results are computed by `threads` threads, this one among them (0: as many",
-           "   as this thread may run on; at most " + str(pool.MAX_THREADS) + "). Threads are started when first needed, inherit the caller's affinity, and stay.",
-           "   No function ends the process. Where one returns another status than TRIPORT_OK, what it writes may hold anything, unless the",
-           "   status is about the arguments: those are looked at before anything is written. */",
-           f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
-    out += ["#ifndef TRIPORT_STATUS", "#define TRIPORT_STATUS", "enum triport_status {", ",\n".join(f"  {c} = {n} /* {text} */" for n, c, text in STATUS), "};",
-            "/* What was wrong with the last call in this thread that returned another status than TRIPORT_OK; of an assertion: kernel, file:line,",
-            "   program and message. */", "const char *triport_last_error(void);", "#endif", "",
-            "/* What this CPU lacks of what the functions below need, by name; an empty string where it lacks nothing. A function that needs what is",
-            "   lacking returns TRIPORT_WRONG_MACHINE and has done nothing. */", f"const char *{missing_name(name)}(void);", ""]
-    for f in functions:
-        out.append("/* " + "\n   ".join(_described(f)).replace("*/", "* /") + " */")
-        out.append(declaration(f) + ";\n")
-    out += ["#ifdef __cplusplus", "}", "#endif", "#endif", ""]
-    return "\n".join(out)
-
-
-def _described(f: Function) -> list[str]:
-    p = f.program
-    said = ", ".join(f"{k}={v!r}" for k, v in p.kwargs.items())
-    lines = [f"{p.op}({', '.join([*(b.name for b in p.arguments if b.role != 'out'), *([said] if said else [])])}), {p.dtype}."]
-    for b in p.arguments:
-        role = {"in": "", "out": " (result)", "inout": " (changed in place: the result)" if b is p.buffers[p.result] else " (changed in place, beside the result)"}[b.role]
-        lines.append(f"{b.name}: {dtype_name(b.dtype)}, {' x '.join(map(f.text, b.shape)) or 'one element'}{', transposed' if b.turned else ''}"
-                     f"{'; strides ' + ', '.join(map(f.text, b.strides)) if b.shape else ''}{role}")
-    for c in p.conditions:
-        lines.append(f"condition: {f.text(c)}")
-    lines += textwrap.wrap(f"needs: {', '.join(f.needs)}", 140, subsequent_indent="  ", break_on_hyphens=False) if f.needs else ["runs on any CPU of the architecture"]
-    same = [f"{x.name} and {y.name}" for x, y, same in f.apart if same]
-    lines.append(f"no byte of {' or '.join(b.name for b in p.arguments if b.role != 'in')} may be another tensor's"
-                 + (f"; equal addresses are fine for {', '.join(same)}" if same else ""))
-    return lines

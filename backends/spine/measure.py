@@ -14,7 +14,7 @@ _SLACK = 64  # bytes before a tensor that are watched
 _PROTECTION, _PRIVATE = 3, 0x22  # read and write; private, anonymous (mmap)
 #: clocks
 WALL, CPU = 1, 2
-_ENTRY = 24  # bytes of a tensor in a request: role, bytes, offset
+_ENTRY = 8 * request.ENTRY
 
 
 def add(m: Module, functions: list[Exported]):
@@ -104,9 +104,15 @@ def _invoke(m: Module, functions: list[Exported]):
     for n, x in enumerate(functions):
         with b.when(b.equal(number, n)):
             pointers = [b.address(b.get(tensors, 8 * k), "ptr") for k in range(len(x.program.arguments))]
-            status = b.call(x.name, "i32", [*pointers, *(b.get(sizes, 8 * k) for k in range(len(x.sizes))), threads])
+            numbers = [_number(b, b.get(sizes, 8 * k), p.kind) for k, p in enumerate(x.parameters)]
+            status = b.call(x.name, "i32", [*pointers, *numbers, threads])
             b.answer(b.cast("sext", status, "i64"))
     b.answer(-1)
+
+
+def _number(b: Words, word: Val, kind: str) -> Val:
+    """A parameter of the kind out of its word."""
+    return b.bitcast(word, "double") if kind == "float" else b.cast("trunc", word, "i32") if kind == "bool" else word
 
 
 def _takes(m: Module, functions: list[Exported]):
@@ -115,7 +121,7 @@ def _takes(m: Module, functions: list[Exported]):
     number, tensors, sizes = b.fn.args
     for n, x in enumerate(functions):
         with b.when(b.equal(number, n)):
-            b.answer(b.truth(b.and_(b.equal(tensors, len(x.program.arguments)), b.equal(sizes, len(x.sizes)))))
+            b.answer(b.truth(b.and_(b.equal(tensors, len(x.program.arguments)), b.equal(sizes, len(x.parameters)))))
     b.answer(0)
 
 
@@ -216,7 +222,9 @@ def _as_double(m: Module):
     at, code = b.fn.args
     for name in request.CODES:
         with b.when(b.equal(code, request.CODES[name])):
-            if name == "fp16":
+            if name in ("uint8", "bool"):
+                b.answer(b.bitcast(b.cast("uitofp", b.get(at, 0, "i8"), "double"), "i64"))
+            elif name == "fp16":
                 b.answer(_half(b, b.cast("zext", b.get(at, 0, "i16"), "i64")))
             elif name == "fp64":
                 b.answer(b.get(at))

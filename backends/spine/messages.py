@@ -6,7 +6,7 @@ name: whichever bundle's function the caller gets, it reads what any of them wro
 
 from __future__ import annotations
 
-from ..cpu.llvm.ir import Builder, Module, Val, define, i64
+from ..cpu.llvm.ir import Builder, Module, Val, define, i32, i64
 
 #: bytes of a text, with the zero at its end
 LENGTH = 1024
@@ -61,6 +61,7 @@ def _asserted(m: Module):
     program = b.and_(status, (1 << _NUMBER) - 1)
     x, yz = b.urem(program, gx), b.udiv(program, gx)
     _write(b, "%s in program (%lld, %lld, %lld): %s", where, x, b.urem(yz, gy), b.udiv(yz, gy), message)
+    b.call("dprintf", "i32 (i32, ptr, ...)", [i32(2), m.string("%s\n"), _TEXT])  # as a launch says it, whoever asks later
     b.ret()
 
 

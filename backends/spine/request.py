@@ -1,7 +1,7 @@
 """What a bundle's program is asked, and what it answers: words of 8 bytes, little-endian, then tensors.
 
-Request: `HEAD` words as numbered here; for each tensor (role, bytes, offset); the sizes; then, each at a multiple of 64, the
-tensors and, in a case file, the expected result in fp64. Result: `R_HEAD` words, what the library said of a call that failed,
+Request: `HEAD` words as numbered here; for each tensor its `ENTRY` words; the sizes and numbers (floats as the bits of doubles); then, each at a multiple
+of 64, the tensors and, in a case file, what is expected of those that are written, in fp64. Result: `R_HEAD` words, what the library said of a call that failed,
 wall times, CPU times (nanoseconds), then the tensors that were written, as the first call left them.
 """
 
@@ -19,16 +19,19 @@ from .messages import LENGTH
 
 MAGIC = int.from_bytes(b"TRIPORT1", "little")
 #: words of a request
-(_, FUNCTION, THREADS, WARMUP, REPETITIONS, TENSORS, SIZES, BYTES, CODE, ALLOWED, WANT, WANTED, RESULT) = range(13)
+(_, FUNCTION, THREADS, WARMUP, REPETITIONS, TENSORS, SIZES, BYTES) = range(8)
 HEAD = 16
+#: words of a tensor: its role, bytes and offset; its type; offset and number of the expected values (0: none), and the error that still counts as right
+(ROLE, NBYTES, OFFSET, CODE, WANT, WANTED, ALLOWED) = range(7)
+ENTRY = 8
 #: words of a result
 (_, R_BAD, R_STATUS, R_VLEN, R_CPUS, R_WHOLE, R_FIRST, R_REPETITIONS, R_SAID) = range(9)
 R_HEAD = 9
-MOST_TENSORS, MOST_SIZES, MOST_REPETITIONS = 16, 32, 100_000
+MOST_TENSORS, MOST_SIZES, MOST_REPETITIONS = 64, 256, 100_000
 #: what a tensor's surroundings hold
 SLACK = 90
 ROLES = {"in": 0, "out": 1, "inout": 2}
-WIDTHS = {"fp32": 4, "fp64": 8, "fp16": 2, "bf16": 2, "int32": 4, "int64": 8, "int16": 2, "int8": 1}
+WIDTHS = {"fp32": 4, "fp64": 8, "fp16": 2, "bf16": 2, "int32": 4, "int64": 8, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 CODES = {name: code for code, name in enumerate(WIDTHS)}
 NOT_A_REQUEST, SHORT, NO_MEMORY = 1, 2, 3
 BAD = {NOT_A_REQUEST: "is no case of this program", SHORT: "is truncated", NO_MEMORY: "is too large for this machine's memory"}
@@ -43,11 +46,11 @@ def tensor(data: bytes, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
-def encode(number: int, tensors: list[tuple[str, torch.Tensor]], sizes: list[int], threads: int = 0, warmup: int = 0, repetitions: int = 0,
-           expected: torch.Tensor | None = None, allowed: float = 0.0, result: int | None = None) -> bytes:
-    """A request: call function `number` with tensors (role, values; contiguous as memory has them) and sizes. expected: the result in
-    fp64, which the program itself is to compare; result: which tensor that is, by default the last that is written."""
-    parts, table, offset = [], [], (HEAD + 3 * len(tensors) + len(sizes)) * 8
+def encode(number: int, tensors: list[tuple[str, torch.Tensor]], numbers: list, threads: int = 0, warmup: int = 0, repetitions: int = 0,
+           wants: dict[int, tuple[torch.Tensor, float]] | None = None) -> bytes:
+    """A request: call function `number` with tensors (role, values; contiguous as memory has them), sizes and numbers. wants: tensor -> (its right values in fp64, the
+    error that still counts as right), which the program itself is to compare."""
+    parts, table, offset = [], [], (HEAD + ENTRY * len(tensors) + len(numbers)) * 8
 
     def put(data: bytes) -> int:
         nonlocal offset
@@ -56,21 +59,23 @@ def encode(number: int, tensors: list[tuple[str, torch.Tensor]], sizes: list[int
         offset += pad + len(data)
         return offset - len(data)
 
-    for role, t in tensors:
+    for k, (role, t) in enumerate(tensors):
         data = _bytes(t)
-        table += [ROLES[role], len(data), put(data)]
+        entry = [ROLES[role], len(data), put(data), CODES[dtype_name(t.dtype)], *[0] * (ENTRY - 4)]
+        if k in (wants or {}):
+            right, allowed = wants[k]
+            data = _bytes(right.double())
+            entry[WANT], entry[WANTED], entry[ALLOWED] = put(data), len(data) // 8, _bits(allowed)
+        table += entry
     head = [0] * HEAD
-    if expected is not None:
-        data = _bytes(expected.double())
-        head[WANT], head[WANTED] = put(data), len(data) // 8
-        head[ALLOWED] = struct.unpack("<q", struct.pack("<d", allowed))[0]
-    if result is None:
-        result = max(k for k, (role, _) in enumerate(tensors) if role != "in")
     head[0], head[FUNCTION], head[THREADS], head[WARMUP], head[REPETITIONS] = MAGIC, number, threads, warmup, repetitions
-    head[TENSORS], head[SIZES], head[BYTES], head[RESULT] = len(tensors), len(sizes), offset, result
-    head[CODE] = CODES[dtype_name(tensors[result][1].dtype)]
-    words = [*head, *table, *sizes]
+    head[TENSORS], head[SIZES], head[BYTES] = len(tensors), len(numbers), offset
+    words = [*head, *table, *(_bits(n) if isinstance(n, float) else n for n in numbers)]
     return struct.pack(f"<{len(words)}q", *words) + b"".join(parts)
+
+
+def _bits(x: float) -> int:
+    return struct.unpack("<q", struct.pack("<d", x))[0]
 
 
 @dataclass
@@ -116,15 +121,12 @@ def decode(data: bytes, lengths: list[int], repetitions: int) -> Answer:
 
 @dataclass
 class Asked:
-    """What a case file asks: lengths of the tensors that are written, in order; repetitions; which of those is the result, its dtype, the
-    expected values (fp64) and the error that still counts as right."""
+    """What a case file asks: lengths of the tensors that are written, in order; repetitions; what is expected of which of those: (number, dtype, values
+    in fp64, the error that still counts as right)."""
 
     lengths: list[int]
     repetitions: int
-    result: int
-    dtype: str
-    expected: torch.Tensor
-    allowed: float
+    wants: list[tuple[int, str, torch.Tensor, float]]
 
 
 def parse(data: bytes, path) -> Asked:
@@ -132,12 +134,13 @@ def parse(data: bytes, path) -> Asked:
     try:
         head = struct.unpack_from(f"<{HEAD}q", data)
         count = head[TENSORS]
-        if head[0] != MAGIC or head[BYTES] != len(data) or not 0 < count <= MOST_TENSORS or not 0 <= head[RESULT] < count:
+        if head[0] != MAGIC or head[BYTES] != len(data) or not 0 < count <= MOST_TENSORS:
             raise ValueError
-        table = [struct.unpack_from("<3q", data, HEAD * 8 + 24 * k) for k in range(count)]
-        dtype = next(name for name, code in CODES.items() if code == head[CODE])
-        expected = tensor(data[head[WANT]:head[WANT] + 8 * head[WANTED]], torch.float64)
-    except (struct.error, ValueError, StopIteration):
+        table = [struct.unpack_from(f"<{ENTRY}q", data, 8 * (HEAD + ENTRY * k)) for k in range(count)]
+        names = {code: name for name, code in CODES.items()}
+        written = [e for e in table if e[ROLE]]
+        wants = [(n, names[e[CODE]], tensor(data[e[WANT]:e[WANT] + 8 * e[WANTED]], torch.float64), struct.unpack("<d", struct.pack("<q", e[ALLOWED]))[0])
+                 for n, e in enumerate(written) if e[WANT]]
+    except (struct.error, ValueError, KeyError):
         raise Error(f"{path} is no case file") from None
-    written = [k for k, (role, _, _) in enumerate(table) if role]
-    return Asked([table[k][1] for k in written], head[REPETITIONS], written.index(head[RESULT]), dtype, expected, struct.unpack_from("<d", data, 8 * ALLOWED)[0])
+    return Asked([e[NBYTES] for e in written], head[REPETITIONS], wants)
