@@ -183,36 +183,6 @@ def _write(path: Path, data: bytes, mode: str = "wb"):
         raise Error(f"{path} cannot be written: {e.strerror}") from None
 
 
-def _run(args) -> int:
-    """`--run`: the exit code is the program's, and where that is 0, what --require says."""
-    from ..backends.base import Error
-    from .inspector import bound, page, running, terminal, verdict
-
-    for flag in ("what", "target", "on", "case", "arg", "const", "option", "stage", "output", "diff"):
-        if getattr(args, flag):
-            raise Error(f"--run judges what ran: {args.what if flag == 'what' else f'--{flag}'} does not go with it")
-    required = verdict.requirements(args.require) if args.require is not None else []
-    if args.html and not args.html.resolve().parent.is_dir():
-        raise Error(f"{args.html}: there is no folder {args.html.resolve().parent}")
-    reports, code = running.run(args.run, quiet=args.json)
-    if args.kernel:
-        reports = [r for r in reports if args.kernel in r.code.name]
-    bound.fill(reports, args.model, args.bandwidth)
-    if args.json:
-        print(json.dumps([r.as_dict() for r in reports], indent=1))
-    elif reports and not (args.html or required):
-        console().print(terminal.ranking(reports, console().width))
-        for r in reports:
-            terminal.show(r, console(), args.all)
-    if args.html and reports:
-        args.html.write_text(running.summarised(page.render(reports), reports))
-        print(f"wrote {args.html}", file=sys.stderr)
-    if required and not reports:
-        print("--require: there is no kernel to judge")
-        return code or exits.WRONG
-    return code or _judge(reports, required)
-
-
 def console():
     """Where what is for people goes: as wide as the terminal or as COLUMNS says, else 200."""
     from rich.console import Console
