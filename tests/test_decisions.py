@@ -60,13 +60,14 @@ def pieces_kernel(a_ptr, b_ptr, out_ptr, k, sa, sb, M: tl.constexpr, N: tl.const
 
 @pytest.mark.parametrize("target", ROWS)
 def test_short_pieces_of_k_are_multiplied_at_once(target):
-    """A loop over short pieces goes through four at a time, in one micro-kernel, and through what is left in another."""
+    """A loop over short pieces goes through four at a time, in one micro-kernel, and through what is left in another; through two where four do not fit
+    the target's scratch memory."""
     several, single = (compiled(pieces_kernel, target, M=64, N=64, K=32, READ=read) for read in (False, True))
 
     def products(k) -> int:
         return len(re.findall(r"call .*@llvm\.(?:fma|fmuladd)\.", k.asm["llir"]))
 
-    assert several.asm["ttir"].count("= tt.dot") == compiler.PIECES + 1 and single.asm["ttir"].count("= tt.dot") == 1
+    assert several.asm["ttir"].count("= tt.dot") == (2 if targets.get(target).scratch else compiler.PIECES) + 1 and single.asm["ttir"].count("= tt.dot") == 1
     assert products(single) > 0 and products(several) == 2 * products(single)
 
 

@@ -73,7 +73,7 @@ def test_what_is_neither_op_nor_kernel(capfd, kernels):
     code, _, err = asm(capfd, f"{kernels}:NOT")
     assert code == 2 and "neither a kernel" in err and "but int" in err
     code, _, err = asm(capfd, f"{kernels}:nothing")
-    assert code == 2 and "norm_kernel, row_kernel, OP" in err
+    assert code == 2 and "norm_kernel, row_kernel, twice, OP" in err
 
 
 def test_parts_of_what_has_none(capfd, tmp_path):

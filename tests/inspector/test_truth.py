@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from triport.backends.base import Error
-from triport.tools.inspector import report, tools, verdict
+from triport.tools.inspector import files, report, tools, verdict
 
 ARCHIVE = Path(__file__).parent / "truth" / "compiled.tar.xz"
 V, P, S = verdict.VECTOR, verdict.PARTLY, verdict.SCALAR
@@ -50,7 +50,7 @@ def judged(folder, suffix: str):
     for k, (key, vectorised) in enumerate(json.loads((folder / "truth.json").read_text()).items()):
         name, flags = key.split(".")
         for debug in ("", "_g") if suffix == "s" else (("", "_g")[k % 2],):
-            yield name, flags, bool(debug), vectorised, report.inspect(folder / f"{key}{debug}.{suffix}")
+            yield name, flags, bool(debug), vectorised, report.of(files.of_file(folder / f"{key}{debug}.{suffix}", None))
 
 
 @pytest.mark.parametrize("suffix", ["s", "o"])

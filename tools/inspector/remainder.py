@@ -100,13 +100,21 @@ class Structure:
         return bool(theirs & inside) or any(_ROUNDS.match(self.function.instructions[p].mnemonic.removeprefix("c.")) for p in theirs)
 
     def _addresses(self, loop: Loop) -> set[str]:
-        """Registers of addresses that a loop finds when it is entered."""
-        registers, blocks = self.values.registers, self.function.blocks
-        out, written = set(), set()
+        """Registers that addresses come from which a loop finds when it is entered."""
+        registers, function = self.values.registers, self.function
+        out: set[str] = set()
+        came: dict[str, set[str]] = {}  # a register that the loop has written -> registers of its entry that its value comes from
+
+        def entries(names) -> set[str]:
+            return set().union(*(came.get(r, {r}) for r in names))
+
         for k in sorted(loop.blocks, key=lambda k: (k < loop.header, k)):
-            for p in range(blocks[k].first, blocks[k].last):
-                out |= registers[p].address - written
-                written |= registers[p].written
+            for p in range(function.blocks[k].first, function.blocks[k].last):
+                at = registers[p]
+                out |= entries(at.address)
+                moved = function.instructions[p].what.kind in ("arithmetic", "move")
+                new = entries(at.read | at.address) if moved else set()
+                came.update(dict.fromkeys(at.written, new))
         return out
 
     def _slice(self, names: set[str], loop: Loop) -> set[int]:
