@@ -25,14 +25,9 @@ def test_ops_are_right(name, board, target, seed):
     op, r = registry.get(name), runner.get(board)
     wanted = [(op, case, dtype) for dtype in op.dtypes for case in CASES[name]]
     made = bundle.make(wanted, targets.get(target), cases=False)
-    functions = {f["name"]: f for f in made.manifest["functions"]}
-    taken: set = set()
-    names = {}
-    for _, case, dtype in wanted:
-        key = bundle.key_of(op, case, dtype)
-        if key not in names:
-            names[key] = bundle.function_name(op, case, dtype, taken)
-    assert set(names.values()) == set(functions)
+    keys = dict.fromkeys(bundle.key_of(op, case, dtype) for _, case, dtype in wanted)
+    names = dict(zip(keys, (f["name"] for f in made.manifest["functions"]), strict=True))
+    assert len(set(names.values())) == len(names)
     for _, case, dtype in wanted:
         function = names[bundle.key_of(op, case, dtype)]
         for shapes in (case.shapes, tuple(tuple(n + 3 for n in s) for s in case.shapes)):
