@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from . import kernel_loops
 from .remainder import Structure, families, mixes
 from .stats import data_of, share_of, works
 from .trips import Values, count
@@ -21,11 +22,11 @@ _ISAS = ("x86-64", "aarch64", "riscv64")
 def of_function(function, found) -> list:
     """Fill in trips, tails and work of a function's regions, the function being called once; the regions."""
     loops = [r for r in found if r.loop is not None]
-    rounds = {}
     if loops and loops[0].code.isa in _ISAS:
         values = Values(function, loops[0].code.isa)
         for r in loops:
-            r.trips = rounds[r.loop.header] = count(r.loop, values)
+            r.trips = count(r.loop, values)
+        kernel_loops.give(loops[0].code, loops)
         structure = Structure(function, values)
         _tails(loops, structure)
         _rest(function, found, loops, structure)

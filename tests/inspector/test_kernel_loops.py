@@ -1,0 +1,55 @@
+"""Rounds of a kernel's own loops, which machine code leaves open, from its TTIR and the arguments that are told."""
+
+import json
+
+import pytest
+from triport.tools import __main__ as command
+
+KERNELS = '''
+import triton
+import triton.language as tl
+
+@triton.jit
+def mixed(y_ptr, i_ptr, n, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    tl.store(y_ptr + o, tl.load(y_ptr + o) * 2.0)
+    s = 0
+    for i in range(n):
+        s = (s * 31 + tl.load(i_ptr + i)) & 0xffff
+        tl.store(i_ptr + i, s)
+
+@triton.jit
+def sums(x_ptr, out_ptr, m, n, BLOCK: tl.constexpr):
+    for r in range(m):
+        acc = tl.zeros([BLOCK], tl.float32)
+        for o in range(0, n, BLOCK):
+            acc += tl.load(x_ptr + r * n + o + tl.arange(0, BLOCK))
+        tl.store(out_ptr + r * BLOCK + tl.arange(0, BLOCK), acc)
+'''
+
+
+def report(capsys, tmp_path, name, target, *args):
+    path = tmp_path / "kernels_with_loops.py"
+    path.write_text(KERNELS)
+    assert command.main(["asm", f"{path}:{name}", "--target", target, *args, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)[0]
+
+
+MIXED = ["--arg", "y_ptr=fp32[16]", "--arg", "i_ptr=i32[16]", "--const", "BLOCK=262144"]
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "neoverse-v2", "spacemit-x60"])
+def test_an_argument_decides_what_weighs(capsys, tmp_path, target):
+    few, many = (report(capsys, tmp_path, "mixed", target, *MIXED, "--arg", f"n={n}") for n in (4, 1000003))
+    assert few["share"] > 0.9
+    assert many["share"] < 0.5 and many["verdict"] != "VECTOR"
+    assert 1000003 in [loop["trips"] for loop in many["loops"]] and 4 in [loop["trips"] for loop in few["loops"]]
+
+
+def test_loops_in_loops(capsys, tmp_path):
+    told = report(capsys, tmp_path, "sums", "x86-64-v3", "--arg", "x_ptr=fp32[16]", "--arg", "out_ptr=fp32[16]", "--arg", "m=9", "--arg", "n=640",
+                  "--const", "BLOCK=64")
+    trips = {(loop["depth"], loop["trips"]) for loop in told["loops"]}
+    assert (2, 9.0) in trips, trips
+    open_ = report(capsys, tmp_path, "sums", "x86-64-v3", "--arg", "x_ptr=fp32[16]", "--arg", "out_ptr=fp32[16]", "--arg", "m=i32", "--arg", "n=i32", "--const", "BLOCK=64")
+    assert 9.0 not in {loop["trips"] for loop in open_["loops"]}
