@@ -180,7 +180,8 @@ def _sampler():
 
     def sample(n: int) -> list[tuple[float, ...]]:
         packed, out, _ = prepared(n)
-        pool.call(packed)
+        if status := pool.call(packed):
+            launch.failed("pace", status, 0, (), n, 1)  # what a signal's handler raised
         return [tuple(t * 1e-9 for t in out[k:k + 3]) for k in range(0, 3 * n, 3)]
 
     return sample

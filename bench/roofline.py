@@ -60,8 +60,13 @@ def fma_peak(threads: int | None = None) -> float:
     address, flop, scratch = _fma_kernel()
     pool = launch.pool()
     packed = struct.pack("<8Qf4x", address, threads, 1, 1, scratch, launch.team_of(threads, 0, threads), *pool.openmp, 0.999)
-    pool.call(packed)
-    best = min(clock.once(lambda: pool.call(packed))[0] for _ in range(9))
+
+    def multiply():
+        if status := pool.call(packed):
+            launch.failed("fma_peak", status, scratch, (), threads, 1)  # what a signal's handler raised
+
+    multiply()
+    best = min(clock.once(multiply)[0] for _ in range(9))
     return flop * threads / best
 
 

@@ -135,7 +135,7 @@ def test_unavailable_backend_says_why(capsys):
 
 def test_user_file_without_the_name(user_file, capsys):
     assert main(["bench", "--op", f"{user_file}:nothing"]) == 2
-    assert "it has scale_kernel, double_op, wrong_op, broken_op" in capsys.readouterr().err
+    assert "it has scale_kernel, double, triple, double_op, wrong_op, broken_op" in capsys.readouterr().err
 
 
 def test_devices(capsys):

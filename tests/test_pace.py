@@ -157,6 +157,20 @@ def test_the_probe_runs_on_this_machine():
     assert figure.together and min(figure.parts) > 0 and own.best(1) <= figure.parts
 
 
+def test_ctrl_c_in_the_probe_is_raised(monkeypatch):
+    from types import SimpleNamespace
+
+    from triport.backends.cpu.run import launch
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    real = launch.pool()
+    monkeypatch.setattr(launch, "pool", lambda: SimpleNamespace(call=lambda packed: launch.INTERRUPTED, openmp=real.openmp, raise_signal=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        pace._sampler()(1)
+
+
 def test_a_row_and_a_measurement_say_how_many_rounds_were_left_out():
     row = {}
     results.add_times(row, clock.Samples([1e-3] * 6, [1e-3] * 6, 10, left_out=4), None)
