@@ -53,7 +53,7 @@ def names() -> list[str]:
     from ...backends.cpu.llvm import targets
     from ...backends.dispatch import foreign
     other = foreign.found()
-    return ["native", *([other.name] if other else []), *targets.TARGETS, *(f"sm_{n}" for n in SM), *GFX]
+    return ["native", *([other.name] if other else []), *targets.NAMES, *(f"sm_{n}" for n in SM), *GFX]
 
 
 def get(name: str, vlen: int | None = None) -> Goal:
@@ -68,7 +68,7 @@ def get(name: str, vlen: int | None = None) -> Goal:
         goal = Goal(f"sm_{hit[1]}", "sass", "cuda", int(hit[1]), 32, about=SM[int(hit[1])])
     elif name in GFX:
         goal = Goal(name, "amdgcn", "hip", name, GFX[name][0], about=GFX[name][1])
-    elif name == "native" or name in targets.TARGETS:
+    elif name == "native" or name in targets.NAMES:
         row = targets.get(name)
         isa = {"x86_64": "x86-64", "aarch64": "aarch64", "riscv64": "riscv64"}[row.triple.partition("-")[0]]
         goal = Goal(name, isa, "cpu", name, vector_bits=0 if row.isa == "scalar" else row.vector_bits, about=row.isa, row=row)

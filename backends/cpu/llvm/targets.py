@@ -20,8 +20,8 @@ class Product:
 
     name: for people; takes: TTIR's element type of both operands; packed, acc: the types that operands are packed to and that is added up in;
     intrinsic: LLVM's name; lane: LLVM's type of its operands' elements; adds: it takes the accumulators too (else its result is added to
-    them); tiles: None for vectors; for AMX's tile registers the multiples of M, N and K that it takes; shape: (rows, vectors) of the
-    micro-kernel where that is not the target's."""
+    them); tiles: None for vectors; for AMX's tile registers the multiples of M, N and K that it takes; blocks: the same for SpacemiT's IME, which
+    multiplies blocks in vector registers and has no intrinsic; shape: (rows, vectors) of the micro-kernel where that is not the target's."""
 
     name: str
     takes: str
@@ -32,6 +32,7 @@ class Product:
     adds: bool = True
     tiles: tuple[int, int, int] | None = None
     shape: tuple[int, int] | None = None
+    blocks: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ _SSE_PAIRS, _AVX2_PAIRS, _AVX512_PAIRS = map(_pmaddwd, ("sse2.pmadd.wd", "avx2.p
 _AVX512_BF16 = Product("avx512", "bf16", "bf16", "f32", "llvm.x86.avx512bf16.dpbf16ps.512", "bfloat")
 _AMX_BF16 = Product("amx", "bf16", "bf16", "f32", "llvm.x86.tdpbf16ps", "bfloat", tiles=(16, 16, 32), shape=(32, 2))
 _NEON_BF16 = Product("neon", "bf16", "bf16", "f32", "llvm.aarch64.neon.bfdot.v4f32.v8bf16", "bfloat")
+_IME = Product("ime", "i8", "i8", "i32", "", "i8", shape=(8, 1), blocks=(4, 4, 8))
 _CVTNEPS = "llvm.x86.avx512bf16.cvtneps2bf16.512"
 _HAS_BF16 = dict(products=(_AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
 _HAS_AMX = dict(products=(_AMX_BF16, _AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
@@ -164,6 +166,11 @@ TARGETS = {t.name: t for t in (
     Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, **_RVV),
     Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, **_RVV),
 )}
+
+#: the row of a K1 whose kernels run on the four cores that have IME, which nobody gets who does not ask for it
+X60_IME = dataclasses.replace(TARGETS["spacemit-x60"], name="spacemit-x60:ime", products=(_IME,), cores=4)
+#: what `get` knows by name
+NAMES = (*TARGETS, X60_IME.name)
 
 # The host's row by what the CPU can do, widest first: (machine, required LLVM features, base row).
 _NATIVE = (
@@ -212,6 +219,8 @@ def _tiles_granted() -> bool:
 def with_vlen(name: str, vlen: int) -> Target:
     """A RISC-V row with vector registers of `vlen` bits (a power of two); `get` knows it as NAME:vlenN."""
     row = get(name)
+    if any(p.blocks for p in row.products):
+        raise CompileError(f"target {name!r} does not take a vector length: the instructions that it is for multiply blocks of registers of {row.vector_bits} bits")
     if row.length == "fixed" or vlen & (vlen - 1) or not 128 <= vlen <= 4096:
         raise CompileError(f"target {name!r} does not take a vector length of {vlen} bits: RISC-V rows with vectors take a power "
                            "of two from 128 to 4096")
@@ -220,12 +229,15 @@ def with_vlen(name: str, vlen: int) -> Target:
 
 
 def get(name: str) -> Target:
-    """The row called `name`; "native" is this machine's; "rv64gcv:vlen512" a RISC-V row with other vector registers."""
+    """The row called `name`; "native" is this machine's; "rv64gcv:vlen512" a RISC-V row with other vector registers; "spacemit-x60:ime" the K1's with
+    products of int8 by SpacemiT's IME."""
     if name == "native":
         return native()
+    if name == X60_IME.name:
+        return X60_IME
     base, sep, vlen = name.partition(":vlen")
     if sep and base in TARGETS and vlen.isdigit():
         return with_vlen(base, int(vlen))
     if name not in TARGETS:
-        raise CompileError(suggest("target", name, [*TARGETS, "native"]))
+        raise CompileError(suggest("target", name, [*NAMES, "native"]))
     return TARGETS[name]

@@ -36,21 +36,26 @@ class Kind:
         return self.by is not None and self.by.tiles is not None
 
     @property
+    def blocks(self) -> bool:
+        """Are blocks in vector registers multiplied (SpacemiT's IME)?"""
+        return self.by is not None and self.by.blocks is not None
+
+    @property
     def widens(self) -> bool:
         """Are operands narrower than what they are multiplied into, by one instruction?"""
         return self.by is None and self.packed != self.acc
 
     @property
     def group(self) -> int:
-        """How many elements along K share one lane: a pair, low one first, where an instruction takes pairs."""
-        return 1 if self.by is None else 2
+        """How many elements along K share one lane: a pair, low one first, where an instruction takes pairs; those of a block lie together, too."""
+        return 1 if self.by is None else self.by.blocks[2] if self.blocks else 2
 
 
 @dataclass(frozen=True)
 class Operand:
     """Where the micro-kernel finds an operand.
 
-    how: "buffer" (it is in scratch already), "strips" (rows of a strip beside one another, by `packing`), "in place" (where it is loaded from), "turned" (transposed in registers on its way into `buffer`),
+    how: "buffer" (it is in scratch already), "blocks" ([K / 8][rows or columns][8], by `packing`), "strips" (rows of a strip beside one another, by `packing`), "in place" (where it is loaded from), "turned" (transposed in registers on its way into `buffer`),
     "copied" (row by row into panels) or "packed" (by `packing`). only_if: it is so where the source's conditions hold, which the kernel looks
     at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py)."""
 
@@ -72,6 +77,8 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
     that they are; `depth`: where B ends along K. In place A may be read up to its own end only, so the product must end there, too. strip: rows of a strip, where the
     target takes such (0: too few columns)."""
     v = values[0]
+    if kind.blocks:
+        return _blocks(s, values, kind, src, 1)
     buf = s.buffers.get(v) if len(values) == 1 else None
     if buf is not None and buf.elem == kind.packed and buf.strides[-1] == 1 and buf.panel is None:
         return Operand("buffer", buf)
@@ -114,6 +121,23 @@ def _strips(s: Schedule, values: list[Value], kind: Kind, strip: int) -> Operand
     return Operand("strips", out, tuple(steps))
 
 
+def _blocks(s: Schedule, values: list[Value], kind: Kind, src: Source | None, k_axis: int) -> Operand:
+    """An operand in blocks along its dimension `k_axis`: [K / group][rows of A, or columns of B][group]."""
+    *batch, height, width = values[0].type.shape
+    piece, side = (height, width)[k_axis], (height, width)[1 - k_axis]
+    k, group, axis = piece * len(values), kind.group, len(batch) + k_axis
+    other = len(batch) + 1 - k_axis
+    strides = (group, 1) if k_axis else (1, group)
+    out = s.alloc((*batch, *((side, k) if k_axis else (k, side))), kind.packed, (*_batches(batch, side * k), *strides), panel=(axis, group, side * group))
+    # Neighbours in memory are lanes: those along K go to one place, those of the other dimension `group` apart.
+    beside = src is not None and poly_const(src.steps[1 - k_axis]) == 1 or src is None and k_axis == 0
+    with captured(s) as steps:
+        for u, x in enumerate(values):
+            part = replace(s.view(out, u * piece * side, x.type.shape, out.strides), panel=out.panel)
+            s.fill(part, x, vdim=other if beside else axis, lanes=None if beside else group, why="blocks of a product's operand")
+    return Operand("blocks", out, tuple(steps))
+
+
 def _batches(batch, size: int) -> tuple[int, ...]:
     """The strides of a batch's dimensions whose matrices take `size` elements each."""
     return tuple(n * size for n in row_major(batch))
@@ -152,6 +176,8 @@ def _either(s: Schedule, out: Buffer, holds: bool | None, pack, how: str, **more
 def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, width: int) -> Operand:
     """B in panels of `width` columns, each [K / group][width][group]. `values`: its pieces along K; `src`: the load that they are. A batch
     follows the other."""
+    if kind.blocks:
+        return _blocks(s, values, kind, src, 0)
     *batch, piece, n = values[0].type.shape
     k = piece * len(values)
     lanes = s.target.lanes(ir.bits_of(REGISTER[kind.acc]))

@@ -213,6 +213,7 @@ def _product(page, step: product.Product):
     how = step.kind.acc if step.kind.by is None else f"pairs of {step.kind.packed} into {step.kind.acc}"
     how = f"{step.kind.packed} widened into {step.kind.acc}" if step.kind.widens else how
     how = f"AMX tiles of {step.kind.packed}" if step.kind.tiles else how
+    how = f"IME's blocks of {step.kind.packed}" if step.kind.blocks else how
     page.say(f"{_line(step.op)}product {count}{step.m}x{step.k} by {step.k}x{step.n}{pieces}: {step.rows} rows x {step.vectors} vectors {wide}, {how}")
     page.depth += 1
     for name, operand in (("A", step.a), ("B", step.b)):
@@ -279,7 +280,7 @@ def _while(page, step: records.While):
 
 _HOW = {"buffer": "is in memory", "in place": "is read where it lies", "turned": "lies the other way round: turned in registers",
         "copied": "is copied into panels by rows", "packed": "is packed",
-        "strips": "is put into strips of its rows"}
+        "strips": "is put into strips of its rows", "blocks": "is put into blocks along K"}
 _STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, looks.Check: _check,
           records.Named: _named, records.Fill: _fill, records.Copy: _copy, records.Rows: _rows,
           product.Product: _product, product.Decode: _decode, records.Body: _body, records.Call: _call, records.For: _for, records.If: _if, records.While: _while}

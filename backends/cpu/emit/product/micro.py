@@ -3,7 +3,8 @@
 - outer products: a vector of B's row times one element of A's column, for every type that the target can multiply, or multiply and widen;
 - pairs: the same over pairs of neighbours along K, where one of the target's instructions adds their products to a lane at once
   (`llvm/targets.py`, Product: x86's AVX512-BF16 and pmaddwd, Arm's BFDOT);
-- tiles: 16 x 16 accumulators in AMX's tile registers.
+- tiles: 16 x 16 accumulators in AMX's tile registers;
+- blocks: 4 x 4 accumulators in pairs of vector registers, by SpacemiT's IME (`ime.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER
 from ...plan.operand import Kind
 from ..element import math
+from . import ime
 from .pack import Rows
 
 
@@ -37,7 +39,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
     m, n, kk = extent.m, extent.n, extent.k
     lanes = min(k.target.dot_lanes(ir.bits_of(t)), n)
     width = lanes * vectors
-    emit = _tile_rows if kind.tiles else _vector_rows
+    emit = _tile_rows if kind.tiles else _block_rows if kind.blocks else _vector_rows
 
     def one_batch(p):
         a_base = b.gep(packed, a.ptr, b.mul(p, i64(a.batch if batch > 1 else 0)))
@@ -45,7 +47,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
         def panel(j):
-            b_panel = b.gep(packed, b_base, b.mul(j, i64(kk)))
+            b_panel = b.gep(packed, b_base, b.mul(j, i64(kind.group if kind.blocks else kk)))
 
             def strip(lo, hi, r):
                 if extent.rows.const != m:
@@ -160,6 +162,13 @@ def _by_instruction(k, kind: Kind, lanes: int):
         return b.add(acc, b.call(how.intrinsic, acc_ty, [s, col]))
 
     return multiply
+
+
+def _block_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, lanes: int, vectors: int,
+                extent: Extent):
+    """r x `lanes` accumulators at `c_tile`, from row i of A: in whole blocks along K, which are zeros behind an operand's end."""
+    a_tile = k.b.gep(REGISTER[kind.packed], a_base, k.b.mul(i, a.pitch))
+    ime.call(k, c_tile, a_tile, b_panel, extent.depth, (extent.m, extent.n), r // ime.SIDE, lanes * vectors // ime.SIDE)
 
 
 # --- AMX -----------------------------------------------------------------------------------------------------------------

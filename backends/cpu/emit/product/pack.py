@@ -106,6 +106,9 @@ def rows(k, step: Product, at: Place | None) -> Rows:
         return Rows(k.pointer(buf), i64(buf.strides[-2]), buf.strides[0])
     if plan.how == "in place" and not plan.only_if:
         return Rows(at.ptr, number(k, at.source.steps[0]), 0, limit, plan.padded)
+    if plan.how == "blocks":
+        k.run(plan.packing)
+        return Rows(k.pointer(buf), i64(kind.group), buf.strides[0])
     if plan.how == "strips":
         k.run(plan.packing)
         return Rows(k.pointer(buf), i64(step.k), buf.strides[0], strip=buf.panel[1])
@@ -157,6 +160,9 @@ def panels(k, step: Product, at: Place | None) -> Val:
     """B in panels, put where they are to be: where the first one starts."""
     plan, kind = step.b, step.kind
     out = k.pointer(plan.buffer)
+    if plan.how == "blocks":
+        k.run(plan.packing)
+        return out
     width, shape, g = plan.buffer.panel[1], (step.k, step.n), kind.group
     if plan.how == "turned":
 
