@@ -167,7 +167,7 @@ def test_tiles_are_asked_for_where_they_are_used():
 
 def test_the_instructions_that_are_tried_are_the_extensions_own():
     for name, (_, code, rows) in features.RISCV.items():
-        word, = struct.unpack_from("<I", bytes.fromhex(code))
+        word, = struct.unpack_from("<I", bytes.fromhex(code)[-6:])
         of = [other for other, (_, _, theirs) in features.RISCV.items() if any(word & mask == match for mask, match in theirs)]
         assert of == ([name] if rows else []), name
         assert code.endswith("8280")  # ret

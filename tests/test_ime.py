@@ -1,6 +1,7 @@
 """SpacemiT's IME (`vmadot`) for products of int8: no CPU here has it, so what is emitted is compared with LLVM's assembler, carried out by an interpreter of its
 instructions (`ime_machine.py`), and what surrounds it runs under QEMU around a micro-kernel that LLVM made."""
 
+import os
 import random
 import re
 import shutil
@@ -16,14 +17,14 @@ import triton
 import triton.language as tl
 from ime_machine import Illegal, Machine, Memory
 from spine_boards import on
-from triport.backends.base import CompileError
+from triport.backends.base import CompileError, Error
 from triport.backends.cpu.emit.product import ime
 from triport.backends.cpu.llvm import compile as llvm
 from triport.backends.cpu.llvm import riscv_words as rv
 from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.llvm.ir import Module, define, i64
 from triport.backends.cpu.run import elf
-from triport.backends.spine import bundle, runner, user
+from triport.backends.spine import bundle, features, machine, runner, user
 
 K1 = "qemu:riscv64?vlen=256"
 SHAPES = [(down, across) for down in (1, 2) for across in (1, 2, 3, 4)]
@@ -294,3 +295,58 @@ def test_rows_that_do_not_have_it(name):
 def test_its_registers_have_one_length():
     with pytest.raises(CompileError, match="does not take a vector length"):
         targets.with_vlen("spacemit-x60:ime", 512)
+
+
+# --- the feature's check -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("board", [on(K1)])
+def test_a_core_without_it_is_refused(board):
+    """Neither SIGILL nor a wrong result: a status, and its name."""
+    made = made_of(product, "spacemit-x60:ime")
+    f = made.manifest["functions"][0]
+    assert "xsmtvdot" in f["needs"] and "xsmtvdot" in made.files[made.manifest["header"]].decode()
+    with pytest.raises(Error, match=r"TRIPORT_WRONG_MACHINE \(6\): .*this CPU lacks xsmtvdot \("):
+        runner.get(board).call(made, f["name"], [torch.ones(3, 5, dtype=torch.int8), torch.ones(5, 7, dtype=torch.int8)])
+
+
+def only_on(cpu: int) -> str:
+    """Machine code that a core executes if it is CPU number `cpu` of the machine, by getcpu; on others it is illegal."""
+    sp, a7 = 2, 17
+    load, ecall = sp << 15 | 2 << 12 | rv.T0 << 7 | 0x03, 0x73
+    return rv.code([rv.addi(sp, sp, -16), rv.addi(rv.A0, sp, 0), rv.addi(11, 0, 0), rv.addi(12, 0, 0), rv.addi(a7, 0, 168), ecall, load, rv.addi(sp, sp, 16),
+                    rv.addi(rv.T1, 0, cpu), rv.branch("beq", rv.T0, rv.T1, 8), 0, rv.ret()]).hex()
+
+
+@pytest.mark.parametrize("board", [on(K1)])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_each_cpu_that_the_process_may_run_on_is_asked(board, everywhere, kept, monkeypatch):
+    """A machine of which one CPU alone has it, as four of a K1's eight: the function runs where the process keeps to that one, and nowhere else."""
+    mine = os.sched_getaffinity(0)
+    cpu = max(mine)
+    if everywhere and len(mine) == 1:
+        pytest.skip("this process may run on one CPU only: none is left that has not what the other has")
+    monkeypatch.setitem(machine._CODE, "code_xsmtvdot", ("riscv64", {}, only_on(cpu)))
+    monkeypatch.setattr(ime, "kernel", lambda down, across, signs="": plain_kernel(down, across) + rv.code([rv.vmadot(2, 4, 5)]))  # behind its return
+    made = made_of(small_product, "spacemit-x60:ime")
+    f = made.manifest["functions"][0]
+    assert "xsmtvdot" in f["needs"]
+    a, b = torch.full((5, 9), -3, dtype=torch.int8), torch.full((9, 11), 7, dtype=torch.int8)
+    try:
+        os.sched_setaffinity(0, mine if everywhere else {cpu})
+        if everywhere:
+            with pytest.raises(Error, match="this CPU lacks xsmtvdot"):
+                runner.get(board).call(made, f["name"], [a, b])
+        else:
+            (got,), _ = runner.get(board).call(made, f["name"], [a, b])
+            assert torch.equal(got.long(), a.long() @ b.long())
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def test_bundles_without_it_have_nothing_of_it():
+    plain = targets.get("rv64gc")
+    for needed in ([], ["zba"]):
+        assert "xsmtvdot" not in machine.codes_ir(plain, needed) and "try_on" not in machine.machine_ir(plain, needed)
+    assert "code_xsmtvdot" in machine.codes_ir(plain, ["xsmtvdot"]) and "@try_everywhere" in machine.machine_ir(plain, ["xsmtvdot"])
+    assert features.RISCV["xsmtvdot"][0] is None

@@ -1,6 +1,7 @@
 """What a kernel's machine code asks of a CPU, by the names that /proc/cpuinfo has for it, and how a CPU is asked (`machine.py`).
 
-On RISC-V that is what the instructions in the object belong to. On x86 and Arm it is what the row lets LLVM emit.
+On RISC-V that is what the instructions in the object belong to (SpacemiT's IME by LLVM's name: Linux has none).
+On x86 and Arm it is what the row lets LLVM emit.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 import struct
 
 from ..base import Error
+from ..cpu.llvm import riscv_words as rv
 from ..cpu.llvm.targets import Target
 from ..cpu.run import elf
 
@@ -62,7 +64,8 @@ def _two(*codes: tuple[int, int, int]) -> list[tuple[int, int]]:
     return [(0xfff0707f, twelve << 20 | three << 12 | opcode) for opcode, twelve, three in codes]
 
 
-#: extension -> (bit of riscv_hwprobe's key 4, machine code of one of its instructions and `ret`, (mask, match) of its instructions)
+#: extension -> (bit of riscv_hwprobe's key 4, None where it has none and CPUs of one machine may differ; machine code that ends in one of its
+#: instructions and `ret`; (mask, match) of its instructions)
 RISCV = {
     "zba": (3, "3325a5208280", [*_three(_OP, (0x10, 2), (0x10, 4), (0x10, 6)), *_three(_OP_32, (0x04, 0), (0x10, 2), (0x10, 4), (0x10, 6)),
                                 *_shift(_OP_IMM_32, (0x02, 1))]),
@@ -76,7 +79,10 @@ RISCV = {
     "zfh": (27, "5375a5048280", [(0x707f, 0x1007), (0x707f, 0x1027), (0xfff0007f, 0x40200053), (0xfff0007f, 0x42200053),
                                  *((0x0600007f, 0x04000000 | opcode) for opcode in (0x43, 0x47, 0x4b, 0x4f, 0x53))]),
     "zvfh": (30, "57f080cc571484028280", []),
+    "xsmtvdot": (None, rv.code([rv.vsetvli(rv.T0, rv.ZERO, 8, 1), rv.vmadot(2, 4, 5)]).hex() + "8280", [(0xfe0040ff, 0xe200002b)]),
 }
+#: those of them that bundles have code for only where they use them
+RARE = ("xsmtvdot",)
 _OP_V_FLOAT = ((0x707f, 0x1057), (0x707f, 0x5057))  # arithmetic of vectors of floats, of whatever width
 
 

@@ -24,7 +24,6 @@ from .trace import At
 #: bytes to whose multiples temporaries are laid out
 _ALIGN = 64
 _BEYOND = "the sizes are too large together, or one that divides is 0"
-_MASK_WORDS = 16  # of a set of CPUs: 1024
 
 
 def objects(functions: list[Exported], row: targets.Target, name: str) -> list[bytes]:
@@ -32,7 +31,7 @@ def objects(functions: list[Exported], row: targets.Target, name: str) -> list[b
     plain = base_row(row)
     needed = features.order(row, (n for f in functions for n in f.needs))
     made = [_optimised(glue_ir(functions, row, needed, name), plain), _optimised(threads_ir(plain), plain),
-            _optimised(machine.machine_ir(row, needed), plain), llvm.emit_object(machine.codes_ir(plain), plain)]
+            _optimised(machine.machine_ir(row, needed), plain), llvm.emit_object(machine.codes_ir(plain, needed), plain)]
     return made + list({k.name: k.obj for f in functions for v in f.variants for k in v.kernels}.values())
 
 
@@ -58,12 +57,12 @@ def glue_ir(functions: list[Exported], row: targets.Target, needed: list[str], n
 def cpus(m: Module):
     """tp_cpus(): those that this process may run on."""
     b = define(m, "tp_cpus", "i64", "hidden")
-    mask = b.alloca(f"[{_MASK_WORDS} x i64]", "mask", 8)
-    with b.loop(i64(0), i64(_MASK_WORDS)) as k:
+    mask = b.alloca(f"[{machine.MASK_WORDS} x i64]", "mask", 8)
+    with b.loop(i64(0), i64(machine.MASK_WORDS)) as k:
         b.store(i64(0), b.gep("i64", mask, k))
-    b.call("sched_getaffinity", "i32", [i32(0), i64(8 * _MASK_WORDS), mask])
+    b.call("sched_getaffinity", "i32", [i32(0), i64(8 * machine.MASK_WORDS), mask])
     n = b.variable(i64(0))
-    with b.loop(i64(0), i64(_MASK_WORDS)) as k:
+    with b.loop(i64(0), i64(machine.MASK_WORDS)) as k:
         n.set(b.add(n.get(), b.intrinsic("ctpop", b.load("i64", b.gep("i64", mask, k)))))
     b.ret(b.smin(b.smax(n.get(), 1), pool.MAX_THREADS))
 

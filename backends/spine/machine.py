@@ -2,12 +2,13 @@
 
 Everything here is compiled for any CPU of the architecture. x86 is asked by CPUID, and XCR0 says what Linux keeps of registers; Arm by Linux's
 AT_HWCAP words. On RISC-V Linux may know less than the CPU can do (riscv_hwprobe is of 6.4, and learnt of Zvfh in 6.8), so what it does not affirm is
-tried: a child process executes one instruction, and dies or does not.
+tried: a child process executes one instruction, and dies or does not. What some CPUs of one machine have and others have not (SpacemiT's IME) is tried
+on each that this process may run on.
 """
 
 from __future__ import annotations
 
-from ..cpu.llvm.ir import FALSE, NULL, Module, Val, define, i32, i64
+from ..cpu.llvm.ir import FALSE, NULL, TRUE, Module, Val, define, i32, i64
 from ..cpu.llvm.targets import Target
 from . import features
 
@@ -20,20 +21,26 @@ _CODE = {
 }
 _HWCAP, _HWCAP2 = 16, 26  # of getauxval
 _HWPROBE, _IMA_EXT_0 = 258, 4
-_CLONE, _WAIT4, _PRCTL, _EXIT_GROUP = 220, 260, 167, 94
+_CLONE, _WAIT4, _PRCTL, _EXIT_GROUP, _SETAFFINITY = 220, 260, 167, 94, 122
+MASK_WORDS = 16  # of a set of CPUs: 1024
 _SIGCHLD, _SIGILL, _WALL, _EINTR, _NOT_DUMPABLE = 17, 4, 0x40000000, 4, 4
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # x86: a process asks for AMX's registers before it uses them
 
 
-def codes_ir(row: Target) -> str:
+def codes_ir(row: Target, needed: list[str]) -> str:
     """IR of functions that are machine code: what LLVM takes for data before a function's own code. Not to be optimised: by its IR none returns."""
     arch, m = row.triple.partition("-")[0], Module("codes", row.triple, attributes="")
     for name, (isa, parameters, text) in _CODE.items():
-        if isa == arch:
+        if isa == arch and _wanted(name, needed):
             data = bytes.fromhex(text.replace(" ", ""))
             constant = "".join(f"\\{byte:02X}" for byte in data)
             define(m, name, "i64", "hidden", f'naked noinline prologue [{len(data)} x i8] c"{constant}"', **parameters).unreachable()
     return m.render()
+
+
+def _wanted(code: str, needed: list[str]) -> bool:
+    name = code.removeprefix("code_")
+    return name not in features.RARE or name in needed
 
 
 def machine_ir(row: Target, needed: list[str]) -> str:
@@ -42,11 +49,14 @@ def machine_ir(row: Target, needed: list[str]) -> str:
     arch = row.triple.partition("-")[0]
     m = Module("machine", row.triple, attributes="")
     for name, (isa, parameters, _) in _CODE.items():
-        if isa == arch:
+        if isa == arch and _wanted(name, needed):
             m.declare(name, "hidden i64", list(parameters.values()))
     _vlen(m, arch == "riscv64")
     if arch == "riscv64":
-        _try(m)
+        _try(m, "try")
+        if any(features.RISCV[n][0] is None for n in needed if n in features.RISCV):
+            _try(m, "try_on", on="ptr")
+            _try_everywhere(m)
     absent = m.variable("absent", "i64 -1", "internal global")
     b = define(m, "tp_absent", "i64", "hidden")
     before = b.atomic_load("i64", absent)
@@ -75,11 +85,11 @@ def _syscall(b, number: int, *given: Val | int) -> Val:
     return b.call("syscall", "i64 (i64, ...)", [i64(number), *words])
 
 
-def _try(m: Module):
-    """try(code): does this CPU execute it? A child with memory of its own does, and says so in a page that it shares, or dies: without a trace, and
-    without a signal to its parent where Linux allows that."""
-    b = define(m, "try", "i1", "internal", "noinline", code="ptr")
-    code, = b.fn.args
+def _try(m: Module, name: str, **on: str):
+    """name(code): does this CPU execute it? A child with memory of its own does, and says so in a page that it shares, or dies: without a trace, and
+    without a signal to its parent where Linux allows that. on: a parameter more, the set of CPUs that the child keeps to."""
+    b = define(m, name, "i1", "internal", "noinline", code="ptr", **on)
+    code, *cpus = b.fn.args
     page = b.call("mmap", "ptr", [NULL, i64(4096), i32(3), i32(0x21), i32(-1), i64(0)])  # read and write; shared, anonymous
     with b.when(b.icmp("eq", b.address(page), -1)):
         b.ret(FALSE)
@@ -89,6 +99,9 @@ def _try(m: Module):
     with b.when(b.icmp("eq", child.get(), 0)):
         _syscall(b, _PRCTL, _NOT_DUMPABLE, 0, 0, 0, 0)
         b.call("signal", "ptr", [i32(_SIGILL), NULL])
+        for mask in cpus:
+            with b.when(b.icmp("ne", _syscall(b, _SETAFFINITY, 0, 8 * MASK_WORDS, mask), 0)):
+                _syscall(b, _EXIT_GROUP, 0)
         b.call(code, "i64", [])
         b.store(i64(1), page, volatile=True)
         _syscall(b, _EXIT_GROUP, 0)
@@ -103,6 +116,26 @@ def _try(m: Module):
     b.ret(b.icmp("ne", said, 0))
 
 
+def _try_everywhere(m: Module):
+    """try_everywhere(code): do all CPUs execute it that this process may run on?"""
+    b = define(m, "try_everywhere", "i1", "internal", "noinline", code="ptr")
+    code, = b.fn.args
+    mine, one = (b.alloca(f"[{MASK_WORDS} x i64]", name, 8) for name in ("mine", "one"))
+    for mask in (mine, one):
+        with b.loop(i64(0), i64(MASK_WORDS)) as k:
+            b.store(i64(0), b.gep("i64", mask, k))
+    with b.when(b.icmp("ne", b.call("sched_getaffinity", "i32", [i32(0), i64(8 * MASK_WORDS), mine]), 0)):
+        b.ret(FALSE)
+    with b.loop(i64(0), i64(64 * MASK_WORDS)) as cpu:
+        word, bit = b.lshr(cpu, 6), b.shl(i64(1), b.and_(cpu, 63))
+        with b.when(b.icmp("ne", b.and_(b.load("i64", b.gep("i64", mine, word)), bit), 0)):
+            b.store(bit, b.gep("i64", one, word))
+            with b.when(b.not_(b.call("try_on", "i1", [code, one]))):
+                b.ret(FALSE)
+            b.store(i64(0), b.gep("i64", one, word))
+    b.ret(TRUE)
+
+
 def _riscv(b, row: Target, needed: list[str]):
     pair = b.alloca("[2 x i64]", "pair", 8)
     b.store(i64(_IMA_EXT_0), pair)
@@ -115,6 +148,8 @@ def _riscv(b, row: Target, needed: list[str]):
     def has(name: str) -> Val:
         if name == features.vlen(row):
             return b.icmp("uge" if row.length == "at least" else "eq", b.call("tp_vlen", "i64", []), row.vector_bits)
+        if features.RISCV[name][0] is None:
+            return b.call("try_everywhere", "i1", [Val("ptr", f"@code_{name}")])
         said = b.icmp("ne", b.and_(bits, 1 << features.RISCV[name][0]), 0)
         out = b.variable(said)
         with b.when(b.not_(said)):
