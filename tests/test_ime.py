@@ -1,32 +1,19 @@
-"""SpacemiT's IME (`vmadot`) for products of int8: no CPU here has it, so what is emitted is compared with LLVM's assembler, carried out by an interpreter of its
-instructions (`ime_machine.py`), and what surrounds it runs under QEMU around a micro-kernel that LLVM made."""
+"""SpacemiT's IME (`vmadot`) for products of int8, its machine code: no CPU here has it, so it is compared with LLVM's assembler, and carried out by an
+interpreter of its instructions (`ime_machine.py`). `test_ime_kernels.py` has what surrounds it."""
 
-import os
 import random
 import re
 import shutil
 import struct
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import triton
-import triton.language as tl
 from ime_machine import Illegal, Machine, Memory
-from spine_boards import on
-from triport.backends.base import CompileError, Error
 from triport.backends.cpu.emit.product import ime
-from triport.backends.cpu.llvm import compile as llvm
 from triport.backends.cpu.llvm import riscv_words as rv
-from triport.backends.cpu.llvm import targets
-from triport.backends.cpu.llvm.ir import Module, define, i64
-from triport.backends.cpu.run import elf
-from triport.backends.spine import bundle, features, machine, runner, user
 
-K1 = "qemu:riscv64?vlen=256"
+rv_vmadot = rv.vmadot
 SHAPES = [(down, across) for down in (1, 2) for across in (1, 2, 3, 4)]
 SIGNED = {"": (True, True), "u": (False, False), "su": (True, False), "us": (False, True)}
 assembler = pytest.mark.skipif(not shutil.which("llvm-mc-22"), reason="llvm-mc-22 is not installed (llvm-22): older ones do not know XSMTVDot")
@@ -168,185 +155,9 @@ def test_no_steps_leave_the_accumulators_as_they_are(seed):
     assert np.array_equal(got, c) and "vmadot" not in cpu.executed
 
 
-# --- kernels -----------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def product_kernel(a_ptr, b_ptr, out_ptr, m, n, k, ak, bk, bn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
-    acc = tl.zeros((BM, BN), dtype=tl.int32)
-    for start in range(0, k, BK):
-        here = start + rk
-        a = tl.load(a_ptr + rm[:, None] * ak + here[None, :], mask=(rm[:, None] < m) & (here[None, :] < k), other=0)
-        b = tl.load(b_ptr + here[:, None] * bk + rn[None, :] * bn, mask=(here[:, None] < k) & (rn[None, :] < n), other=0)
-        acc = tl.dot(a, b, acc)
-    tl.store(out_ptr + rm[:, None] * n + rn[None, :], acc, mask=(rm[:, None] < m) & (rn[None, :] < n))
-
-
-def _product(a, b, rows: int, columns: int, depth: int):
-    (m, k), n = a.shape, b.shape[1]
-    out = torch.empty((m, n), dtype=torch.int32)
-    product_kernel[(triton.cdiv(m, rows), triton.cdiv(n, columns))](a, b, out, m, n, k, a.stride(0), b.stride(0), b.stride(1), BM=rows, BN=columns, BK=depth)
-    return out
-
-
-def product(a, b):
-    return _product(a, b, 32, 32, 64)
-
-
-def small_product(a, b):
-    return _product(a, b, 4, 8, 8)
-
-
-def wide_product(a, b):
-    return _product(a, b, 8, 64, 16)
-
-
-def made_of(function, target: str):
-    example = ["a=int8[20,30], b=int8[30,40]"]
-    return bundle.make(user.calls(function, Path(__file__), sys.modules[__name__], example), targets.get(target), cases=False)
-
-
-def plain_kernel(down: int, across: int) -> bytes:
-    """What a micro-kernel is to do, as LLVM makes it of scalar IR for the same calling convention."""
-    m = Module("plain", targets.get("rv64gc").triple)
-    b = define(m, "f", "void", c="ptr", a="ptr", b="ptr", steps="i64", a_step="i64", b_step="i64", offsets="ptr", c_step="i64")
-    c, a, cols, steps, a_step, b_step, offsets, c_step = b.fn.args
-    with b.loop(i64(0), i64(4 * down)) as i, b.loop(i64(0), i64(4 * across)) as j:
-        pair = b.load("i64", b.gep("i64", offsets, b.add(b.mul(b.and_(i, i64(3)), i64(2)), b.and_(b.lshr(j, 1), i64(1)))))
-        at = b.add(b.add(b.mul(b.lshr(i, 2), c_step), b.mul(b.lshr(j, 2), i64(16))), b.add(pair, b.mul(b.and_(j, i64(1)), i64(4))))
-        place = b.gep("i8", c, at)
-        with b.loop(i64(0), steps) as q, b.loop(i64(0), i64(8)) as t:
-            x = b.load("i8", b.gep("i8", a, b.add(b.mul(q, a_step), b.add(b.mul(i, i64(8)), t))))
-            y = b.load("i8", b.gep("i8", cols, b.add(b.mul(q, b_step), b.add(b.mul(j, i64(8)), t))))
-            b.store(b.add(b.load("i32", place), b.mul(b.cast("sext", x, "i32"), b.cast("sext", y, "i32"))), place)
-    b.ret()
-    row = targets.get("rv64gc")
-    obj = llvm.emit_object(llvm.optimise(m.render(), row), row)
-    text, = (s for s in elf.sections(obj) if s.flags & elf.EXEC and s.size)
-    assert not any(s.name.startswith(".rela.text") for s in elf.sections(obj))
-    return obj[text.offset:text.offset + text.size]
-
-
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-    """What is compiled here is nobody else's."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-
-
-@pytest.mark.parametrize("board", [on(K1)])
-@pytest.mark.parametrize("function", [product, small_product, wide_product])
-def test_operands_are_laid_as_the_micro_kernel_reads_them(function, board, seed, kept, monkeypatch):
-    """Compiled for IME, but for a micro-kernel that LLVM made: right for odd sizes, and for operands that lie the other way round."""
-    asked = []
-    monkeypatch.setattr(ime, "kernel", lambda down, across, signs="": asked.append((down, across)) or plain_kernel(down, across))
-    made = made_of(function, "spacemit-x60:ime")
-    assert set(asked) == {{"product": (2, 4), "small_product": (1, 2), "wide_product": (2, 4)}[function.__name__]}
-    f = made.manifest["functions"][0]
-    torch.manual_seed(seed)
-    for m, n, k in ((1, 1, 1), (33, 47, 65), (70, 31, 100), (4, 8, 8), (3, 65, 17), (64, 64, 128)):
-        a, b = torch.randint(-128, 128, (m, k), dtype=torch.int8), torch.randint(-128, 128, (k, n), dtype=torch.int8)
-        (got,), _ = runner.get(board).call(made, f["name"], [a, b])
-        assert torch.equal(got.long(), a.long() @ b.long()), (m, n, k)
-
-
-def compiled(target: str, **sizes) -> object:
-    names = list(product_kernel.arg_names)
-    kinds = {"a_ptr": "*i8", "b_ptr": "*i8", "out_ptr": "*i32"}
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-    source = ASTSource(fn=product_kernel, signature={n: "constexpr" if n in sizes else kinds.get(n, "i32") for n in names},
-                       constexprs={(names.index(n),): v for n, v in sizes.items()})
-    return triton.compile(source, target=GPUTarget("cpu", target, 0))
-
-
-def test_it_is_off_unless_it_is_asked_for():
-    for row in targets.TARGETS.values():
-        assert not any(p.blocks for p in row.products), row.name
-    sizes = dict(BM=32, BN=32, BK=64)
-    plain, asked = compiled("spacemit-x60", **sizes), compiled("spacemit-x60:ime", **sizes)
-    code = ime.kernel(2, 4)
-    assert code in asked.asm["obj"] and code not in plain.asm["obj"]
-    assert "IME's blocks of i8" in asked.asm["plan"] and "A is put into blocks along K" in asked.asm["plan"] and "IME" not in plain.asm["plan"]
-    assert len(re.findall(r"\tcall\tproduct_kernel\.vmadot2x4\n", asked.asm["asm"])) == 1
-
-
-@pytest.mark.parametrize("sizes", [dict(BM=2, BN=32, BK=64), dict(BM=32, BN=4, BK=64), dict(BM=32, BN=32, BK=4)])
-def test_blocks_that_are_too_small_go_another_way(sizes):
-    assert "IME" not in compiled("spacemit-x60:ime", **sizes).asm["plan"]
-
-
-def test_other_kernels_are_as_without():
-    """The row differs in its products and cores alone."""
-    from test_plans import FOLDER
-    from triport.backends.cpu.emit.module import lower_module
-    from triport.backends.cpu.ttir import reader
-    for name in ("softmax_rows", "matmul"):
-        with_ime, without = (lower_module(reader.parse((FOLDER / f"{name}.ttir").read_text()), targets.get(t)).text for t in ("spacemit-x60:ime", "spacemit-x60"))
-        assert with_ime == without
-
-
-@pytest.mark.parametrize("name", ["spacemit-x60:im", "spacemit-k3-x100:ime", "rv64gcv:ime", "spacemit-x60:ime:vlen512"])
-def test_rows_that_do_not_have_it(name):
-    with pytest.raises(CompileError, match="target"):
-        targets.get(name)
-
-
-def test_its_registers_have_one_length():
-    with pytest.raises(CompileError, match="does not take a vector length"):
-        targets.with_vlen("spacemit-x60:ime", 512)
-
-
-# --- the feature's check -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("board", [on(K1)])
-def test_a_core_without_it_is_refused(board):
-    """Neither SIGILL nor a wrong result: a status, and its name."""
-    made = made_of(product, "spacemit-x60:ime")
-    f = made.manifest["functions"][0]
-    assert "xsmtvdot" in f["needs"] and "xsmtvdot" in made.files[made.manifest["header"]].decode()
-    with pytest.raises(Error, match=r"TRIPORT_WRONG_MACHINE \(6\): .*this CPU lacks xsmtvdot \("):
-        runner.get(board).call(made, f["name"], [torch.ones(3, 5, dtype=torch.int8), torch.ones(5, 7, dtype=torch.int8)])
-
-
-def only_on(cpu: int) -> str:
-    """Machine code that a core executes if it is CPU number `cpu` of the machine, by getcpu; on others it is illegal."""
-    sp, a7 = 2, 17
-    load, ecall = sp << 15 | 2 << 12 | rv.T0 << 7 | 0x03, 0x73
-    return rv.code([rv.addi(sp, sp, -16), rv.addi(rv.A0, sp, 0), rv.addi(11, 0, 0), rv.addi(12, 0, 0), rv.addi(a7, 0, 168), ecall, load, rv.addi(sp, sp, 16),
-                    rv.addi(rv.T1, 0, cpu), rv.branch("beq", rv.T0, rv.T1, 8), 0, rv.ret()]).hex()
-
-
-@pytest.mark.parametrize("board", [on(K1)])
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_each_cpu_that_the_process_may_run_on_is_asked(board, everywhere, kept, monkeypatch):
-    """A machine of which one CPU alone has it, as four of a K1's eight: the function runs where the process keeps to that one, and nowhere else."""
-    mine = os.sched_getaffinity(0)
-    cpu = max(mine)
-    if everywhere and len(mine) == 1:
-        pytest.skip("this process may run on one CPU only: none is left that has not what the other has")
-    monkeypatch.setitem(machine._CODE, "code_xsmtvdot", ("riscv64", {}, only_on(cpu)))
-    monkeypatch.setattr(ime, "kernel", lambda down, across, signs="": plain_kernel(down, across) + rv.code([rv.vmadot(2, 4, 5)]))  # behind its return
-    made = made_of(small_product, "spacemit-x60:ime")
-    f = made.manifest["functions"][0]
-    assert "xsmtvdot" in f["needs"]
-    a, b = torch.full((5, 9), -3, dtype=torch.int8), torch.full((9, 11), 7, dtype=torch.int8)
-    try:
-        os.sched_setaffinity(0, mine if everywhere else {cpu})
-        if everywhere:
-            with pytest.raises(Error, match="this CPU lacks xsmtvdot"):
-                runner.get(board).call(made, f["name"], [a, b])
-        else:
-            (got,), _ = runner.get(board).call(made, f["name"], [a, b])
-            assert torch.equal(got.long(), a.long() @ b.long())
-    finally:
-        os.sched_setaffinity(0, mine)
-
-
-def test_bundles_without_it_have_nothing_of_it():
-    plain = targets.get("rv64gc")
-    for needed in ([], ["zba"]):
-        assert "xsmtvdot" not in machine.codes_ir(plain, needed) and "try_on" not in machine.machine_ir(plain, needed)
-    assert "code_xsmtvdot" in machine.codes_ir(plain, ["xsmtvdot"]) and "@try_everywhere" in machine.machine_ir(plain, ["xsmtvdot"])
-    assert features.RISCV["xsmtvdot"][0] is None
+@pytest.mark.parametrize("change", [("vmadot", lambda vd, vs1, vs2, signs="": rv_vmadot(vd, vs2, vs1, signs)), ("vluxei64", lambda vd, at, offsets: rv.vle(64, vd, at))])
+def test_a_wrong_micro_kernel_is_seen(change, monkeypatch, seed):
+    """A and B change places; accumulators are read as if their rows lay side by side."""
+    monkeypatch.setattr(rv, *change)
+    with pytest.raises(AssertionError):
+        test_a_micro_kernel_multiplies(2, 4, "", seed)
