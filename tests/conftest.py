@@ -52,7 +52,7 @@ def double(x):
 '''
 #: what TRIPORT_DEMAND may name -> words of the reasons for which tests are skipped that need it
 TOOLS = {"qemu": ("qemu",), "browser": ("chromium", "selenium"), "disassembler": ("llvm-22",), "mca": ("llvm-mca",), "readelf": ("readelf",), "gdb": ("gdb is not",),
-         "g++": ("g++", "C compiler"), "userland": ("TRIPORT_USERLAND",), "tritonparse": ("tritonparse",), "nvrtc": ("nvrtc",),
+         "g++": ("g++", "C compiler"), "userland": ("TRIPORT_USERLAND",), "sshd": ("sshd",), "tritonparse": ("tritonparse",), "nvrtc": ("nvrtc",),
          "extras": ("shtab is not", "pandas is not", "jsonschema is not"), "plugin": ("triport is not installed",),
          "gpu": ("without GPU support", "sees no GPU", "ROCm build", "cuda-core")}
 DEMANDED = tuple(filter(None, (x.strip() for x in os.environ.get("TRIPORT_DEMAND", "").split(","))))

@@ -1,6 +1,6 @@
 """Where a bundle runs: an emulated board, a board over ssh, or this machine.
 
-`qemu:riscv64?vlen=256` (also qemu:aarch64), `ssh:user@board`, `local`. A runner starts the bundle's program, gives it a request
+`qemu:riscv64?vlen=256` (also qemu:aarch64), `ssh:user@board:22`, `local`. A runner starts the bundle's program, gives it a request
 and takes its answer; whatever else comes back, or does not come back in time, is an `Error`.
 """
 
@@ -14,9 +14,7 @@ import platform
 import re
 import shlex
 import shutil
-import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
 import urllib.parse
@@ -26,16 +24,14 @@ from pathlib import Path
 from ...ops.accuracy import error
 from ...ops.case import KEPT
 from ..base import Error, Unavailable, suggest
-from . import probe, request
+from . import probe, process, request
 from .arguments import inputs_of, outputs_of
 from .board import Board
 from .bundle import Bundle
 from .library import STATUS, WRONG_MACHINE
 from .link import LOADERS
+from .remote import ASK, Shell
 
-#: seconds that one request may take, and an answer of the board about itself
-LIMIT = 300.0
-ASK = 60.0
 #: the K1's extensions on QEMU's bare profile; the last two fill lanes that an instruction leaves open with ones, as hardware may
 _RISCV = "rva22s64,v=true,vlen={vlen},zicond=true,zfh={half},zvfh={half},zbc=true,rvv_ta_all_1s=true,rvv_ma_all_1s=true"
 _SCALAR = "rv64,v=false"
@@ -57,8 +53,8 @@ class Runner:
 
     def execute(self, bundle: Bundle, arguments: list[str], data: bytes = b"", limit: float | None = None) -> bytes:
         """What the program writes, given `data`. Raises `Error` where it dies or takes longer than `limit` seconds."""
-        limit = limit or float(os.environ.get("TRIPORT_SPINE_LIMIT", LIMIT))
-        return _execute(self.command(bundle, arguments), data, limit, f"{bundle.name} on {self.name}")
+        what, allowed = f"{bundle.name} on {self.name}", process.limit()
+        return process.output(process.run(self.command(bundle, arguments), data, limit or allowed, what), what)
 
     def call(self, bundle: Bundle, function: str, tensors: list, threads: int = 0, warmup: int = 0, repetitions: int = 0,
              limit: float | None = None) -> tuple[list, request.Answer]:
@@ -101,36 +97,6 @@ class Runner:
 def _status(answer: request.Answer) -> str:
     name, text = next(((n, t) for v, n, t in STATUS if v == answer.status), ("an unknown status", "?"))
     return f"{name} ({answer.status}): {answer.said or text}"
-
-
-def _execute(command: list[str], data: bytes, limit: float, what: str) -> bytes:
-    try:
-        p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    except OSError as e:
-        raise Unavailable(f"{what}: {command[0]} cannot be started ({e.strerror})") from None
-    try:
-        out, err = p.communicate(data, timeout=limit)
-    except subprocess.TimeoutExpired:
-        _stop(p)
-        raise Error(f"{what} did not end within {limit:g} seconds (TRIPORT_SPINE_LIMIT=SECONDS allows more)") from None
-    except BaseException:
-        _stop(p)
-        raise
-    if p.returncode:
-        said = err.decode(errors="replace").strip()[-500:]
-        died = f"died of signal {signal.Signals(-p.returncode).name}" if -p.returncode in set(signal.Signals) else f"ended with exit code {p.returncode}"
-        raise Error(f"{what} {died}" + (f": {said}" if said else ""))
-    sys.stderr.write(err.decode(errors="replace"))  # what kernels print
-    return out
-
-
-def _stop(p: subprocess.Popen):
-    """End a process and what it started."""
-    try:
-        os.killpg(p.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    p.communicate()
 
 
 @functools.lru_cache(maxsize=64)
@@ -218,46 +184,47 @@ def _root(arch: str) -> str:
 
 
 class Ssh(Runner):
-    """A board over ssh: keys, hosts and options are those of the user's own ssh. A bundle is copied there once, to ~/.cache/triport."""
+    """A board over ssh (`remote.py`). A bundle is copied there once, to ~/.cache/triport."""
 
-    _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
-
-    def __init__(self, name: str, host: str):
-        self.name, self.host = name, host
+    def __init__(self, name: str):
+        self.name, self.shell = name, Shell(name)
         self._there: set[str] = set()
-
-    def _command(self, text: str) -> list[str]:
-        return [*self._SSH, "--", self.host, text]  # what follows the host is for the board's shell
-
-    def _ask(self, text: str, data: bytes = b"") -> bytes:
-        return _execute(self._command(text), data, ASK, self.name)
 
     @functools.lru_cache(maxsize=None)
     def arch(self) -> str:
-        text = self._ask("uname -m").decode(errors="replace").strip()
+        text = self.shell.run("uname -m").decode(errors="replace").strip()
         if text not in ("riscv64", "aarch64", "x86_64"):
             raise Error(f"{self.name} says it is {text[:40]!r}; boards are riscv64, aarch64 and x86_64")
         return text
 
+    def execute(self, bundle: Bundle, arguments: list[str], data: bytes = b"", limit: float | None = None) -> bytes:
+        allowed = process.limit()
+        return self.shell.run(self._script(bundle, arguments), data, limit or allowed, f"{bundle.name} on {self.name}")
+
     def command(self, bundle: Bundle, arguments: list[str]) -> list[str]:
-        folder = self._copied(bundle)
-        return self._command(" ".join(["exec", f"{folder}/{shlex.quote(bundle.manifest['program'])}", *map(shlex.quote, arguments)]))
+        return self.shell.command(self._script(bundle, arguments))
+
+    def _script(self, bundle: Bundle, arguments: list[str]) -> str:
+        """The line of sh's that runs the program there, after it was copied there."""
+        return f"exec {self._copied(bundle)}/{shlex.join([bundle.manifest['program'], *arguments])}"
 
     def _copied(self, bundle: Bundle) -> str:
-        folder = f'"$HOME"/.cache/triport/{bundle.digest}'  # hexadecimal digits
+        """The folder there that has the program, as sh's word."""
+        folder = f'"$HOME"/.cache/triport/{shlex.quote(bundle.digest)}'
         if bundle.digest in self._there:
             return folder
-        program, digest = shlex.quote(bundle.manifest["program"]), bundle.manifest["files"][bundle.manifest["program"]]
-        check = f"cd {folder} 2>/dev/null && echo '{digest}  {bundle.manifest['program']}' | sha256sum -c - >/dev/null 2>&1 && echo whole || echo absent"
-        if self._ask(check).strip() != b"whole":
+        name = bundle.manifest["program"]
+        sums = shlex.quote(f"{bundle.manifest['files'][name]}  {name}")
+        check = f"cd {folder} 2>/dev/null && printf '%s\\n' {sums} | sha256sum -c - >/dev/null 2>&1 && echo whole || echo absent"
+        if self.shell.run(check).strip() != b"whole":
             packed = io.BytesIO()
             with tarfile.open(fileobj=packed, mode="w") as tar:
-                info = tarfile.TarInfo(bundle.manifest["program"])
-                data = bundle.files[bundle.manifest["program"]]
+                info = tarfile.TarInfo(name)
+                data = bundle.files[name]
                 info.size, info.mode = len(data), 0o755
                 tar.addfile(info, io.BytesIO(data))
-            self._ask(f"mkdir -p {folder} && cd {folder} && tar -xf - && chmod 755 ./{program}", packed.getvalue())
-            if self._ask(check).strip() != b"whole":
+            self.shell.run(f"mkdir -p {folder} && cd {folder} && tar -xf - && chmod 755 ./{shlex.quote(name)}", packed.getvalue())
+            if self.shell.run(check).strip() != b"whole":
                 raise Error(f"{self.name}: the bundle did not arrive whole in ~/.cache/triport (is there room, and sha256sum?)")
         self._there.add(bundle.digest)
         return folder
@@ -288,9 +255,7 @@ def get(text: str) -> Runner:
     if kind == "qemu":
         return _emulated(text, rest)
     if kind == "ssh":
-        if not re.fullmatch(r"[A-Za-z0-9_][\w.@%:\[\]-]*", rest):
-            raise Error(f"--on {text}: {rest!r} is no host; it takes ssh:board or ssh:user@board, as ssh does")
-        return Ssh(text, rest)
+        return Ssh(text)
     raise Error(f"--on: {suggest('runner', kind, ('qemu', 'ssh', 'local'))}. It takes qemu:riscv64?vlen=256, ssh:user@board or local")
 
 
