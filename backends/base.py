@@ -132,9 +132,9 @@ def sources_digest(*folders: Path) -> str:
     return memo.remembered("sources", "\0".join(map(str, folders)), lambda: memo.State(files()), digest)
 
 
-def suggest(kind: str, name: str, known) -> str:
-    """The sentence for an unknown `name`: the nearest known one, and all of them."""
+def suggest(kind: str, name: str, known, meant: dict[str, str] = {}) -> str:
+    """The sentence for an unknown `name`: the nearest known one, and all of them. meant: other names, in lower case -> the known one."""
     known = sorted(set(known))
-    near = difflib.get_close_matches(name, known, n=1)
+    near = [meant[name.lower()]] if name.lower() in meant else difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}? Known: " if near else ". Known: "
     return f"unknown {kind} {name!r}{hint}{', '.join(known)}"

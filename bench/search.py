@@ -31,6 +31,27 @@ def names(device: str) -> list[str]:
     return [n for n, t in searches().items() if n == "matmul" or (t.cuda_candidates if device == "cuda" else t.candidates)]
 
 
+def _op_of(name: str):
+    """The op whose tiles a table has."""
+    return registry.get(next(n for n in sorted(registry.NAMES, key=len, reverse=True) if name.startswith(n)))
+
+
+def _cases(op, device: str, texts: list[str], sweeps: list[str]) -> list:
+    own = [c for c in op.cases if c.device == "cuda"] if device == "cuda" else op.cases_on("cpu")
+    return cases.sweep(op, cases.select(op, texts) if texts else own, sweeps)
+
+
+def checked(names: list[str], dtypes: list[str], device: str, texts: list[str], sweeps: list[str]):
+    """Raise `Error` for cases that an op of a search has not, and where none of the dtypes is one of its, before anything is measured."""
+    for name in names:
+        if name == "matmul" and (texts or sweeps):
+            raise Error("--case and --sweep do not go with matmul: its tiles' speeds are measured one by one, whatever the sizes")
+        if name != "matmul":
+            _cases(op := _op_of(name), device, texts, sweeps)
+            if dtypes and not set(dtypes) & set(op.dtypes):
+                raise Error(f"{name}: {op.name} takes {', '.join(op.dtypes)}, not {', '.join(dtypes)}")
+
+
 def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: str = "cpu", texts: list[str] = [],
            sweeps: list[str] = []) -> object | None:
     """The tiles to use, or None where the default is as good. `say` takes a line for every candidate; device: cpu, cuda, or board, the one that
@@ -38,15 +59,12 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
     op's own). Raises `Error` where a candidate's result is wrong."""
     tiles = searches()[name]
     if name == "matmul":
-        if texts or sweeps:
-            raise Error("--case and --sweep do not go with matmul: its tiles' speeds are measured one by one, whatever the sizes")
         return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say, device)
-    op = registry.get(next(n for n in sorted(registry.NAMES, key=len, reverse=True) if name.startswith(n)))
+    op = _op_of(name)
     default, more = (tiles.cuda, tiles.cuda_candidates) if device == "cuda" else (tiles.cpu, tiles.candidates)
     candidates = [default, *(c for c in more if c != default)]
     times: dict[int, list[float]] = {n: [] for n in range(len(candidates))}
-    own = [c for c in op.cases if c.device == "cuda"] if device == "cuda" else op.cases_on("cpu")
-    for case in cases.sweep(op, cases.select(op, texts) if texts else own, sweeps):
+    for case in _cases(op, device, texts, sweeps):
         for dtype in dtypes:
             if dtype not in op.dtypes:
                 continue

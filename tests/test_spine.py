@@ -659,6 +659,21 @@ def test_bench_and_devices_on_a_board(tmp_path, capsys):
     assert main(["devices", "--on", "ssh:-x"]) == 2
 
 
+@pytest.mark.parametrize("argv,message", [
+    (["bench", "--op", "softmax", "--case", "77x"], "case '77x'"), (["bench", "--op", "softmax", "--case", "64x64", "--sweep", "Q=1,2"], "Q"), (["bench", "--op", "softmax", "--dtype", "int32"], "nothing to run"),
+    (["export", "softmax", "-o", "DIR", "--case", "77x"], "case '77x'"), (["export", "softmax", "-o", "DIR", "--dtype", "int32"], "takes fp32"),
+    (["export", "softmax", "-o", "DIR", "--classes", "3"], "--classes 3"),
+    (["asm", "softmax", "--case", "77x"], "case '77x'"), (["asm", "softmax", "--dtype", "int32"], "takes fp32"), (["asm", f"{Path(__file__).parent.parent}/docs/my_op.py:my_op", "--case", "77q"], "case '77q'"),
+    (["tune", "--op", "square", "--case", "77x"], "case '77x'"), (["tune", "--op", "matmul", "--case", "64x64"], "do not go with matmul"),
+    (["tune", "--op", "gelu", "--dtype", "int32"], "takes fp32")])
+def test_what_is_wrong_is_said_before_the_board_is_asked(argv, message, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(runner.Runner, "execute", lambda *a, **k: pytest.fail("the board was asked"))
+    monkeypatch.setattr(runner.process, "run", lambda *a, **k: pytest.fail("the board was asked"))
+    runner.get.cache_clear()
+    assert main([*(str(tmp_path / "b") if x == "DIR" else x for x in argv), "--on", "ssh:nobody"]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_an_exported_bundle_on_a_board(made, tmp_path, capsys, monkeypatch):
     """From its folder; refused where a file is not what the manifest says; a case that fails costs its line alone."""
     monkeypatch.delenv("TRIPORT_SPINE", raising=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from triport.backends.base import Error
 from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.ttir import reader
@@ -71,3 +72,20 @@ def test_every_row_says_what_plain_code_is_compiled_for():
 
 def test_a_length_that_was_asked_for_is_exact():
     assert targets.get("rv64gcv").length == "at least" and targets.get("rv64gcv:vlen512").length == "exactly"
+
+
+def test_names_of_chips(capsys):
+    """A K1's and a K3's owner types the chip's name; a near one is answered with the right chip, not with the nearest spelling."""
+    from triport.tools.__main__ import main
+    from triport.tools.inspector import targets as goals
+    for name, row in (("k1", "spacemit-x60"), ("K1", "spacemit-x60"), ("m1", "spacemit-x60"), ("k3", "spacemit-k3-x100")):
+        assert targets.get(name) is targets.get(row)
+        assert goals.get(name).row is targets.get(row) and goals.get(name).name == row
+    assert targets.get("k1:vlen512").name == goals.get("k1:vlen512").name == "spacemit-x60:vlen512"
+    for name, near in (("spacemit-k1", "spacemit-x60"), ("Spacemit-M1", "spacemit-x60"), ("spacemit-k3", "spacemit-k3-x100"), ("a100", "spacemit-k3-a100"), ("k2", ""),
+                       ("k1:vlen", "")):
+        for get in (targets.get, goals.get):
+            with pytest.raises(Error, match=f"unknown target '{name}'" + (f"; did you mean '{near}" if near else "")):
+                get(name)
+    assert main(["asm", "--list-targets"]) == 0
+    assert re.search(r"^k1 +spacemit-x60, RVV$", capsys.readouterr().out, re.M)

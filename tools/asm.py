@@ -67,7 +67,8 @@ def run(args) -> int:
 
     if args.list_targets:
         for name in targets.names():
-            print(f"{name:18} {targets.get(name).about}")
+            goal = targets.get(name)
+            print(f"{name:18} {goal.about if goal.name in (name, 'native') else f'{goal.name}, {goal.about}'}")
         return exits.GOOD
     _checked(args)
     required = verdict.requirements(args.require) if args.require is not None else []
@@ -79,6 +80,8 @@ def run(args) -> int:
     else:
         from .inspector.inputs import Inputs
         inputs = Inputs(args)
+        if args.on:
+            inputs.check(args.what)  # before the board is asked
         codes = _named([c for goal in _goals(args) or [None] for c in inputs.codes(args.what, goal)], args.kernel)
         if args.stage:
             return _stage(codes, args)

@@ -173,10 +173,6 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
     if device == "cuda" and (reason := get("triton-gpu").unavailable()):
         raise Unavailable(f"--device cuda: {reason}")
     backends, variants = plan.split(names, ops)
-    for name in backends:
-        reason = get(name).unavailable()
-        if reason:
-            raise Unavailable(f"backend {name} cannot run here: {reason}")
     if not names:
         backends, variants = [b.name for b in usable if device == "cuda" or b.device != "cuda"], None
     if args.artefacts and args.artefacts.exists() and not args.artefacts.is_dir():
@@ -184,6 +180,11 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
     wanted = plan.Plan(
         ops, backends, args.dtype or ["fp32"], args.case, args.sweep, variants, args.mode, args.reps, _share(args.precision), _seconds(args.budget),
         cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0)
+    wanted.items()  # a selection that is empty, or a case that is none, says so before a board is asked
+    for name in backends if names else ():
+        reason = get(name).unavailable()
+        if reason:
+            raise Unavailable(f"backend {name} cannot run here: {reason}")
     with outputs.opened(args) as results:
         return _measure(args, wanted, results)
 

@@ -24,7 +24,7 @@ def add(parser):
     parser.add_argument("--ld", action="store_true", help="the leading dimensions of ops' matrices are arguments of the C functions (in an example: x=fp32[300,77;ld=80])")
     parser.add_argument("--debug", action="store_true", help="keep tl.device_assert in all kernels: as TRITON_DEBUG=1")
     parser.add_argument("--no-cases", action="store_true", help="without case files: no inputs, and nothing to be checked against")
-    parser.add_argument("--target", metavar="NAME", help="the CPU: spacemit-x60, rv64gcv:vlen512, aarch64, x86-64-v3, native, ...")
+    parser.add_argument("--target", metavar="NAME", help="the CPU: k1, k3, spacemit-x60, rv64gcv:vlen512, aarch64, x86-64-v3, native, ...")
     parser.add_argument("--on", metavar="RUNNER", help="instead of --target: the CPU of a board, ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--case", action="append", default=[], metavar="TEXT", help="sizes like 700x300, or a case's name or part of it; repeatable "
                         "(default: each op's first). Sizes stay arguments: a case chooses layouts, parameters, the sizes that tiles are made for, and what is checked")
@@ -109,13 +109,15 @@ def run(args) -> int:
         raise Error(f"-o {args.output}: there is something else already; it takes a new folder, an empty one, or one with a bundle")
     if not args.target and not args.on:
         raise Error("say for which CPU: --target NAME or --on RUNNER")
-    row = targets.get(args.target) if args.target else runner.get(args.on).board.row()
-    if args.threads:
-        row = dataclasses.replace(row, cores=args.threads)
     with knobs.runtime.scope():
         knobs.runtime.debug = knobs.runtime.debug or args.debug
-        made = bundle.make(wanted(args.op, args.case, args.dtype, args.sweep, args.example), row, args.name, seed=args.seed, repetitions=args.reps, cases=not args.no_cases,
-                           leading=args.ld, within=_range(args.classes))
+        row = targets.get(args.target) if args.target else None
+        chosen, within = wanted(args.op, args.case, args.dtype, args.sweep, args.example), _range(args.classes)  # what is wrong is said before a board is asked
+        row = row or runner.get(args.on).board.row()
+        if args.threads:
+            row = dataclasses.replace(row, cores=args.threads)
+        made = bundle.make(chosen, row, args.name, seed=args.seed, repetitions=args.reps, cases=not args.no_cases,
+                           leading=args.ld, within=within)
     made.write(args.output)
     m = made.manifest
     print(f"{args.output}: {m['library']}, {m['header']}, {m['program']}, {len(m['cases'])} cases, manifest.json; for {row.name} ({row.triple})")

@@ -51,6 +51,7 @@ def run(args) -> int:
         raise Error("--on is for a board's CPU; it does not go with --device cuda")
     if args.device == "cuda" and (reason := get("triton-gpu").unavailable()):
         raise Unavailable(f"--device cuda: {reason}")
+    search.checked(names, args.dtype, args.device, args.case, args.sweep)
     if args.threads:
         torch.set_num_threads(args.threads)
     if not args.on:

@@ -102,17 +102,30 @@ class Inputs:
             self.run[key] = getattr(module, name) if module is not None and hasattr(module, name) else registry.load(path, name)
         return self.run[key]
 
-    def _op(self, op, goal: Goal | None) -> list[Code]:
+    def check(self, what: str):
+        """Raise `Error` where options choose no case or dtype of the op `what`. Nothing is compiled, and no target is needed."""
+        from ...ops.records import Op
+        path, part = _split(what)
+        if path is None and not _like_a_path(what):
+            self._chosen(self._built_in(what))
+        elif path is not None and path.suffix == ".py" and part and isinstance(thing := self._loaded(path, part), Op):
+            self._chosen(thing)
+
+    def _chosen(self, op) -> tuple:
+        """(case, dtype) of an op that the options choose."""
         from ...ops import cases
         from ...ops.records import DTYPES
-        from . import code, launches
         self._refuse("op", op.name)
         dtype = self.args.dtype or op.dtypes[0]
         if dtype not in DTYPES:
             raise Error(f"{suggest('dtype', dtype, DTYPES)}; {op.name} takes {', '.join(op.dtypes)}")
         if dtype not in op.dtypes:
             raise Error(f"--dtype {dtype}: {op.name} takes {', '.join(op.dtypes)}")
-        case = cases.one(op, self.args.case)
+        return cases.one(op, self.args.case), dtype
+
+    def _op(self, op, goal: Goal | None) -> list[Code]:
+        from . import code, launches
+        case, dtype = self._chosen(op)
         goal = goal or targets.get("native", self.args.vlen)
         if self.args.backend == "torch-compile":
             from . import inductor

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from ...backends.base import Error, suggest
+from ...backends.base import Error
 
 #: compute capability -> what it is, those for which Triton makes code
 SM = {75: "Turing", 80: "Ampere, A100", 86: "Ampere, RTX 30", 87: "Ampere, Orin", 89: "Ada, RTX 40, L4", 90: "Hopper, H100",
@@ -53,7 +53,7 @@ def names() -> list[str]:
     from ...backends.cpu.llvm import targets
     from ...backends.dispatch import foreign
     other = foreign.found()
-    return ["native", *([other.name] if other else []), *targets.NAMES, *(f"sm_{n}" for n in SM), *GFX]
+    return ["native", *([other.name] if other else []), *targets.NAMES, *targets.ALIASES, *(f"sm_{n}" for n in SM), *GFX]
 
 
 def get(name: str, vlen: int | None = None) -> Goal:
@@ -64,6 +64,7 @@ def get(name: str, vlen: int | None = None) -> Goal:
         if vlen not in (None, int(hit[2])):
             raise Error(f"--target {name} and --vlen {vlen}: two widths")
         name, vlen = hit[1], int(hit[2])
+    name = targets.ALIASES.get(name.lower(), name)
     if (hit := re.fullmatch(r"sm_?(\d+)a?", name)) and int(hit[1]) in SM:
         goal = Goal(f"sm_{hit[1]}", "sass", "cuda", int(hit[1]), 32, about=SM[int(hit[1])])
     elif name in GFX:
@@ -75,7 +76,7 @@ def get(name: str, vlen: int | None = None) -> Goal:
     elif name in [one.name for one in foreign.KNOWN]:
         goal = _of_another(name)
     else:
-        raise Error(suggest("target", name, names()))
+        raise Error(targets.unknown(name, names()))
     return goal if vlen is None else _with_vlen(goal, vlen)
 
 

@@ -171,6 +171,12 @@ TARGETS = {t.name: t for t in (
 X60_IME = dataclasses.replace(TARGETS["spacemit-x60"], name="spacemit-x60:ime", products=(_IME,), cores=4)
 #: what `get` knows by name
 NAMES = (*TARGETS, X60_IME.name)
+#: names of chips that people have -> the row of the cores on which programs start there
+ALIASES = {"k1": "spacemit-x60", "m1": "spacemit-x60", "k3": "spacemit-k3-x100"}
+#: names that people try -> what they mean, for the sentence about an unknown one
+_MEANT = {"spacemit-k1": "spacemit-x60", "spacemit-m1": "spacemit-x60", "spacemit-k3": "spacemit-k3-x100", "x60": "spacemit-x60", "x100": "spacemit-k3-x100",
+          "a100": "spacemit-k3-a100", "spacemit-x100": "spacemit-k3-x100", "spacemit-a100": "spacemit-k3-a100", "k3-x100": "spacemit-k3-x100",
+          "k3-a100": "spacemit-k3-a100", "bpi-f3": "k1", "bananapi-f3": "k1", "jupiter": "k1", "muse-pi": "k1", "spacemit": "k1"}
 
 # The host's row by what the CPU can do, widest first: (machine, required LLVM features, base row).
 _NATIVE = (
@@ -229,15 +235,21 @@ def with_vlen(name: str, vlen: int) -> Target:
 
 
 def get(name: str) -> Target:
-    """The row called `name`; "native" is this machine's; "rv64gcv:vlen512" a RISC-V row with other vector registers; "spacemit-x60:ime" the K1's with
-    products of int8 by SpacemiT's IME."""
+    """The row called `name`, or that of a chip called so (`ALIASES`); "native" is this machine's; "rv64gcv:vlen512" a RISC-V row with other vector registers;
+    "spacemit-x60:ime" the K1's with products of int8 by SpacemiT's IME."""
     if name == "native":
         return native()
     if name == X60_IME.name:
         return X60_IME
     base, sep, vlen = name.partition(":vlen")
+    base = ALIASES.get(base.lower(), base)
     if sep and base in TARGETS and vlen.isdigit():
         return with_vlen(base, int(vlen))
-    if name not in TARGETS:
-        raise CompileError(suggest("target", name, [*NAMES, "native"]))
-    return TARGETS[name]
+    if sep or base not in TARGETS:
+        raise CompileError(unknown(name, [*NAMES, *ALIASES, "native"]))
+    return TARGETS[base]
+
+
+def unknown(name: str, known) -> str:
+    """The sentence for a target that is none."""
+    return suggest("target", name, known, _MEANT)
