@@ -19,7 +19,7 @@ from triport.tools.__main__ import COMMANDS, main
 NAMES = sorted(COMMANDS)
 #: a line of each command that its parser takes
 GOOD = {"bench": ["bench"], "models": ["models"], "asm": ["asm", "softmax"], "profile": ["profile", "softmax"], "export": ["export", "gelu", "-o", "x"],
-        "language": ["language"], "report": ["report", "x.json"], "tune": ["tune"], "devices": ["devices"], "check": ["check", "softmax"]}
+        "language": ["language"], "report": ["report", "x.json"], "tune": ["tune"], "devices": ["devices"], "boards": ["boards", "k1"], "check": ["check", "softmax"]}
 
 
 def code(argv) -> int:

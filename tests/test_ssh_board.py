@@ -156,3 +156,53 @@ def test_limits(monkeypatch):
     assert process.limit() == 12.5
     monkeypatch.setenv("TRIPORT_SPINE_LIMIT", "")
     assert process.limit() == process.LIMIT
+
+
+# --- what is left there ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_is_listed_and_removed(made, sshd, capsys, monkeypatch):
+    """And sent again when it is needed; what is not triport's stays."""
+    import json
+    board = sshd()
+    folder = board.home / ".cache" / "triport"
+    bare = board.name.removeprefix("ssh:")
+    assert main(["boards", bare]) == 0
+    assert capsys.readouterr().out == f"{board.name}: 0 bundles, 0.0 MB in ~/.cache/triport\n"
+    there, x = runner.get(board.name), torch.randn(3, 5)
+    there.call(made, "triport_square_fp32", [x])
+    (folder / "a b; rm -rf c").mkdir()
+    (folder / ("g" * 64)).mkdir()
+    (folder / ("a" * 64)).write_text("a file of this name is no bundle")
+    monkeypatch.setenv("TRIPORT_SPINE", board.name)
+    assert main(["boards", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    (one,) = row["bundles"]
+    assert (one["digest"], one["program"], row["others"], row["done"]) == (made.digest, made.manifest["program"], 3, "list") and one["nbytes"] >= len(made.files["square"])
+    assert main(["boards", "clean", bare]) == 0
+    assert "removed 1 bundle, 0." in (said := capsys.readouterr().out) and "3 other entries there are not triport's and stay" in said
+    assert sorted(p.name for p in folder.iterdir()) == ["a b; rm -rf c", "a" * 64, "g" * 64]
+    (y,), _ = there.call(made, "triport_square_fp32", [x])
+    assert torch.equal(y, x * x) and (folder / made.digest).is_dir()
+    for p in ("a b; rm -rf c", "g" * 64):
+        (folder / p).rmdir()
+    (folder / ("a" * 64)).unlink()
+    assert main(["boards", "clean"]) == 0 and not folder.exists()
+    assert main(["boards", "clean"]) == 0
+    capsys.readouterr()
+    assert main(["boards", "list", f"{bare},{board.user}@127.0.0.1:1"]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{board.name}: 0 bundles") and "nothing answers at port 1 there" in second
+
+
+@pytest.mark.parametrize("argv,message", [
+    ([], "say which board: triport boards clean ssh:me@k1"), (["clean"], "say which board"), (["clen", "k1"], "unknown word 'clen'; did you mean 'clean'?"), (["local"], "local: nothing is left there"),
+    (["clean", "k1", "k3"], "several boards are named with commas between them: k1,k3"), (["k1,"], "nothing before, behind or between commas"), (["clean", "-x"], "-x"),
+    (["k1:abc"], "'abc' is no port"), (["clean", "me@k1;reboot"], "is no host"), (["k1,k1"], "named twice")])
+def test_boards_that_are_none(argv, message, capsys, monkeypatch):
+    monkeypatch.delenv("TRIPORT_SPINE", raising=False)
+    try:
+        assert main(["boards", *argv]) == 2
+    except SystemExit as e:
+        assert e.code == 2
+    assert message in capsys.readouterr().err

@@ -23,6 +23,7 @@ COMMANDS = {
     "language": ("language", "which operations of Triton's language the CPU compiler takes, on which types"),
     "report": ("report", "results files of any machines as one page of tables and plots that opens offline"),
     "tune": ("tune", "search the ops' tile sizes on this machine and write the table"),
+    "boards": ("stored", "what runs over ssh have left on a board, and its removal"),
     "devices": ("devices", "list backends: what they would run on, and a proof or the reason why not"),
 }
 

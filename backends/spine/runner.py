@@ -24,7 +24,7 @@ from pathlib import Path
 from ...ops.accuracy import error
 from ...ops.case import KEPT
 from ..base import Error, Unavailable, suggest
-from . import probe, process, request
+from . import kept, probe, process, request
 from .arguments import inputs_of, outputs_of
 from .board import Board
 from .bundle import Bundle
@@ -210,7 +210,7 @@ class Ssh(Runner):
 
     def _copied(self, bundle: Bundle) -> str:
         """The folder there that has the program, as sh's word."""
-        folder = f'"$HOME"/.cache/triport/{shlex.quote(bundle.digest)}'
+        folder = f'{kept.FOLDER}/{shlex.quote(bundle.digest)}'
         if bundle.digest in self._there:
             return folder
         name = bundle.manifest["program"]
@@ -228,6 +228,15 @@ class Ssh(Runner):
                 raise Error(f"{self.name}: the bundle did not arrive whole in ~/.cache/triport (is there room, and sha256sum?)")
         self._there.add(bundle.digest)
         return folder
+
+    def kept(self) -> tuple[list[kept.Kept], int]:
+        """(the bundles that are there, how many other entries their folder has)."""
+        return kept.listed(self.shell)
+
+    def clean(self) -> tuple[list[kept.Kept], int]:
+        """Remove them. Returns what was there."""
+        self._there.clear()
+        return kept.clean(self.shell)
 
 
 def names(text: str) -> list[str]:
