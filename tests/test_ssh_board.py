@@ -206,3 +206,52 @@ def test_boards_that_are_none(argv, message, capsys, monkeypatch):
     except SystemExit as e:
         assert e.code == 2
     assert message in capsys.readouterr().err
+
+
+# --- a K3's cores for AI -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def admitting(monkeypatch, tmp_path):
+    """The row of the A100 with another file in the place of Linux's."""
+    import dataclasses
+    file = tmp_path / "set ai thread"
+    monkeypatch.setitem(targets.TARGETS, "spacemit-k3-a100", dataclasses.replace(targets.get("spacemit-k3-a100"), admits=str(file)))
+    return file
+
+
+def test_programs_for_a_k3s_ai_cores_ask_for_them(admitting, sshd, tmp_path):
+    """The number in the file is that of the process that becomes the program; code for other cores asks for none, nor where there is no such file."""
+    board = sshd("qemu:riscv64?vlen=1024")
+    there, x = runner.get(board.name), torch.randn(17, 23)
+    for_a100, for_any = (bundle.make([(registry.get("square"), CASES["square"][0], "fp32")], targets.get(name)) for name in ("spacemit-k3-a100", "rv64gcv"))
+
+    def right(made):
+        (y,), _ = there.call(made, "triport_square_fp32", [x])
+        return torch.equal(y, x * x)
+
+    assert right(for_a100) and not admitting.exists()
+    admitting.write_text("")
+    assert right(for_any) and admitting.read_text() == ""
+    assert right(for_a100) and int(admitting.read_text()) > 1
+    real = board.there / "sh"  # the program that is started shows its number
+    real.write_text(real.read_text().replace("builtin exec '", f"echo $$ > '{tmp_path}/started'; builtin exec '", 1))
+    assert right(for_a100) and admitting.read_text() == (tmp_path / "started").read_text()
+    admitting.unlink()
+    admitting.mkdir()  # nothing can be written there
+    with pytest.raises(Error, match="ended with exit code .*set ai thread"):
+        right(for_a100)
+
+
+def test_here_too(admitting, made):
+    """On the board itself; the row that counts is ours, whatever a manifest says."""
+    local = runner.get("local")
+    forged = bundle.Bundle({**made.manifest, "target": {**made.manifest["target"], "admits": "/etc/passwd"}}, made.files)
+    assert local.command(forged, ["a b"])[1:] == ["a b"]
+    named = bundle.Bundle({**made.manifest, "target": {**made.manifest["target"], "name": "spacemit-k3-a100"}}, made.files)
+    admitting.write_text("")
+    assert local.execute(named, ["--board"]).startswith(b"target ") and int(admitting.read_text()) > 1
+
+
+def test_the_file_is_that_of_spacemits_linux():
+    assert {name: row.admits for name, row in targets.TARGETS.items() if row.admits} == {"spacemit-k3-a100": "/proc/set_ai_thread"}

@@ -61,6 +61,7 @@ class Target:
     model: LLVM's relocation and code models; adopts: whether on this
     machine the host's own features take the place of the row's (LLVM ends the process on RISC-V features that it does not know).
 
+    admits: the file that a process writes its number to before it uses these cores' vectors, where the board's Linux has it ("": any process may);
     cores: of the board that has these CPUs (0: not known); scratch: bytes that the operands and accumulators of a thread's product should fit in (0: tiles
     say), as where cores share a small cache and no larger one is behind it.
 
@@ -103,6 +104,7 @@ class Target:
     products: tuple[Product, ...] = ()
     model: tuple[str, str] = ("pic", "default")
     adopts: bool = True
+    admits: str = ""
     cores: int = 0
     scratch: int = 0
 
@@ -164,7 +166,8 @@ TARGETS = {t.name: t for t in (
            cores=8, scratch=_K1_SCRATCH, **(_RVV | dict(dot=(8, 1), dot_group=2, dot_unroll=4))),
     # LLVM 22 has no name for the K3's cores: their features are given instead.
     Target("spacemit-k3-x100", cpu="generic-rv64", features=_RVA22V + ",+zvl256b", vector_bits=256, polynomials=1, **_RVV),
-    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024, **_RVV),
+    Target("spacemit-k3-a100", cpu="generic-rv64", features=_RVA22V + ",+zvl1024b", vector_bits=1024,
+           admits="/proc/set_ai_thread", **_RVV),
 )}
 
 #: the row of a K1 whose kernels run on the four cores that have IME, which nobody gets who does not ask for it
