@@ -53,3 +53,23 @@ def test_export_says_for_how_many_threads(tmp_path, capsys):
     ours, one = ((tmp_path / x / "libmatmul.so").read_bytes() for x in "ab")
     assert ours != one
     assert main([*argv, "--threads", "-3", "-o", str(tmp_path / "c")]) == 2 and "from 1 to 1024" in capsys.readouterr().err
+
+
+def test_bench_and_its_bundles_take_a_number_of_threads(tmp_path, monkeypatch, capsys):
+    """`--threads` with `--on`: tiles are chosen for so many, and calls there take so many; without it for the board's cores, with `--target`, too."""
+    from triport.backends.spine import bundle, request, runner
+    here = runner.get("local").board.row().name
+    rows, asked = [], []
+    plain, execute = bundle.for_call, runner.Runner.execute
+    monkeypatch.setattr(bundle, "for_call", lambda op, case, dtype, row: rows.append(row.cores) or plain(op, case, dtype, row))
+    monkeypatch.setattr(runner.Runner, "execute", lambda self, b, arguments, data=b"", limit=None: asked.append(data) or execute(self, b, arguments, data, limit))
+    argv = ["bench", "--on", "local", "--op", "square", "--case", "64x64", "--reps", "1", "--no-cold"]
+    for more, cores, threads in ((["--threads", "3"], 3, 3), ([], runner.get("local").board.cores, 0), (["--target", here], runner.get("local").board.cores, 0)):
+        rows.clear(), asked.clear()
+        assert main([*argv, *more]) == 0
+        assert rows[-1] == cores and request.struct.unpack_from("<q", asked[-1], 8 * request.THREADS) == (threads,)
+    assert main(["export", "square", "--on", "local", "--case", "64x64", "--threads", "2", "-o", str(tmp_path / "b")]) == 0
+    for more, threads in (([], 0), (["--threads", "5"], 5)):
+        assert main(["bench", "--on", "local", "--bundle", str(tmp_path / "b"), *more]) == 0
+        assert request.struct.unpack_from("<q", asked[-1], 8 * request.THREADS) == (threads,)
+    assert bundle.load(tmp_path / "b").manifest["target"]["cores"] == 2

@@ -44,7 +44,7 @@ def add(parser):
                         "with commas between them run side by side, a table each; without --backend it runs alone")
     parser.add_argument("--target", metavar="NAME", help="with --on: the CPU to compile for (default: what suits the board)")
     parser.add_argument("--bundle", type=Path, metavar="DIR", help="with --on: run the cases of an exported bundle there, and nothing else")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number; with --on all CPUs of the board)")
     parser.add_argument("--reps", type=int, metavar="N", help="rounds of timing (default: as many as it takes, see --precision)")
     parser.add_argument("--precision", default="2%", metavar="P", help="measure until the median's 95%% confidence interval is within +-P (default: 2%%)")
     parser.add_argument("--budget", default="2s", metavar="T", help="or until so much time went into a case: 500ms, 60s, 2min (default: 2s)")
@@ -152,7 +152,7 @@ def _bundle(args) -> int:
     wrong = 0
     for case in loaded.manifest["cases"]:
         try:
-            error, allowed, answer = board.case(loaded, case["file"])
+            error, allowed, answer = board.case(loaded, case["file"], args.threads or 0)
         except Error as e:
             wrong += 1
             print(f"{case['file']}: failed: {e}")

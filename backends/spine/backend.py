@@ -126,7 +126,10 @@ class Spine(Backend):
         types = tuple("" if t.dtype == given[0].dtype else dtype_name(t.dtype) for t in given)
         case = Case(tuple(tuple(t.shape) for t in given), kwargs, turned, types=types if any(types) else ())
         r = board_runner()
-        made = bundle.for_call(op, case, dtype_name(given[0].dtype), _row.get() or r.board.row())
+        row = _row.get() or r.board.row()
+        if threads or not row.cores:  # by which tiles are chosen
+            row = dataclasses.replace(row, cores=threads or r.board.cores)
+        made = bundle.for_call(op, case, dtype_name(given[0].dtype), row)
         f = made.manifest["functions"][0]
         names = [a["name"] for a in f["arguments"] if a["role"] != "out"]
         _refuse_shared(op.name, f, dict(zip(names, tensors)))

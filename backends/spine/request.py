@@ -74,6 +74,11 @@ def encode(number: int, tensors: list[tuple[str, torch.Tensor]], numbers: list, 
     return struct.pack(f"<{len(words)}q", *words) + b"".join(parts)
 
 
+def with_threads(data: bytes, threads: int) -> bytes:
+    """A request with another number of threads."""
+    return data[:8 * THREADS] + struct.pack("<q", threads) + data[8 * THREADS + 8:]
+
+
 def _bits(x: float) -> int:
     return struct.unpack("<q", struct.pack("<d", x))[0]
 

@@ -77,10 +77,11 @@ class Runner:
             raise Error(f"{function} on {self.name} returned {_status(answer)}{about}")
         return list(outputs_of(description, given, tensors, answer.outputs).values()), answer
 
-    def case(self, bundle: Bundle, path: str) -> tuple[float, float, request.Answer]:
-        """(error, error that counts as right, answer) of one of the bundle's case files."""
+    def case(self, bundle: Bundle, path: str, threads: int = 0) -> tuple[float, float, request.Answer]:
+        """(error, error that counts as right, answer) of one of the bundle's case files. threads: 0 for as many as the file says."""
         data = bundle.files[path]
         asked = request.parse(data, path)
+        data = request.with_threads(data, threads) if threads else data
         answer = request.decode(self.execute(bundle, [], data), asked.lengths, asked.repetitions)
         if answer.status:
             raise Error(f"{path} on {self.name} returned {_status(answer)}")
