@@ -164,7 +164,7 @@ def measured(limits: dict) -> str:
     """The limits of a run's devices."""
     out = []
     if "cpu" in limits:
-        out.append(f"copy {limits['cpu']['bytes_per_s'] / 1e9:.1f} GB/s, FMA {limits['cpu']['flop_per_s'] / 1e12:.3f} TFLOP/s (fp32)")
+        out.append(f"copy {limits['cpu']['bytes_per_s'] / 1e9:.1f} GB/s" + (f", FMA {limits['cpu']['flop_per_s'] / 1e12:.3f} TFLOP/s (fp32)" if "flop_per_s" in limits["cpu"] else ""))
     if "board" in limits:
         out.append(f"on the board copy {limits['board']['bytes_per_s'] / 1e9:.2f} GB/s")
     if "cuda" in limits:

@@ -19,6 +19,8 @@ WRONG = 1
 USAGE = 2
 #: an error of triport's own
 OURS = 3
+#: what commands import that a machine may be without, as a board that pip has no wheels for
+_NEEDED = ("torch", "triton", "llvmlite", "numpy", "rich", "sympy")
 #: Ctrl-C: 128 + SIGINT, as shells have it
 INTERRUPTED = 130
 
@@ -39,6 +41,10 @@ def guarded(name: str, run: Callable[[], int]) -> int:
         from ..backends.base import Error
         if isinstance(e, Error):
             print(f"{name}: {e}", file=sys.stderr)
+            return USAGE
+        if isinstance(e, ModuleNotFoundError) and (e.name or "").partition(".")[0] in _NEEDED:
+            print(f"{name}: {e.name.partition('.')[0]} is not installed here, and this command needs it: pip install {e.name.partition('.')[0]}. On a board that has none, run it on "
+                  "another machine (docs/boards.md says what runs where)", file=sys.stderr)
             return USAGE
         traceback.print_exc()
         said = f"{type(e).__name__}: {e}".split("\n")[0]

@@ -11,10 +11,9 @@ import functools
 import re
 import warnings
 
-import llvmlite.binding as llvm
-
 from ...base import CompileError
 from . import guard, ir, masked
+from .binding import llvm
 from .generator import LEVELS, close, initialised, lock, target_machine
 from .host import versions  # noqa: F401  (compile.versions: what decides what LLVM makes)
 from .targets import Target
@@ -50,7 +49,7 @@ def guarded(function, *given) -> int:
 
 def _emit(text: str, target: Target, machine, use_object: bool, plain: bool = False) -> bytes:
     """What `machine(level)` makes of IR text: assembly, or an object."""
-    from llvmlite.binding import ffi
+    ffi = llvm.ffi
 
     def attempt(level: int) -> bytes:
         module, generator = llvm.parse_assembly(text), machine(level)
@@ -103,7 +102,7 @@ def _parsed(text: str, target: Target):
 
 
 def _optimised(text: str, target: Target, plain: bool):
-    from llvmlite.binding import ffi
+    ffi = llvm.ffi
 
     def attempt(level: int):
         tm = target_machine(target)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 
-import llvmlite.binding as llvm
-
 from . import targets
+from .binding import llvm
 from .targets import Target
 
 lock = threading.RLock()
@@ -60,7 +59,7 @@ def optimised(text: str) -> str:
 
 def close(passes):
     """Free a pass manager: some 140 KiB. llvmlite (0.46 to 0.50) never does, for its method that would comes behind one of ObjectRef that does nothing."""
-    from llvmlite.binding import ffi, newpassmanagers
+    ffi, newpassmanagers = llvm.ffi, llvm.newpassmanagers
     if type(passes)._dispose is ffi.ObjectRef._dispose:
         newpassmanagers.NewPassManager._dispose(passes)
     passes.close()

@@ -13,7 +13,9 @@ import os
 import platform
 
 from ... import memo
+from ...base import Unavailable
 from .. import pages
+from .binding import llvm
 
 #: void cpuid(leaf, subleaf, uint32_t out[4]); uint64_t xgetbv()
 _CPUID = bytes.fromhex("53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3")
@@ -62,10 +64,9 @@ def _said(address: int) -> str:
 
 
 def _ask() -> dict:
+    features = dict(llvm.get_host_cpu_features())
     import llvmlite
-    import llvmlite.binding as llvm
-
-    return {"features": dict(llvm.get_host_cpu_features()), "llvmlite": llvmlite.__version__, "LLVM": ".".join(map(str, llvm.llvm_version_info))}
+    return {"features": features, "llvmlite": llvmlite.__version__, "LLVM": ".".join(map(str, llvm.llvm_version_info))}
 
 
 @functools.lru_cache(maxsize=1)
@@ -91,5 +92,8 @@ def features() -> dict[str, bool]:
 
 
 def versions() -> dict[str, str]:
-    """llvmlite's version, and its LLVM's."""
-    return {k: facts()[k] for k in ("llvmlite", "LLVM")}
+    """llvmlite's version, and its LLVM's; "missing" where it is not installed."""
+    try:
+        return {k: facts()[k] for k in ("llvmlite", "LLVM")}
+    except Unavailable:
+        return {"llvmlite": "missing", "LLVM": "missing"}
