@@ -73,6 +73,7 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
             runs = {n: _with(tiles, c, op, args, case.kwargs, device, rounds) for n, c in enumerate(candidates)}
             for n, c in enumerate(candidates):
                 _check(runs[n](), want, op.allowed(DTYPES[dtype]), f"{op.name} {case.name} {dtype} with {name} {c}")
+                _progress(runs[n], f"{op.name} {case.name} {dtype} with {name} {c}", n, len(candidates), say)
             for n, wall in seconds_of(runs, rounds, device).items():
                 times[n].append(math.log(statistics.median(wall)))
     score = {n: math.exp(statistics.fmean(x - y for x, y in zip(t, times[0]))) for n, t in times.items()}
@@ -80,6 +81,12 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
         say(f"{name} {c}: {score[n]:.3f} of the default's time")
     best = min(score, key=score.get)
     return candidates[best] if score[best] < 1 - gain else None
+
+
+def _progress(run, what: str, n: int, count: int, say):
+    """On a board, where a candidate may take minutes: what the one that was just measured took."""
+    if isinstance(run, _OnBoard):
+        say(f"[{n + 1}/{count}] {what}: {statistics.median(run.wall) * 1e6:.1f} us")
 
 
 def _check(got, want, allowed: float, what: str):
@@ -145,6 +152,7 @@ def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu") -> dict:
         for shape in matmul.SHAPES:
             runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}, device, rounds)
             _check(runs[shape](), want, matmul.OP.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
+            _progress(runs[shape], f"matmul {dtype} with tiles of {shape}", len(runs) - 1, len(matmul.SHAPES), say)
         out[dtype] = _by_speed(seconds_of(runs, rounds, device), f"matmul {dtype}", say)
     return out
 

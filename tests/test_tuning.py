@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -226,3 +227,14 @@ def test_tiles_for_a_board(tmp_path, monkeypatch, capsys):
     assert "of the default's time" in capsys.readouterr().err
     assert main(["tune", "--on", "local", "--device", "cuda", "--op", "square"]) == 2
     assert "does not go with --device cuda" in capsys.readouterr().err
+
+
+def test_a_search_on_a_board_says_how_far_it_is():
+    """A line for each candidate as soon as it was measured, before the summary; none for a search on this machine, whose candidates are timed in turns."""
+    from triport.backends.spine import backend as spine
+    said = []
+    with spine.on("local"):
+        search.search("square", ["fp32"], 2, 0.02, said.append, "board", ["64x64"])
+    count = sum(line.endswith("of the default's time") for line in said)
+    assert count > 1 and [line.split()[0] for line in said[:count]] == [f"[{n + 1}/{count}]" for n in range(count)]
+    assert all(re.fullmatch(r"\[.*\] square 64x64 fp32 with square \{.*\}: [0-9.]+ us", line) for line in said[:count]) and len(said) == 2 * count
