@@ -101,7 +101,7 @@ class Shell:
         for pattern, text in _FAILURES:
             if re.search(pattern, said, re.I):
                 line = next((x for x in reversed(lines) if re.search(pattern, x, re.I)), last)
-                return f"{self.name}: {text.format(args=host.by_hand, known=host.known, host=host.host, port=port)} (ssh: {line[:200]})"
+                return f"{self.name}: {text.format(args=host.by_hand, known=host.known, host=host.host, port=port)} (ssh says: {line.removeprefix('ssh: ')[:200]})"
         if code == 255 and not before:
             return f"{self.name}: ssh could not reach it: {last[:300] or 'it does not say why'}; try `ssh {host.by_hand}`"
         wrote = (before.decode(errors="replace").strip() or last)[:120]
