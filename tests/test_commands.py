@@ -246,7 +246,7 @@ def _models_options():
 # --- completion ------------------------------------------------------------------------------------------------------
 
 TABS = [("triport be", {"bench"}), ("triport bench --op so", {"softmax"}), ("triport bench --backend triton-", {"triton-cpu", "triton-gpu"}),
-        ("triport bench --op softmax --dtype f", {"fp16", "fp32", "fp64"}), ("triport bench --comp", {"--compare"}), ("triport asm softmax --target spacemit-x", {"spacemit-x60"}),
+        ("triport bench --op softmax --dtype f", {"fp16", "fp32", "fp64"}), ("triport bench --comp", {"--compare"}), ("triport asm softmax --target spacemit-x", {"spacemit-x60", "spacemit-x60:ime"}),
         ("triport asm matmul_", {"matmul_softmax"}), ("triport models dl", {"dlrm"}), ("triport profile soft", {"softmax"}), ("triport export gelu --target gfx95", {"gfx950"}),
         ("triport --print-completion z", {"zsh"})]
 

@@ -12,7 +12,7 @@ EXAMPLES = (
     "triport boards me@k1",
     "triport boards clean ssh:me@k1:2222",
     "triport boards clean ssh:k1,ssh:k3",
-    "TRIPORT_SPINE=ssh:me@k1 triport boards",
+    "triport boards list ssh:me@k1",
 )
 _DO = ("list", "clean")
 

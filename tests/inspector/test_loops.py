@@ -86,7 +86,7 @@ def test_a_body_without_loops_is_judged():
 
 
 def test_the_frame_pointer_is_a_register_like_others_unless_it_is_one():
-    body = loop("\tvmovups (%rbp,%rax,4), %ymm0\n\tvmulps %ymm0, %ymm0, %ymm0\n\tvmovups %ymm0, (%rsi,%rax,4)")
+    body = loop("\tvmovups 32(%rbp), %ymm0\n\tvmulps %ymm0, %ymm0, %ymm0\n\tvmovups %ymm0, (%rsi,%rax,4)")
     assert x86(body).hot[0].figures["spills"] == 0
     assert x86("\tpushq %rbp\n\tmovq %rsp, %rbp\n" + body).hot[0].figures["spills"] == 1
 

@@ -22,3 +22,11 @@ def test_pieces(isa, right, name, body):
     assert str(r.verdict or "none") == right, (r.share, [(x.label, x.trips, x.tail, round(x.heat, 3), x.figures["vector"]) for x in r.regions])
     assert bool(r.failures(verdict.requirements("vector>=0.95"))) == (right != "VECTOR")
     assert bool(r.failures(verdict.requirements("verdict=VECTOR"))) == (right != "VECTOR")
+
+
+@pytest.mark.parametrize("isa,spills", [("x86-64", 0), ("aarch64", 0)])
+def test_an_array_on_the_stack_is_no_spill(isa, spills):
+    body = next(b for i, _, name, b in PIECES if i == isa and name == "an array on the stack")
+    assert [r.figures["spills"] for r in judged(isa, body).hot] == [spills]
+    slots = re.sub(r"\(%rsp,%rax,4\)", "(%rsp)", body) if isa == "x86-64" else body.replace("[sp, x1]", "[sp, #64]")
+    assert [r.figures["spills"] for r in judged(isa, slots).hot] == [2]

@@ -36,7 +36,8 @@ DIVIDE = re.compile(r"i?div[bwlq]?$|u?s?div$|div[u]?w?$|rem[u]?w?$|udiv$|sdiv$")
 #: what may count a loop
 _COUNTS = re.compile(r"(?:add|sub)[lq]? \$|(?:inc|dec|cmp|test)[bwlq]? |(?:add|sub)s? (?P<a>\w+), (?P=a), #?\d|(?:c\.)?addiw? (?P<b>\w+), (?:(?P=b), )?-?\w+$|"
                      r"(?:cmp|tst|cmn) ")
-_LIBRARY = re.compile(r"/triton/(language|runtime|experimental)/|^<")
+#: files that are nobody's own: Triton's library, and a compiler's headers of intrinsics, to which gcc gives no caller
+_LIBRARY = re.compile(r"/triton/(language|runtime|experimental)/|/lib(?:32|64)?/(?:gcc|clang|llvm-\d+)/.*/include/|^<")
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Region:
 
 
 def line_of(i: Instruction) -> tuple[str, int] | None:
-    """The user's source line of an instruction: the innermost frame outside Triton's own library."""
+    """The user's source line of an instruction: the innermost frame outside Triton's own library and the compiler's headers."""
     return line_of_frames(i.lines)
 
 
@@ -125,9 +126,8 @@ def _count(r: Region):
     r.units = Counter(i.what.unit for i in r.instructions)
     r.elements = Counter(i.what.element for i in r.instructions if i.what.is_float_work)
     r.calls = Counter(i.what.target or "an address" for i in r.instructions if i.what.kind == "call")
-    for i in r.instructions:
-        if works(i) and (at := line_of(i)):
-            r.lines[at] += 1
+    lines = [(i, at) for i in r.instructions if (at := line_of(i))]
+    r.lines = Counter(at for i, at in lines if works(i)) or Counter(at for _, at in lines)
     r.scalar_calls = sum(i.what.kind == "call" and i.what.unit == "scalar" for i in r.instructions)
     floats = [i.what for i in r.instructions if i.what.is_float_work]
     memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill]

@@ -69,7 +69,7 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None) -> C
         return Class("config")
     element, bits, scalable = _shape(operands, machine.vlen if machine else 128)
     vector = bits > 0
-    stack = "stack" if re.search(r"\[sp[,\]]", operands) else "frame" if re.search(r"\[(x29|fp)[,\]]", operands) else ""
+    stack = "stack" if re.search(r"\[sp(\]|, *#)", operands) else "frame" if re.search(r"\[(x29|fp)(\]|, *#)", operands) else ""
     if _ATOMIC.match(m) and "[" in operands:
         size = _register_bits(m, operands, ops)
         return Class("atomic", "scalar", f"i{size}", size, loads=size, stores=size)

@@ -81,7 +81,7 @@ def _is_memory(op: str) -> bool:
 
 
 def _stack(op: str) -> str:
-    return "stack" if re.search(r"\(%[re]sp[,)]", op) else "frame" if re.search(r"\(%[re]bp[,)]", op) else ""
+    return "stack" if re.search(r"\(%[re]sp\)", op) else "frame" if re.search(r"\(%[re]bp\)", op) else ""  # with an index it is an array's
 
 
 @functools.lru_cache(maxsize=65536)
