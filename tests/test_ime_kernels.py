@@ -121,6 +121,7 @@ def plain_kernel(down: int, across: int) -> bytes:
 def kept(tmp_path, monkeypatch):
     """What is compiled here is nobody else's."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))  # which an earlier test may have set
 
 
 @pytest.mark.parametrize("board", [on(K1)])
