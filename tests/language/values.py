@@ -53,6 +53,19 @@ def wide(t: torch.Tensor) -> np.ndarray:
     return np.array(t.tolist(), dtype=object)
 
 
+def rounded(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """float64 to the nearest of a type, once. (torch's own `.to` goes by fp32: 1 + 2**-11 + 2**-40 becomes 1 in fp16, not 1 + 2**-10.)"""
+    values = np.asarray(values, dtype=np.float64)
+    if dtype not in (torch.float16, torch.bfloat16):
+        return torch.from_numpy(values).to(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = values.astype(np.float32)
+        inexact = np.isfinite(values) & (near.astype(np.float64) != values)
+        bits = near.view(np.uint32)
+        odd = (bits - (np.abs(near.astype(np.float64)) > np.abs(values)).astype(np.uint32)) | np.uint32(1)  # rounded to odd: what follows rounds once
+    return torch.from_numpy(np.where(inexact, odd, bits).astype(np.uint32).view(np.float32)).to(dtype)
+
+
 def wrapped(values, name: str) -> torch.Tensor:
     """Python integers modulo the type's range."""
     bits, signed = int(name.strip("uint")), name[0] == "i"
