@@ -63,12 +63,21 @@ def _include(b: Builder, block: Val, bits: Val, n: Val):
         b.store(b.or_(b.load("i64", at), b.shl(i64(1), b.and_(n, i64(63)))), at)
 
 
-def foreign(b: Builder, block: Val, who: Val, orders: bool) -> Val:
-    """Lanes of `who`, a granule's writers or readers: of this launch, and of another program than the one that runs, or of several."""
-    base = b.shl(b.get(BLOCK, block, "launch"), 8)
-    span = b.sub(b.shl(b.get(BLOCK, block, "first"), 8), base)
-    out = b.icmp("ult", b.sub(who, b.splat(base, who.lanes)), b.splat(span, who.lanes))
-    return b.or_(out, b.icmp("uge", who, b.splat(b.shl(b.get(BLOCK, block, "groups"), 8), who.lanes))) if orders else out
+class Others:
+    """Marks of other programs of a launch than the one that runs: `span` of them from `base` on, and, where atomic operations put programs in order, those
+    of groups."""
+
+    def __init__(self, b: Builder, block: Val, orders: bool):
+        self.b = b
+        self.base = b.shl(b.get(BLOCK, block, "launch"), 8)  # by itself: of several programs
+        self.span = b.sub(b.shl(b.get(BLOCK, block, "first"), 8), self.base)
+        self._groups = b.shl(b.get(BLOCK, block, "groups"), 8) if orders else None
+
+    def marked(self, who: Val) -> Val:
+        """Lanes of `who`, a granule's writers or readers: of another program of this launch, or of several."""
+        b, n = self.b, who.lanes
+        out = b.icmp("ult", b.sub(who, b.splat(self.base, n)), b.splat(self.span, n))
+        return out if self._groups is None else b.or_(out, b.icmp("uge", who, b.splat(self._groups, n)))
 
 
 def mark(b: Builder, block: Val, number: Val, atomically: Val | None = None) -> Val:
@@ -76,10 +85,6 @@ def mark(b: Builder, block: Val, number: Val, atomically: Val | None = None) -> 
     place = b.intrinsic("umin", number, i32(SITES + 1))
     out = b.or_(b.shl(b.get(BLOCK, block, "episode"), 8), place)
     return out if atomically is None else b.or_(out, b.select(atomically, i32(ATOMICALLY), i32(0)))
-
-
-def several(b: Builder, block: Val) -> Val:
-    return b.shl(b.get(BLOCK, block, "launch"), 8)
 
 
 def _ordered(m: Module):
@@ -170,11 +175,11 @@ def _order(m: Module):
     b.ret()
 
 
-def _is_foreign(b: Builder, block: Val, who: Val, orders: bool) -> Val:
+def _is_foreign(b: Builder, block: Val, others: Others, who: Val, orders: bool) -> Val:
     """An i1: did another program of this launch leave `who`, in no order with what runs now?"""
     if not orders:
-        return foreign(b, block, who, orders)
-    out = b.variable(foreign(b, block, who, orders))
+        return others.marked(who)
+    out = b.variable(others.marked(who))
     with b.when(out.get()):
         out.set(b.not_(b.call("check.ordered", "i1", [block, who])))
     return out.get()
@@ -211,11 +216,12 @@ def _granule(m: Module, orders: bool):
         """The mark at a place, where `who` was; keep: too?"""
         out = b.variable(left(b, me, who))
         with b.when(keep):
-            joined = b.call("check.join", "i32", [block, who, me]) if orders else b.or_(several(b, block), b.and_(me, i32(ATOMICALLY)))
+            joined = b.call("check.join", "i32", [block, who, me]) if orders else b.or_(others.base, b.and_(me, i32(ATOMICALLY)))
             out.set(b.and_(joined, b.or_(who, i32(~ATOMICALLY))))
         b.store(out.get(), at)
 
-    written, read = _is_foreign(b, block, writer, orders), _is_foreign(b, block, reader, orders)
+    others = Others(b, block, orders)
+    written, read = (_is_foreign(b, block, others, who, orders) for who in (writer, reader))
     wrong = b.and_(written, b.not_(both(writer)))
     with b.when(b.or_(wrong, b.and_(b.and_(read, b.not_(both(reader))), b.not_(reading)))):
         b.call("check.record", "void", [i64(FOUND.index("race")), block, b.cast("zext", number, "i64"), program, address, lane,
@@ -268,8 +274,8 @@ class Touched:
         self.size = b.cast("zext", b.get(SITE, site, "bytes"), "i64")
         self.origin = b.sub(b.get(EXTENT, extent, "start"), b.get(EXTENT, extent, "skew"))
         self.me = mark(b, block, b.get(SITE, site, "number"), self.atomic)
-        launch = b.get(BLOCK, block, "launch")
-        self.base, self.span = (b.shl(v, 8) for v in (launch, b.sub(b.get(BLOCK, block, "first"), launch)))
+        self.others = Others(b, block, orders)
+        self.base, self.span = self.others.base, self.others.span
         self.granule = b.get(BLOCK, block, "granule")
         self.spare = b.field(BLOCK, block, "spare")
 
@@ -327,7 +333,7 @@ class Touched:
         lanes = b.iota("i32", LINE)
         mask = b.and_(b.icmp("sge", lanes, b.splat(b.cast("trunc", from_, "i32"), LINE)), b.icmp("slt", lanes, b.splat(b.cast("trunc", to, "i32"), LINE)))
         writers_now, readers_now = (b.load(vec("i32", LINE), at, 4) for at in (mine, others))
-        fresh, free = (b.or_(b.not_(foreign(b, self.block, now, self.orders)), b.not_(mask)) for now in (writers_now, readers_now))
+        fresh, free = (b.or_(b.not_(self.others.marked(now)), b.not_(mask)) for now in (writers_now, readers_now))
         alone = b.and_(b.every(fresh), b.or_(b.every(free), FALSE if self.orders else self.reading))
         with b.either(alone) as (yes, no):
             with yes, b.either(self.reading) as (reads, writes):

@@ -3,7 +3,7 @@ scatters, took as long on a Zen 4.)"""
 
 from __future__ import annotations
 
-from ...llvm.ir import FALSE, TRUE, Module, Val, define, i32, i64
+from ...llvm.ir import FALSE, TRUE, Module, define, i32, i64
 from . import race
 from .block import BLOCK, EXTENT, LINE_BITS, SITE
 
@@ -24,9 +24,6 @@ def add(m: Module, orders: bool):
         b.ret(FALSE)
     shared = FALSE if orders else touched.reading
 
-    def foreign(who: Val) -> Val:
-        return race.foreign(b, block, who, orders) if orders else b.icmp("ult", b.sub(who, touched.base), touched.span)
-
     with b.loop(i64(0), n) as k, b.when(b.icmp("ne", b.load("i8", b.gep("i8", active, k)), 0)):
         at = b.load("i64", b.gep("i64", addresses, k))
         with b.when(b.icmp("ugt", b.sub(at, start), room)):
@@ -37,7 +34,7 @@ def add(m: Module, orders: bool):
             touched.tell_apart(touched.writers, touched.writers_apart, line)
             writer_at = b.gep("i32", touched.writers_apart, granule)
             writer = b.load("i32", writer_at)
-            with b.when(foreign(writer)):
+            with b.when(touched.others.marked(writer)):
                 b.ret(FALSE)
             with b.either(touched.unread) as (yes, no):
                 with yes:
@@ -46,7 +43,7 @@ def add(m: Module, orders: bool):
                     touched.tell_apart(touched.readers, touched.readers_apart, line)
                     reader_at = b.gep("i32", touched.readers_apart, granule)
                     reader = b.load("i32", reader_at)
-                    several = foreign(reader)
+                    several = touched.others.marked(reader)
                     with b.when(b.and_(several, b.not_(shared))):
                         b.ret(FALSE)
                     with b.either(touched.reading) as (reads, writes):

@@ -1,7 +1,8 @@
 """Checks in a kernel's code: one in front of each access, by whole boxes and vectors where that shows that all is fine, else lane by lane.
 
-Of an affine access the lowest and the highest address of all its lanes decide at once whether any of them could be outside. Where one could, and where
-each element is looked at (races, what nobody has written), a nest goes over the addresses: elements side by side are judged as vectors.
+Where the active lanes of an affine access are a box (`boxes.py`), a call judges it whole. Of other affine accesses the lowest and the highest address of all
+lanes decide at once whether any of them could be outside; where one could, and where each element is looked at (races, what nobody has written), a nest goes
+over the addresses: elements side by side are judged as vectors.
 """
 
 from __future__ import annotations
