@@ -358,9 +358,9 @@ def test_a_leading_dimension_that_is_too_small(tmp_path):
     b = bundle.make([(registry.get("matmul"), Case(((8, 9), (9, 7))), "fp32")], ROW, cases=False, leading=True)
     b.write(tmp_path)
     f = getattr(ctypes.CDLL(str(tmp_path / b.manifest["library"])), "triport_matmul_fp32")
-    x = torch.zeros(100)
+    x, out = torch.zeros(100), torch.zeros(100)
     for ld, status in ((9, 0), (8, 3), (-1, 2)):
-        assert f(*[ctypes.c_void_p(t.data_ptr()) for t in (x, x, torch.zeros(100))], *map(ctypes.c_int64, (8, 9, ld, 7, 7)), 1) == status
+        assert f(*[ctypes.c_void_p(t.data_ptr()) for t in (x, x, out)], *map(ctypes.c_int64, (8, 9, ld, 7, 7)), 1) == status
 
 
 def test_names_that_are_none():
