@@ -3,6 +3,9 @@
 Tests run in any order and in several processes at once (`pytest -n 2`): ports, folders and environment variables are each test's own, and what is
 shared (Triton's disk cache) is made to be. None depends on the kind of CPU, how many cores there are, what else runs or what time it takes: they count.
 `python tests/conditions.py` runs them under other tiles, thread counts and load.
+
+Many tests have long lists of cases. `FIRST` of each list, drawn by the seed, run before all others; TRIPORT_MINUTES=20 (what `make test` gives) leaves out
+what of the rest has not begun by then, with its reason. `make test MINUTES=` runs everything, however long it takes.
 """
 
 import contextlib
@@ -15,6 +18,7 @@ import os
 import random
 import shutil
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -32,6 +36,11 @@ if importlib.util.find_spec("triport") is None:  # not installed: the folders ar
     sys.modules["triport"] = module
 
 SEED = int(os.environ.setdefault("TRIPORT_SEED", str(random.SystemRandom().randrange(1 << 31))))  # to the workers of `-n` by the environment
+#: minutes after which only the first cases of tests begin, None: no such limit
+MINUTES = float(os.environ["TRIPORT_MINUTES"]) if os.environ.get("TRIPORT_MINUTES") else None
+STARTED = float(os.environ.setdefault("TRIPORT_STARTED", str(time.time())))  # of the whole run, as SEED is
+#: how many cases of a test come first
+FIRST = 3
 #: seconds after which what a test started is taken to hang, on however slow and busy a machine
 HANGS = 900
 #: the start of a user's file of ops: a kernel, and `double`, which launches it
@@ -55,6 +64,8 @@ TOOLS = {"qemu": ("qemu",), "browser": ("chromium", "selenium"), "disassembler":
          "g++": ("g++", "C compiler"), "userland": ("TRIPORT_USERLAND",), "sshd": ("sshd",), "tritonparse": ("tritonparse",), "nvrtc": ("nvrtc",),
          "extras": ("shtab is not", "pandas is not", "jsonschema is not"), "plugin": ("triport is not installed",),
          "gpu": ("without GPU support", "sees no GPU", "ROCm build", "cuda-core")}
+#: what one of the later cases of a test is marked by
+LATER = pytest.StashKey[bool]()
 DEMANDED = tuple(filter(None, (x.strip() for x in os.environ.get("TRIPORT_DEMAND", "").split(","))))
 
 
@@ -150,8 +161,9 @@ def browser():
     made.quit()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """A test that takes a backend which needs a GPU is one of marker `gpu`, and skipped with the reason where there is none."""
+    """A test that takes a backend which needs a GPU is one of marker `gpu`, and skipped with the reason where there is none. Then the order."""
     for item in items:
         where = getattr(item, "callspec", None) and item.callspec.params.get("where")
         if where == "cuda" and item.callspec.params.get("name") == "lora_linear":
@@ -160,6 +172,28 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.gpu)
             if (reason := unavailable(where)):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    if MINUTES is not None:
+        _first_cases_first(items)
+
+
+def _first_cases_first(items):
+    """Put the cases of tests beyond `FIRST` behind all others, in each worker's part of the list: pytest-xdist begins by sharing it out in equal runs."""
+    cases: dict[str, list] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    draw = random.Random(SEED)
+    for same in cases.values():
+        for item in draw.sample(same, max(0, len(same) - FIRST)):
+            item.stash[LATER] = True
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    kinds = [[item for item in items if (LATER in item.stash) is later] for later in (False, True)]
+    items[:] = [item for k in range(workers) for kind in kinds for item in kind[len(kind) * k // workers:len(kind) * (k + 1) // workers]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if LATER in item.stash and time.time() > STARTED + 60 * MINUTES:
+        pytest.skip(f"{MINUTES:g} minutes were over, and {FIRST} cases of this test came first: make test MINUTES= runs all of them")
 
 
 @pytest.fixture
