@@ -122,34 +122,40 @@ def regions(function: Function, code: Code) -> list[Region]:
 
 
 def _count(r: Region):
+    memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill]
+    plain = [c for c in memory if not c.splat]
+    r.scalar_calls = sum(i.what.kind == "call" and i.what.unit == "scalar" for i in r.instructions)
+    r.figures = {"vector": share_of(r), **counted(r, works, memory, [c for c in plain if c.unit == "vector"] or plain), "cycles": None, "peak": None}
+
+
+def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dict[str, float | int | None]:
+    """Fill in a region's counts, and return the figures that CPUs and GPUs have in common. works: does an instruction do the region's work? Where
+    none that does has a line of source, all that have one say where it is. memory: its accesses to memory; accesses: those whose width counts."""
     r.kinds = Counter("spill" if i.what.is_spill else i.what.kind for i in r.instructions)
     r.units = Counter(i.what.unit for i in r.instructions)
     r.elements = Counter(i.what.element for i in r.instructions if i.what.is_float_work)
     r.calls = Counter(i.what.target or "an address" for i in r.instructions if i.what.kind == "call")
     lines = [(i, at) for i in r.instructions if (at := line_of(i))]
     r.lines = Counter(at for i, at in lines if works(i)) or Counter(at for _, at in lines)
-    r.scalar_calls = sum(i.what.kind == "call" and i.what.unit == "scalar" for i in r.instructions)
     floats = [i.what for i in r.instructions if i.what.is_float_work]
-    memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill]
     arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
-    accesses = [c for c in memory if c.unit == "vector" and not c.splat]
-    if not accesses:
-        accesses = [c for c in memory if not c.splat]
     n = len(r.instructions)
-    r.figures = {
-        "vector": share_of(r),
-        "fma": round(sum(c.kind == "fma" for c in arithmetic) / len(arithmetic), 4) if arithmetic else None,
+
+    def share(some: int, of: list) -> float | None:
+        return round(some / len(of), 4) if of else None
+
+    return {
+        "fma": share(sum(c.kind == "fma" for c in arithmetic), arithmetic),
         "load_bits": min((c.loads for c in accesses if c.loads), default=None),
         "store_bits": min((c.stores for c in accesses if c.stores), default=None),
         "spills": sum(i.what.is_spill for i in r.instructions),
         "calls": sum(r.calls.values()),
         "f64": 0 if r.code.f64 else sum(c.element == "f64" for c in floats),
         "gathers": r.kinds["gather"] + r.kinds["scatter"],
-        "masked": round(sum(c.masked for c in memory) / len(memory), 4) if memory else None,
-        "convert": round(sum(c.kind == "convert" for c in floats) / len(floats), 4) if floats else None,
+        "masked": share(sum(c.masked for c in memory), memory),
+        "convert": share(sum(c.kind == "convert" for c in floats), floats),
         "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,
         "matrix": r.units["matrix"],
-        "cycles": None, "peak": None,
         "instructions": n,
         "bytes_per_access": round(sum(c.loads + c.stores for c in memory) / 8 / len(memory), 2) if memory else None,
         "registers": r.code.facts.get("registers", r.code.facts.get("vector registers")),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 from ..code import Code
 from ..schema import Function, Instruction
-from ..stats import Region, line_of
+from ..stats import Region, counted, line_of
 from . import arch as archs
 from . import lanes, verdict
 from .kernels import Kernel
@@ -127,45 +126,20 @@ def _walks(i: Instruction, step: int, r: Region) -> bool:
 
 def count(r: Region, machine: archs.Arch):
     """Fill in a region's counts and figures."""
-    r.kinds = Counter("spill" if i.what.is_spill else i.what.kind for i in r.instructions)
-    r.units = Counter(i.what.unit for i in r.instructions)
-    r.elements = Counter(i.what.element for i in r.instructions if i.what.is_float_work)
-    r.calls = Counter(i.what.target or "an address" for i in r.instructions if i.what.kind == "call")
-    for i in r.instructions:
-        if works(i) and (at := line_of(i)):
-            r.lines[at] += 1
-    floats = [i.what for i in r.instructions if i.what.is_float_work]
     memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill and i.what.space not in ("const", "param")]
-    base = floats or memory
+    base = [i.what for i in r.instructions if i.what.is_float_work] or memory
     vectors = sum(c.unit != "scalar" for c in base)
-    arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
-    accesses = [c for c in memory if c.unit == "vector" and not c.splat and c.space in ("global", "flat", "")]
-    n = len(r.instructions)
     full = verdict.full(r.memory.judged) if r.memory else None
     r.occupancy = occupied = archs.occupancy(archs.of(r.code.target, r.code.text), r.code.facts)
     macs = {unit: sum(multiply_adds(i, machine.warp) for i in r.instructions if i.what.unit == unit) for unit in ("vector", "matrix")}
     r.figures = {
         "vector": round(full, 4) if full is not None else round(vectors / len(base), 4) if base else None,
-        "fma": round(sum(c.kind == "fma" for c in arithmetic) / len(arithmetic), 4) if arithmetic else None,
-        "load_bits": min((c.loads for c in accesses if c.loads), default=None),
-        "store_bits": min((c.stores for c in accesses if c.stores), default=None),
-        "spills": sum(i.what.is_spill for i in r.instructions),
-        "calls": sum(r.calls.values()),
-        "f64": 0 if r.code.f64 else sum(c.element == "f64" for c in floats),
-        "gathers": r.kinds["gather"] + r.kinds["scatter"],
-        "masked": round(sum(c.masked for c in memory) / len(memory), 4) if memory else None,
-        "convert": round(sum(c.kind == "convert" for c in floats) / len(floats), 4) if floats else None,
-        "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,
-        "matrix": r.units["matrix"],
+        **counted(r, works, memory, [c for c in memory if c.unit == "vector" and not c.splat and c.space in ("global", "flat", "")]),
         "tensor_cores": round(macs["matrix"] / sum(macs.values()), 4) if any(macs.values()) else None,
         "coalesced": r.memory.coalescing if r.memory else None,
         "bytes_per_request": r.memory.bytes_per_request if r.memory else None,
         "conflicts": r.memory.conflicts if r.memory and r.memory.shared else None if any(c.space == "shared" for c in memory) else 0.0,
         "occupancy": occupied.share if occupied else None,
-        "instructions": n,
-        "bytes_per_access": round(sum(c.loads + c.stores for c in memory) / 8 / len(memory), 2) if memory else None,
-        "registers": r.code.facts.get("registers", r.code.facts.get("vector registers")),
-        "shared": r.code.facts.get("shared memory, bytes"),
     }
 
 
