@@ -1,5 +1,6 @@
 # make bench   set up, then check and time every op on every backend of this machine
-# make test    set up, then run the tests, in as many processes as there are cores, eight at most (WORKERS=1: one after the other)
+# make test    set up, then run the tests, in as many processes as there are cores, eight at most (WORKERS=1: one after the other). What comes first does
+#              so whatever it takes; of the later cases of tests those that begin within 20 minutes (MINUTES=60: within 60; MINUTES= : all)
 # make test-conditions   the tests with the tiles of every kind of CPU, with 1, 2 and 16 threads and beside a load (tests/conditions.py)
 # make demo    set up, then two ops from end to end: checked and timed, their machine code judged, profiled, and one report of it, in ./demo
 # make clean   remove what these made
@@ -11,6 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+MINUTES ?= 20
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 8 ] && echo 8 || echo $$n)
 # A worker that is done takes tests from the others.
 SPREAD := -n $(WORKERS) --dist worksteal
@@ -29,7 +31,7 @@ demo: $(VENV)/ready
 	@echo "look at demo/report.html (figures; a point leads to its machine code and profile) and demo/profile/index.html"
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
+	TRIPORT_MINUTES=$(MINUTES) $(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-conditions: $(VENV)/ready
 	$(BIN)/python tests/conditions.py $(SPREAD) $(ARGS)

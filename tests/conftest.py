@@ -4,8 +4,8 @@ Tests run in any order and in several processes at once (`pytest -n 2`): ports, 
 shared (Triton's disk cache) is made to be. None depends on the kind of CPU, how many cores there are, what else runs or what time it takes: they count.
 `python tests/conditions.py` runs them under other tiles, thread counts and load.
 
-Many tests have long lists of cases. `FIRST` of each list, drawn by the seed, run before all others; TRIPORT_MINUTES=20 (what `make test` gives) leaves out
-what of the rest has not begun by then, with its reason. `make test MINUTES=` runs everything, however long it takes.
+Many tests have long lists of cases. `FIRST` of each list (marker `first`: another number), drawn by the seed, run before all others; TRIPORT_MINUTES=20
+(what `make test` gives) leaves out what of the rest has not begun by then, with its reason. `make test MINUTES=` runs everything, however long it takes.
 """
 
 import contextlib
@@ -106,6 +106,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "first(n): of this test n cases come first, 0: none, where the minutes of a run are counted (TRIPORT_MINUTES)")
     config.addinivalue_line("markers", "gpu: needs a CUDA GPU")
     config.addinivalue_line("markers", "userland: runs a riscv64 Debian under QEMU")
     unknown = [name for name in DEMANDED if name not in TOOLS]
@@ -183,7 +184,8 @@ def _first_cases_first(items):
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     draw = random.Random(SEED)
     for same in cases.values():
-        for item in draw.sample(same, max(0, len(same) - FIRST)):
+        marker = same[0].get_closest_marker("first")
+        for item in draw.sample(same, max(0, len(same) - (marker.args[0] if marker else FIRST))):
             item.stash[LATER] = True
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     kinds = [[item for item in items if (LATER in item.stash) is later] for later in (False, True)]
@@ -193,7 +195,7 @@ def _first_cases_first(items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     if LATER in item.stash and time.time() > STARTED + 60 * MINUTES:
-        pytest.skip(f"{MINUTES:g} minutes were over, and {FIRST} cases of this test came first: make test MINUTES= runs all of them")
+        pytest.skip(f"{MINUTES:g} minutes were over: make test MINUTES= runs the later cases of tests, too")
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def run(folder: Path, *args, **env) -> subprocess.CompletedProcess:
     """pytest with this conftest over TESTS."""
     (folder / "test_some.py").write_text(TESTS)
     (folder / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k not in ("OMP_NUM_THREADS", "TRIPORT_SEED", "TRIPORT_DEMAND")}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_") and k != "OMP_NUM_THREADS" and not k.startswith("TRIPORT_")}
     return subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", str(folder), *args], capture_output=True, text=True, cwd=folder,
                           timeout=HANGS, env={**clean, "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]), **env})
 
@@ -62,6 +62,41 @@ def test_workers_share_the_seed_and_what_is_demanded_is_not_skipped(tmp_path):
 def test_an_unknown_demand_is_an_error(tmp_path):
     done = run(tmp_path, TRIPORT_DEMAND="browzer")
     assert done.returncode == 4 and "unknown browzer; it takes qemu, browser" in done.stderr
+
+
+COUNTED = """
+import os, time
+import pytest
+
+@pytest.mark.parametrize("n", range(7))
+def test_many(n):
+    pass
+
+@pytest.mark.first(1)
+@pytest.mark.parametrize("n", range(4))
+def test_few(n):
+    pass
+
+@pytest.mark.first(0)
+def test_late():
+    pass
+
+def test_plain():
+    pass
+"""
+
+
+def test_first_cases_come_first_and_the_rest_while_there_is_time(tmp_path):
+    """Of 7, 4, 1 and 1 cases 3, 1, 0 and 1: when the minutes are over they are all that runs; before, they come first."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/test_counted.py").write_text(COUNTED)
+    done = run(tmp_path, "-n", "2", str(tmp_path / "sub"), TRIPORT_MINUTES="0")
+    assert done.returncode == 0 and done.stdout.count("PASSED") == 5 + 3, done.stdout  # of TESTS 3
+    assert "SKIPPED [9] conftest.py" in done.stdout and "make test MINUTES= runs the later cases" in done.stdout, done.stdout
+    done = run(tmp_path, "-v", str(tmp_path / "sub"), TRIPORT_MINUTES="5")
+    order = [line.split(" ")[0].partition("::")[2] for line in done.stdout.split("\n") if "test_counted.py::" in line and "%]" in line]
+    assert sorted(name.partition("[")[0] for name in order[:5]) == ["test_few", "test_many", "test_many", "test_many", "test_plain"] and len(order) == 13, order
+    assert "runs the later cases" not in done.stdout
 
 
 def test_conditions(tmp_path):

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9), reason="its kernels are in the language of Triton 3.9")
 
 
+@pytest.mark.first(0)
 def test_a_minute_of_random_kernels(tmp_path):
     """Every kernel has numpy's results. What fails is printed, made small."""
     run = subprocess.run([sys.executable, "-m", "tests.fuzz", "--minutes", "1", "--limit", "600", "--seed", str(SEED), "--out", str(tmp_path)], cwd=ROOT,
@@ -273,6 +274,7 @@ def empty_branches_refused(monkeypatch):
     return lambda p: "empty branch" in program.features(p)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("put_back", [wrong_subtraction, values_one_after_another, stores_behind_the_block, empty_branches_refused])
 def test_a_wrong_lowering_is_met_and_made_small(monkeypatch, tmp_path, tmp_cache, put_back):
     monkeypatch.setenv("TRITON_DEFAULT_BACKEND", "cpu")

@@ -124,6 +124,7 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))  # which an earlier test may have set
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("board", [on(K1)])
 @pytest.mark.parametrize("function", [product, small_product, wide_product, product_of_pieces])
 def test_operands_are_laid_as_the_micro_kernel_reads_them(function, board, seed, kept, monkeypatch):
@@ -240,6 +241,7 @@ def only_on(cpu: int) -> str:
                     rv.addi(rv.T1, 0, cpu), rv.branch("beq", rv.T0, rv.T1, 8), 0, rv.ret()]).hex()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("board", [on(K1)])
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_each_cpu_that_the_process_may_run_on_is_asked(board, everywhere, kept, monkeypatch):

@@ -187,6 +187,7 @@ def test_dynamic_shapes(seed):
         torch.testing.assert_close(f(x), x.softmax(-1) + x.sum(-1, keepdim=True), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.first(0)
 def test_in_worker_processes(tmp_path):
     """Inductor's compile workers find the backend by its entry point too."""
     path = tmp_path / "workers.py"

@@ -107,6 +107,7 @@ def test_ctrl_c_ends_a_launch_and_the_process_goes_on(run, team, threads):
         """, TEAM=team, TRIPORT_THREADS=threads)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("team", ["1", "2"])
 def test_a_replayed_launch_is_ended_too(run, team):
     run("""
@@ -125,6 +126,7 @@ def test_a_replayed_launch_is_ended_too(run, team):
         """, TEAM=team)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("team, threads", [("1", "openmp"), ("2", "openmp"), ("2", "own")])
 def test_a_handler_that_returns_lets_the_launch_go_on(run, team, threads):
     """It is the user's, installed between two launches, and may use tensors and launch kernels."""

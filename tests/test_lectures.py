@@ -38,6 +38,7 @@ def test_there_are_26_rows():
     assert [int(row[0]) for row in ROWS] == list(range(1, 27)) and all(commands(row[2]) for row in ROWS)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("row", ROWS, ids=[f"row{row[0]}" for row in ROWS])
 def test_a_row(row, folder):
     if row[2].startswith("GPU") and not gpu():

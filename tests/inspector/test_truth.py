@@ -80,6 +80,7 @@ def test_compilers_code_is_judged_right(compiled):
     assert judge(judged(compiled, "s")) == 57 * 16 * 2
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("flags", FLAGS)
 def test_compilers_objects_are_judged_right(compiled, flags):
     try:

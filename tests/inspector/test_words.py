@@ -23,6 +23,7 @@ def test_the_corpus_is_known(isa):
     assert [m for m in heads if words.meaning(isa, m) and _INVENTED.match(m)] == []
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v4", "neoverse-v2", "spacemit-x60", "rv64gc", "sm_90", "gfx942", "gfx1201"])
 @pytest.mark.parametrize("name, dtype", [("softmax", "fp32"), ("matmul", "bf16")])
 def test_ops_are_known(target, name, dtype):

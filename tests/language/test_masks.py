@@ -145,6 +145,7 @@ def in_fenced_tensors(kernel: str, source: str, to: str, seed: int):
                 run(hi, hi, total(lo, hi), lambda a, out: sums_kernel[(1,)](a, out, lo, hi, B=b))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("kernel", ["copy", "fixed", "programs", "strided", "blocks", "sums"])
 def test_nothing_beside_the_mask_is_touched(kernel, seed):
     pairs = [("int32", "int64"), ("int32", "int32")] if kernel == "sums" else PAIRS

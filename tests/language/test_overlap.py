@@ -15,6 +15,7 @@ def add_one_kernel(x_ptr, y_ptr, N: tl.constexpr):
 TYPES = (torch.int8, torch.int16, torch.int32, torch.int64, torch.float32)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("source", TYPES, ids=str)
 def test_elements_of_two_widths(source, seed):
     """Equal addresses are harmless only where the elements are of one width: bytes decide."""

@@ -22,6 +22,7 @@ def test_the_page_is_up_to_date(tmp_path):
     assert out.read_text() == (ROOT / "docs" / "language.md").read_text(), "run `triport language -o docs/language.md`"
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("target", targets.TARGETS)
 def test_every_target_takes_the_same_language(target):
     """What is refused is refused everywhere, and nothing makes IR that LLVM rejects."""
@@ -29,6 +30,7 @@ def test_every_target_takes_the_same_language(target):
     assert set(refused) == {("tt.elementwise_inline_asm", "shf.l.wrap.b32 $0, $1, $1, 7")}, refused
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("target", ["x86-64-v3", "aarch64", "spacemit-x60", "rv64gc"])
 def test_every_rule_has_machine_code(target):
     """One kernel per rule down to assembly: LLVM's code generators abort the process on what they cannot select."""
