@@ -57,12 +57,17 @@ class within:
         return run
 
 
-@functools.lru_cache(maxsize=None)  # what raises is not remembered
+#: name -> `within` of backends that run here now and always: a GPU that is there stays, boards come and go
+_lasting: dict[str, within] = {}
+
+
 def use(name: str) -> within:
     """Within it (and in the tasks started there) triport's ops on the backend's device go by the backend `name`: "cuda" has CUDA
     tensors served by CUDA C++ instead of Triton. Tensors on other devices are served as before.
 
     Raises `Error` for an unknown name or one that only benchmarks know, `Unavailable` with the reason where it cannot run here."""
+    if (found := _lasting.get(name)) is not None:
+        return found
     backend = table.get(name)
     if not backend.serves:
         known = ", ".join(n for n in table.BACKENDS if table.get(n).serves)
@@ -70,7 +75,8 @@ def use(name: str) -> within:
     reason = backend.unavailable()
     if reason:
         raise Unavailable(f"backend {name} cannot run here: {reason}")
-    return within(backend)
+    found = within(backend)
+    return _lasting.setdefault(name, found) if backend.device == "cuda" else found
 
 
 _tokens: dict[tuple, object] = {}
