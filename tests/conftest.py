@@ -181,7 +181,8 @@ def _first_cases_first(items):
     """Put the cases of tests beyond `FIRST` behind all others, in each worker's part of the list: pytest-xdist begins by sharing it out in equal runs."""
     cases: dict[str, list] = {}
     for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        if item.get_closest_marker("skip") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     draw = random.Random(SEED)
     for same in cases.values():
         marker = same[0].get_closest_marker("first")

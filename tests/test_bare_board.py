@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT
 from triport.backends.spine import bundle, runner
 from triport.ops import Case, registry
@@ -24,6 +25,7 @@ def codes(absent: str, *commands: list[str]) -> tuple[list[int], list[str], str]
     return json.loads(p.stdout.splitlines()[-1]), p.stderr.splitlines(), p.stdout
 
 
+@pytest.mark.first(0)
 def test_without_llvmlite(tmp_path):
     made = bundle.make([(registry.get("square"), Case(((17, 23),)), "fp32")], runner.get("local").board.row(), repetitions=1)
     made.write(tmp_path / "b")

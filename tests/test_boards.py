@@ -105,6 +105,7 @@ def instructions(board: str, target: str, name: str, case) -> int:
     return counts[1] - counts[0]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("board", [on("qemu:riscv64?vlen=256")])
 @pytest.mark.parametrize("name,sizes", [("gelu", ((64, 64),)), ("softmax", ((16, 256),)), ("matmul", ((32, 64), (64, 64)))])
 def test_vector_code_takes_a_sixth_of_the_scalar_instructions(name, sizes, board):

@@ -112,6 +112,7 @@ def test_conditions(tmp_path):
     assert "threads: 16 threads" in listed and "load: a busy loop on every core" in listed and f"tiles: tiles of {kinds[0]}" in listed
 
 
+@pytest.mark.first(0)
 def test_conditions_say_which_failed(tmp_path):
     (tmp_path / "test_one.py").write_text("import os\ndef test_threads():\n    assert os.environ['OMP_NUM_THREADS'] != '2'\n")
     done = subprocess.run([sys.executable, ROOT / "tests/conditions.py", "--only", "threads", "-q", "-p", "no:cacheprovider", str(tmp_path)],

@@ -101,6 +101,7 @@ def session(tmp_path_factory):
     return locals_of(done.stdout), said
 
 
+@pytest.mark.first(0)
 def test_gdb_shows_scalars_and_blocks(session):
     """In a loop's second turn, before the line at which it stopped is carried out."""
     (loop, *_), said = session

@@ -50,6 +50,7 @@ def sizes(seed):
     return lambda n, most=200: torch.randint(1, most, (n,), generator=g).tolist()
 
 
+@pytest.mark.first(1)
 def test_gather_with_int64_labels(linked, sizes):
     right(linked, "embedding", [[torch.randn(v, d), torch.randint(0, v, (n,))] for v, d, n in (sizes(3, 150) for _ in range(5))], allowed=0)
 

@@ -64,6 +64,7 @@ def test_everything_that_triton_reads_is_watched(tmp_path):
     assert json.loads(process(tmp_path, textwrap.dedent(code))) == []
 
 
+@pytest.mark.first(0)
 def test_a_warm_process_loads_and_hashes_nothing_that_it_can_do_without(tmp_path):
     """Once on disk, a kernel needs neither LLVM nor gluon nor a digest of libtriton.so; with the switches off each of them is back."""
     code = KERNEL + textwrap.dedent("""
@@ -82,6 +83,7 @@ def test_a_warm_process_loads_and_hashes_nothing_that_it_can_do_without(tmp_path
     assert switched["hashed"] and "triton.experimental.gluon" in switched["modules"]
 
 
+@pytest.mark.first(0)
 def test_the_key_is_tritons_own(tmp_path):
     """In a process that finds it out, in one that remembers it, and after libtriton's memo was made for other files."""
     code = KERNEL + textwrap.dedent("""
@@ -192,6 +194,7 @@ def test_stand_ins_are_for_versions_that_are_known(monkeypatch):
 
 # --- debuggers ---------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.first(0)
 @x86
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
 def test_gdb_stops_on_a_python_line_of_a_kernel(tmp_path):

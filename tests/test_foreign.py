@@ -464,6 +464,7 @@ def test_a_named_board_is_ours(spine_triton, tmp_path, board):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.first(0)
 @installed
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the stand-in's assembly is x86's here")
 def test_spine_tritons_assembly(spine_triton, tmp_path):
@@ -503,6 +504,7 @@ def test_spine_tritons_kernel_objects(spine_triton, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.first(0)
 @installed
 def test_spine_tritons_rpc(spine_triton, tmp_path):
     """Where another machine computes, the times are said to contain the copies."""

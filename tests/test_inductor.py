@@ -151,6 +151,7 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("model,shape", [
     (lambda: nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10)), (16, 32)),
     (Block, (2, 24, 64))], ids=["mlp", "transformer"])

@@ -55,6 +55,7 @@ def test_the_debugger_prints_what_the_kernel_has(folder):
     assert "array([0., 1., 2., 3., 4., 0., 0., 0.]" in done.stdout and "[ 0.,  1.,  4.,  9., 16.]" in done.stdout
 
 
+@pytest.mark.first(0)
 def test_what_the_demo_runs(tmp_path):
     """`make demo` with this interpreter's commands."""
     recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)[1]

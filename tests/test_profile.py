@@ -117,6 +117,7 @@ def test_a_script_with_arguments(tmp_path):
     assert "train.py" in (tmp_path / "p/cprofile.txt").read_text() + (tmp_path / "p/stacks.txt").read_text()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("end, code, words", [("sys.exit(7)", 7, ""), ("raise ValueError('no luck')", 1, "ValueError: no luck"), ("sys.exit('too bad')", 1, "too bad")])
 def test_a_script_that_ends_early_keeps_what_was_seen(end, code, words, tmp_path):
     done = profile_script(tmp_path, f"import sys, torch\nfrom triport import ops\nops.square(torch.ones(9))\n{end}\n")

@@ -56,6 +56,7 @@ def test_a_table_for_each_and_a_row_for_one_that_is_gone(fake_ssh, capfd):
         assert data["machine"]["board"]["runner"] == f"ssh:{board}" and [r["status"] for r in data["rows"]] == ["ok"]
 
 
+@pytest.mark.first(0)
 def test_devices(fake_ssh, capfd):
     assert main(["devices", "--json", "--on", "ssh:a,ssh:gone,ssh:b"]) == 1
     first, gone, last = json.loads(capfd.readouterr().out)
@@ -66,6 +67,7 @@ def test_devices(fake_ssh, capfd):
     assert out.splitlines()[0].split() == ["board", "result"] and out.count("\n") == 3
 
 
+@pytest.mark.first(0)
 def test_tune_writes_one_table(fake_ssh, tmp_path, capfd):
     table = tmp_path / "tuned.json"
     code = main(["tune", "--op", "square", "--on", "ssh:a,ssh:b", "--dtype", "fp32", "--case", "64x64", "--reps", "1", "-o", str(table)])

@@ -110,6 +110,7 @@ def test_checks_are_in_the_environment_and_summed_up(project, given, said):
     assert re.search(r"unmasked: 2 reports\n  bounds at \S+test_it.py:17, program \(2, 0, 0\) in test_it.py::test_outside and 1 more", summary), summary
 
 
+@pytest.mark.first(0)
 def test_workers_of_xdist_check_and_report(project):
     pytest.importorskip("xdist")
     code, counts, told = project(CHECKS, "--triton-check=bounds", "--triton-launches", "-p", "xdist", "-n", "2")
@@ -325,6 +326,7 @@ def test_a_project_that_wants_a_gpu_gets_one(project):
     assert code == 5, told  # no tests: all of them were left out
 
 
+@pytest.mark.first(0)
 def test_workers_of_xdist_have_a_gpu(project):
     pytest.importorskip("xdist")
     code, counts, told = project('''

@@ -154,6 +154,7 @@ define float @f(float %x) {{
 """
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("machine, row, emulator", [
     ("aarch64", "aarch64", ["qemu-aarch64"]), ("riscv64", "rv64gcv", ["qemu-riscv64", "-cpu", "rv64,v=true,vlen=256"]), ("riscv64", "rv64gc", ["qemu-riscv64"])])
 def test_kernels_are_linked_and_run_by_the_pool(machine, row, emulator, tmp_path):

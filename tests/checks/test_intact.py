@@ -293,6 +293,7 @@ print(out.sum().item())
 """
 
 
+@pytest.mark.first(0)
 def test_kinds_from_the_environment_and_code_from_the_disk(tmp_path):
     """The first process compiles, the second one reads what it left."""
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -166,6 +166,7 @@ def test_diff(capfd, kernels, tmp_path):
     assert asm(capfd, what, *ARGS, "--diff", tmp_path / "bad.json")[0] == 2
 
 
+@pytest.mark.first(0)
 @pytest.mark.skipif(not shutil.which("g++"), reason="Inductor's C++ needs g++")
 def test_inductor(capfd):
     code, out, err = asm(capfd, "gelu", "--case", "128x128", "--backend", "torch-compile", "--json")

@@ -283,6 +283,7 @@ def test_a_small_file_takes_no_torch(tmp_path):
     assert "VECTOR" in done.stdout
 
 
+@pytest.mark.first(0)
 def test_much_text_takes_little_memory(tmp_path):
     """Each instruction has a few hundred bytes: what repeats is kept once, and JSON is written as it is made."""
     text = "".join(ADD.format(f"f{k}") for k in range(1500))
