@@ -16,6 +16,7 @@ import sympy
 import torch
 import triton
 from torch._dynamo.source import ConstantSource
+from torch._guards import SLoc
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from triton.runtime.jit import ConstexprFunction
@@ -69,6 +70,9 @@ class _Env(ShapeEnv):
     ones: dict  # what was asked and is otherwise where a size is 1 -> the line
     strict = False  # are `ones` asked for?
     where = ""  # who asks, where that is not to be seen
+
+    def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None):
+        return SLoc(framework_loc, None), ""  # `lines` has it; torch would look at the whole stack for each guard, and import Inductor to do so
 
     def evaluate_expr(self, orig_expr, *args, **kwargs):
         before = len(self.guards)
