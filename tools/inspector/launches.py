@@ -40,12 +40,13 @@ class Pointer:
 
 @dataclass
 class Launch:
-    """A kernel and what it would be launched with. config: which of an autotuner's configurations, for people."""
+    """A kernel and what it would be launched with. config: which of an autotuner's configurations, for people; grid: programs, where an op launches it."""
 
     kernel: object
     args: tuple = ()
     kwargs: dict = field(default_factory=dict)
     config: str = ""
+    grid: object = None
 
     @property
     def name(self) -> str:
@@ -62,6 +63,10 @@ class Launch:
         """Is one of its arguments, or of their elements, fp64?"""
         values = [*self.args, *self.kwargs.values()]
         return any(str(getattr(v, "dtype", "")).endswith("float64") for v in values)
+
+    def values(self) -> dict[str, object]:
+        """What it is launched with, by the kernel's names, options of the launch among it."""
+        return {**dict(zip([p.name for p in self.kernel.params], self.args)), **self.kwargs}
 
     def integers(self) -> dict[str, int]:
         """Values of the integer arguments that are a caller's own, not the stand-ins of `i32` and `i32:16`."""
@@ -109,7 +114,7 @@ def of_op(op, case, dtype: str, device: str, config: int = 0, row=None) -> list[
 
     with capture.launches(row, config) as caught, FakeTensorMode(allow_non_fake_inputs=True):
         op.call(*case.blank(DTYPES[dtype], device), **case.kwargs)
-    found = [Launch(c.kernel, c.args, c.kwargs, c.remark) for c in caught]
+    found = [Launch(c.kernel, c.args, c.kwargs, c.remark, c.grid) for c in caught]
     if not found:
         raise Error(f"{op.name} launches no Triton kernel for case {case.name}")
     unique = {}

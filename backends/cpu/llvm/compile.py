@@ -146,9 +146,15 @@ def compile_ir(text: str, target: Target) -> tuple[str, str, bytes]:
     return llir, emit_assembly(llir, target), emit_object(llir, target)
 
 
-def emit_assembly(text: str, target: Target, plain: bool = False) -> str:
+def emit_assembly(text: str, target: Target, plain: bool = False, named: bool = False) -> str:
+    """Assembly of LLVM IR text; named: with a remark behind each label that says which block of the IR it begins."""
+    def machine(level: int):
+        generator = target_machine(target, level)
+        generator.set_asm_verbosity(named)
+        return generator
+
     with lock:
-        return _emit(text, target, functools.partial(target_machine, target), False, plain).decode()
+        return _emit(text, target, machine, False, plain).decode()
 
 
 def assemble(text: str, target: Target) -> bytes | None:
