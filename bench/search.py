@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import statistics
@@ -11,8 +12,8 @@ from triton.runtime.errors import OutOfResources
 
 from ..backends.base import Error
 from ..ops import cases, registry, tuning
-from ..ops.records import DTYPES
-from . import check, clock
+from ..ops.records import DTYPES, Case
+from . import check, clock, prune
 
 
 def searches() -> dict[str, tuning.Tiles]:
@@ -53,18 +54,22 @@ def checked(names: list[str], dtypes: list[str], device: str, texts: list[str], 
 
 
 def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: str = "cpu", texts: list[str] = [],
-           sweeps: list[str] = []) -> object | None:
+           sweeps: list[str] = [], pruning: prune.Pruning = prune.NONE) -> object | None:
     """The tiles to use, or None where the default is as good. `say` takes a line for every candidate; device: cpu, cuda, or board, the one that
     backend spine has. texts, sweeps: the cases to search over (`ops.cases`; default: the
-    op's own). Raises `Error` where a candidate's result is wrong."""
+    op's own). pruning: which candidates are measured. Raises `Error` where a candidate's result is wrong."""
     tiles = searches()[name]
     if name == "matmul":
-        return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say, device)
+        return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say, device, pruning)
     op = _op_of(name)
     default, more = (tiles.cuda, tiles.cuda_candidates) if device == "cuda" else (tiles.cpu, tiles.candidates)
     candidates = [default, *(c for c in more if c != default)]
+    chosen = _cases(op, device, texts, sweeps)
+    by_name = {str(c): c for c in candidates}
+    asked = [(case, dtype) for case in chosen for dtype in dtypes if dtype in op.dtypes]
+    candidates = [by_name[n] for n in pruning.kept(name, name, by_name, op, asked, [], say)]
     times: dict[int, list[float]] = {n: [] for n in range(len(candidates))}
-    for case in _cases(op, device, texts, sweeps):
+    for case in chosen:
         for dtype in dtypes:
             if dtype not in op.dtypes:
                 continue
@@ -138,7 +143,7 @@ def _with(tiles, candidate, op, args, kwargs, device: str, rounds: int):
     return call if plan is None else lambda: plan(*args)
 
 
-def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu") -> dict:
+def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu", pruning: prune.Pruning = prune.NONE) -> dict:
     """dtype -> [BM, BN, BK, speed], the fastest tile's speed being 1: products that give every thread four of the largest tiles."""
     matmul = importlib.import_module("..ops.matmul", __package__)
     out = {k: [list(t) for t in v] for k, v in tiles.cpu.items()}
@@ -148,13 +153,27 @@ def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu") -> dict:
             continue
         a, b = torch.randn(size, 1024).to(DTYPES[dtype]), torch.randn(1024, size).to(DTYPES[dtype])
         want = a.double() @ b.double()
+        shapes = {"x".join(map(str, shape)): shape for shape in (_board_shapes(matmul, a, b) if device == "board" else matmul.SHAPES)}
+        kept = pruning.kept(f"matmul {dtype}", tiles.op, {n: {**tiles.cpu, dtype: ((*shape, 1.0),)} for n, shape in shapes.items()}, matmul.OP,
+                            [(Case((tuple(a.shape), tuple(b.shape))), dtype)], [(Case(((n, n), (n, n))), dtype) for n in (128, 256, 512)], say)
         runs = {}
-        for shape in matmul.SHAPES:
+        for shape in (shapes[n] for n in kept):
             runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}, device, rounds)
             _check(runs[shape](), want, matmul.OP.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
-            _progress(runs[shape], f"matmul {dtype} with tiles of {shape}", len(runs) - 1, len(matmul.SHAPES), say)
+            _progress(runs[shape], f"matmul {dtype} with tiles of {shape}", len(runs) - 1, len(kept), say)
         out[dtype] = _by_speed(seconds_of(runs, rounds, device), f"matmul {dtype}", say)
     return out
+
+
+def _board_shapes(matmul, a, b) -> list[tuple[int, int, int]]:
+    """The shape that the board's code has for a @ b so far, and those that may be better: among them what fits in a thread's scratch, where its row says
+    how much that is."""
+    from ..backends.spine import backend as spine
+    row = dataclasses.replace(spine.board_runner().board.row(), cores=torch.get_num_threads())
+    with tuning.on(row):
+        now = matmul.tile_for(a, b)
+    small = [t[:3] for t in matmul.fitting(row.scratch, a.dtype)] if row.scratch else []
+    return list(dict.fromkeys([(now["BM"], now["BN"], now["BK"]), *matmul.SHAPES, *small]))
 
 
 def _by_speed(seconds: dict, what: str, say) -> list:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ EXAMPLES = (
     "triport tune --op square --dry-run",
     "triport tune --op matmul --dtype fp32 --threads 2",
     "triport tune --on ssh:user@board -o tuned.json",
+    "triport tune --on ssh:user@board --op matmul --most 8",
 )
 
 
@@ -21,6 +23,8 @@ def add(parser):
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A..B", help="these with other sizes: M=256..8192:x2; repeatable")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to search for (default: cpu)")
     parser.add_argument("--on", metavar="RUNNER", help="search for a board, on it: ssh:user@board, qemu:riscv64?vlen=256 or local; several with commas between them")
+    parser.add_argument("--most", type=int, metavar="N", help="with --on: measure the default and the N candidates that llvm-mca's model of the board's CPU "
+                        "predicts to be fastest; 0: all (default: 4)")
     parser.add_argument("--reps", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--gain", type=float, default=0.02, metavar="X",
@@ -49,6 +53,10 @@ def run(args) -> int:
     counts.check(reps=args.reps, threads=args.threads)
     if args.on and args.device == "cuda":
         raise Error("--on is for a board's CPU; it does not go with --device cuda")
+    if args.most is not None and not args.on:
+        raise Error("--most goes with --on: on this machine every candidate is measured")
+    if args.most is not None and args.most < 0:
+        raise Error(f"--most {args.most}: it takes how many candidates are measured beside the default, or 0 for all")
     if args.device == "cuda" and (reason := get("triton-gpu").unavailable()):
         raise Unavailable(f"--device cuda: {reason}")
     search.checked(names, args.dtype, args.device, args.case, args.sweep)
@@ -58,15 +66,20 @@ def run(args) -> int:
         kind = tuning.gpu_kind() if args.device == "cuda" else tuning.kind(targets.native())
         return _search(args, names, kind, args.device, torch.cuda.get_device_name() if args.device == "cuda" else None)
     from ..backends.spine import backend as spine
+    from ..bench.prune import Pruning
+    from .predict import Predictor
     with spine.on(args.on) as runner:
         if not args.threads:
             torch.set_num_threads(runner.board.cores)  # by which tiles are chosen
-        return _search(args, names, tuning.kind(runner.board.row()), "board", runner.board.cpu)
+        row = runner.board.row()
+        pruning = Pruning(Predictor(dataclasses.replace(row, cores=torch.get_num_threads())), 4 if args.most is None else args.most)
+        return _search(args, names, tuning.kind(row), "board", runner.board.cpu, pruning)
 
 
-def _search(args, names: list[str], kind: str, device: str, on: str | None) -> int:
-    """Search and write the table's entry `kind`; on: the name of the machine that is searched for, where it is not this one's CPU."""
-    from ..bench import search
+def _search(args, names: list[str], kind: str, device: str, on: str | None, pruning=None) -> int:
+    """Search and write the table's entry `kind`; on: the name of the machine that is searched for, where it is not this one's CPU; pruning: which
+    candidates are measured (default: all)."""
+    from ..bench import prune, search
     from ..bench.results import machine
     from ..ops import tuning
 
@@ -80,7 +93,7 @@ def _search(args, names: list[str], kind: str, device: str, on: str | None) -> i
     entry["runs"].append(run)
     for name in names:
         found = search.search(name, args.dtype or ["fp32", "fp16" if args.device == "cuda" else "bf16"], args.reps, args.gain,
-                              lambda text: print(text, file=sys.stderr), device, args.case, args.sweep)
+                              lambda text: print(text, file=sys.stderr), device, args.case, args.sweep, pruning or prune.NONE)
         if found is None:
             entry["tiles"].pop(name, None)
             print(f"{name}: the default stays")
