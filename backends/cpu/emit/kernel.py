@@ -9,7 +9,7 @@ from ..llvm.targets import Target
 from ..plan.lazy import Lazy, halves, renamed
 from ..plan.records import Buffer, Keep, NestPlan, Plan, Trips
 from ..ttir.types import Func, Op, Value
-from . import access, bounds, places, rules
+from . import access, bounds, parts, places, rules
 from .element import arith, narrow
 from .lines import Lines
 from .nest import Nest
@@ -188,10 +188,11 @@ class Kernel:
             self.lines.program(self)
             if self.checks is not None:
                 rules.checks.begin_program(self)
-            rules.control.function_body(self, self.plan.steps[0], latch)
+            found = rules.control.function_body(self, self.plan.steps[0], latch, in_parts=True)
             b.dbg = self.debug_loc(None)
         b.place(b.block)
         b.ret(ir.i64(0))
+        parts.split(self.fn, found)
         self._render_pool()
         return self.module.render()
 

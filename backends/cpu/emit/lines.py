@@ -15,11 +15,12 @@ class Lines:
 
     def __init__(self, module: ir.Module, name: str, loc: Loc):
         self._module, self._start = module, loc
-        f = module.add_meta(file_text(loc.file))
+        self._file = f = module.add_meta(file_text(loc.file))
         self._unit = unit = module.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", {self.UNIT})')
         ty = module.add_meta("!DISubroutineType(types: !{})")
-        self.subprogram = module.add_meta(f'distinct !DISubprogram(name: "{name}", file: {f}, line: {loc.line}, type: {ty}, '
-                                          f"scopeLine: {loc.line}, spFlags: DISPFlagDefinition, unit: {unit})")
+        self._text = (f'distinct !DISubprogram(name: "{name}", file: {f}, line: {loc.line}, type: {ty}, '
+                      f"scopeLine: {loc.line}, spFlags: DISPFlagDefinition, unit: {unit})")
+        self.subprogram = module.add_meta(self._text)
         module.named["llvm.dbg.cu"] = [unit]
         module.flags = [module.add_meta('!{i32 2, !"Dwarf Version", i32 4}'),
                         module.add_meta('!{i32 2, !"Debug Info Version", i32 3}')]
@@ -37,6 +38,20 @@ class Lines:
             ref = self._module.add_meta(f"!DILocation(line: {loc.line}, column: 0, scope: {self._scopes[loc.file]})")
             self._known[loc] = f", !dbg {ref}"
         return self._known[loc]
+
+    def begin_part(self) -> tuple:
+        """What follows is a function of its own (`parts`), of the same name to debuggers. Returns what `end_part` takes."""
+        whole = self.subprogram, self._scopes, self._known
+        self.subprogram = self._module.add_meta(self._text)
+        self._scopes, self._known = {self._start.file: self.subprogram}, {}
+        return whole
+
+    def end_part(self, whole: tuple):
+        self.subprogram, self._scopes, self._known = whole
+
+    def no_part(self, subprogram: str):
+        """What was to be a function of its own is a block of this one."""
+        self._module.meta[int(subprogram[1:])] = f"distinct !DILexicalBlock(scope: {self.subprogram}, file: {self._file}, line: {self._start.line})"
 
     def program(self, k):
         """Where a program begins."""

@@ -40,6 +40,7 @@ class Lines:
             name = f"{self.fn.names}{self.fn.count}"
         name = f"%{name}"
         self.section.append(f"  {name} = {text}{self.dbg}")
+        self.fn.types[name[1:]] = ty
         return Val(ty, name)
 
     def phi(self, ty: str, name: str = "") -> Phi:
@@ -48,6 +49,7 @@ class Lines:
             self.fn.count += 1
             name = f"i{self.fn.count}"
         phi = Phi(ty, f"%{name}")
+        self.fn.types[name] = ty
         self.section.append(phi)
         return phi
 

@@ -121,6 +121,7 @@ class Function:
         self.blocks: list[Block] = []
         self.count = 0
         self.allocas = []
+        self.types: dict[str, str] = {}  # of the values that are computed, by name
         module.functions.append(self)
 
     @property

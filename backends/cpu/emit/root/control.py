@@ -13,6 +13,7 @@ from ...llvm.ir import Val, const, i64
 from ...ttir.ops import row
 from ...ttir.types import walk
 from ...plan.records import Assign, Body, Branch, Call, Copy, For, If, Induction, Jump, Return, While
+from .. import parts
 from . import scalars
 
 
@@ -24,8 +25,9 @@ class Frame:
         self.blocks: dict = {}
 
 
-def function_body(k, body: Body, after):
-    """The blocks of a function, which goes to the LLVM block `after` where it ends."""
+def function_body(k, body: Body, after, in_parts: bool = False) -> list[parts.Part]:
+    """The blocks of a function, which goes to the LLVM block `after` where it ends. in_parts: it may be written in parts, which are returned."""
+    found = []
     frame, k.frame = k.frame, Frame(after)
     outside = k.lines.scopes
     for block, _ in body.blocks[1:]:
@@ -38,8 +40,12 @@ def function_body(k, body: Body, after):
             k.b.place(k.frame.blocks[block.label])
             k.lines.arrive(k.frame.blocks[block.label])
             _read(k, block.args)
-        k.run(steps)
+        if in_parts and len(body.blocks) == 1:
+            found = parts.run(k, steps)
+        else:
+            k.run(steps)
     k.frame, k.lines.scopes = frame, outside
+    return found
 
 
 def _read(k, values):
