@@ -19,7 +19,7 @@ from triport.ops import dispatch
 
 
 def scaling():
-    """A kernel of its own each time. Triton remembers the last one of each name, so a new one frees the one before."""
+    """A kernel of its own each time."""
 
     @triton.jit
     def scaling_kernel(x_ptr, out_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):

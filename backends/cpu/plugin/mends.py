@@ -5,6 +5,7 @@
 - grid: Triton drops a fourth dimension.
 - carries: Triton's front end takes a variable for unchanged in a loop that ends with the value it began with, also where that is
   another variable's, which the loop does change (`y = x` before it, `x, y = f(x), x` in it: y stays what it was).
+- memory: what Triton keeps of a kernel (`slim.py`).
 - dtypes: a tensor of a dtype that Triton has no name for ends in `KeyError: 'complex64'`.
 """
 
@@ -15,7 +16,7 @@ import os
 import sys
 import threading
 
-from . import names, stops
+from . import names, slim, stops
 from ...active import CPU
 
 _parsing = threading.RLock()
@@ -35,8 +36,10 @@ def install():
     _installed = True
     import triton._utils as utils
     from triton.compiler import CompiledKernel
+    from triton.compiler import compiler
     from triton.runtime import jit
 
+    slim.install(compiler, jit)
     parser = next(c for c in reversed(jit.JITFunction.__mro__) if "parse" in vars(c))
     parser.parse = one_at_a_time(parser.parse)
     os.register_at_fork(after_in_child=_fresh_lock)
