@@ -193,6 +193,18 @@ def test_fork():
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+def test_nothing_is_made_for_hooks_that_nobody_has():
+    knobs, made = triton.knobs.runtime, sum_rows.warmup(torch.randn(4, 64), torch.empty(4), 64, BLOCK=64, grid=(1,))
+    assert made.launch_metadata((1,), 0) is None
+    for chain in (knobs.launch_enter_hook, knobs.launch_exit_hook):
+        hook = lambda metadata: None  # noqa: E731
+        chain.add(hook)
+        try:
+            assert made.launch_metadata((1,), 0).get()["name"] == made.name
+        finally:
+            chain.remove(hook)
+
+
 def test_launch_hooks_are_called():
     seen = []
     enter = lambda lazy: seen.append(("enter", lazy.get()["name"]))  # noqa: E731

@@ -95,13 +95,19 @@ def with_shared_values(find_carries, generator):
 
 
 def three_dimensions(launch_metadata):
-    """`launch_metadata`, which sees a grid whole, for grids that the launch takes whole."""
+    """`launch_metadata`, which sees a grid whole, for grids that the launch takes whole. Where no hook listens, nothing is made for one."""
+    from triton import knobs
+
     @functools.wraps(launch_metadata)
     def checked(self, grid, *args):
         if len(grid) > 3 and self.metadata.target.backend in CPU:
             from ..run.grid import sizes
             sizes(self.name, grid)
-        return launch_metadata(self, grid, *args)
+        runtime = knobs.runtime
+        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave) or self.metadata.target.backend not in CPU:
+            return launch_metadata(self, grid, *args)
+        return None
 
     return checked
 

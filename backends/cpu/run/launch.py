@@ -227,13 +227,13 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
         raise
     if {beyond}:
         return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
-    if enter is not None:
+    if enter is not None and getattr(enter, "calls", enter):  # Triton's chain of hooks, without any, need not be called
         enter(lm)
     if profiler._is_profiler_enabled:
         status = traced(kernel, gx, gy, gz, [x for x in a if type(x) in tensors], call, packed)
     else:
         status = call(packed)
-    if leave is not None:  # also of a launch that fails: what a hook opened, it can close
+    if leave is not None and getattr(leave, "calls", leave):  # also of a launch that fails: what a hook opened, it can close
         leave(lm)
     if status:
         failed(name, status, scratch, asserts, gx, gy)
