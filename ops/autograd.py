@@ -15,6 +15,8 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
+from . import distributed
+
 
 @dataclass(frozen=True)
 class Derivatives:
@@ -43,6 +45,7 @@ def followed(*args) -> bool:
 
 def below(op, keyset, args):
     """`op` for the dispatcher's keys under Autograd."""
+    distributed.meet(op._opname, args)
     with torch._C._AutoDispatchBelowAutograd():
         return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 

@@ -24,7 +24,7 @@ from ..backends import get as get_backend
 from ..backends.base import sources_digest
 from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
-from . import autocast, autograd
+from . import autocast, autograd, distributed
 from .dispatch import compiling, direct, followed, watched
 
 SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
@@ -142,6 +142,8 @@ def served(name: str, *args):
     """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
     if call.mode == EXPORT:
         return BODIES[name](*args)
+    if not compiling():
+        distributed.meet(name, args)
     if choice.in_use:
         if compiling():  # a graph outlives its context: it asks for the choice when it runs
             return getattr(torch.ops.triport, f"{name}_by")(*args, "")

@@ -1,0 +1,83 @@
+"""How ops may be sharded: for one dimension of a mesh, the placements of an op's result and those of its tensors that give it without communication.
+
+torch.distributed.tensor tries them for every dimension of the mesh, redistributes arguments where the cheapest way asks for it, and takes shards of
+unequal sizes as they are. Partial is a sum over ranks that nobody has added up: what is linear in an argument passes it on.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
+
+R, P = Replicate(), Partial()
+S = Shard
+
+
+def elementwise(*tensors):
+    """Any dimension, alike."""
+    return [(R, *[R] * len(tensors)), *[(S(d), *[S(d)] * len(tensors)) for d in range(tensors[0].ndim)]]
+
+
+def slope(grad, x):
+    """As `elementwise`, and linear in the gradient."""
+    return [*elementwise(grad, x), (P, P, R)]
+
+
+def with_row(*tensors):
+    """`elementwise` but for the last tensor, a row that goes with the last dimension."""
+    *like, _ = tensors
+    last = like[0].ndim - 1
+    return [(R, *[R] * len(tensors)), *[(S(d), *[S(d)] * len(like), S(0) if d == last else R) for d in range(last + 1)]]
+
+
+def product(a, b):
+    """a @ b by rows, by columns, and by K, which leaves a sum."""
+    return [(R, R, R), (S(0), S(0), R), (S(1), R, S(1)), (P, S(1), S(0)), (P, P, R), (P, R, P)]
+
+
+def product_and_softmax(a, b, dim):
+    """Without the dimension that is normalised: `exchange.py` has the others."""
+    return [(R, R, R), (S(0), S(0), R) if dim % 2 else (S(1), R, S(1))]
+
+
+def low_rank(x, w, a, b):
+    """x @ w + (x @ a) @ b."""
+    last = x.ndim - 1
+    rows = [(S(d), S(d), R, R, R) for d in range(last)]
+    return [(R, R, R, R, R), *rows, (S(last), R, S(1), R, S(1)), (P, S(last), S(0), S(0), R), (P, P, R, R, R)]
+
+
+def two_products(x, w, t, b):
+    """x @ w + t @ b."""
+    return [(R, R, R, R, R), (S(0), S(0), R, S(0), R), (S(1), R, S(1), R, S(1)), (P, S(1), S(0), P, R), (P, S(1), S(0), S(1), S(0)), (P, P, R, P, R)]
+
+
+def lines(*tensors):
+    """Every dimension but the one that is normalised, which is the argument behind the tensors."""
+    *like, dim = tensors
+    return [row for row in elementwise(*like) if row[0] is R or row[0].dim != dim % max(like[0].ndim, 1)]
+
+
+#: op -> its placements, from its tensors, those of `BY_DIM` also from the argument behind them
+STRATEGIES = {"square": elementwise, "gelu": elementwise, "gelu_backward": slope, "add_relu": with_row, "add_mul_act": with_row,
+              "add_mul_act_backward": with_row, "matmul": product, "scaled_matmul": product, "sum_of_matmuls": two_products, "lora_linear": low_rank,
+              "softmax": lines, "softmax_backward": lines, "matmul_softmax": product_and_softmax}
+BY_DIM = {"softmax", "softmax_backward", "matmul_softmax"}
+
+
+def register():
+    """Tell torch.distributed.tensor of every op, and of those that name their backend."""
+    for name, rows in STRATEGIES.items():
+        for op in (name, f"{name}_by"):
+            if hasattr(torch.ops.triport, op):
+                register_sharding(getattr(torch.ops.triport, op).default)(_sharding(rows, name in BY_DIM))
+
+
+def _sharding(rows, by_dim: bool):
+    def sharding(*args):
+        tensors = [a for a in args if hasattr(a, "placements")]
+        params = args[len(tensors):]
+        return [([out], [*places, *[None] * len(params)]) for out, *places in rows(*tensors, *params[:by_dim])]
+
+    return sharding
