@@ -4,10 +4,13 @@ One process imports torch and forks the ranks, group after group, which find eac
 FOLDER/<ranks>-<rank>.json: check -> "" or what went wrong.
 """
 
+import dataclasses
 import functools
 import json
 import os
+import signal
 import sys
+import time
 import traceback
 from datetime import timedelta
 
@@ -27,7 +30,10 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from triport import ops
 from triport.backends.base import ArgumentError
+from triport.bench import ranks
 from triport.ops.accuracy import error
+from triport.tools import __main__ as tools
+from triport.tools import exits
 
 R, P, S = Replicate(), Partial(), Shard
 WIDE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
@@ -363,23 +369,118 @@ def run(rank: int, world: int, folder: str, names):
     dist.destroy_process_group()
 
 
+def in_torchrun(rank: int, world: int, folder: str):
+    """As torchrun starts a rank, but that they meet by a file."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="here", MASTER_PORT="1")
+    dist.rendezvous = lambda *_, **__: iter([(dist.FileStore(folder, world), rank, world)])
+
+
+def benched(rank: int, folder: str) -> int:
+    """An odd case: shards of unequal sizes."""
+    return tools.main(["bench", "--distributed", "--op", "matmul", "--op", "softmax", "--case", "33x18,18x17", "--case", "33x18", "--reps", "2",
+                       "--device", "cpu", "--json", f"{folder}/bench.json"])
+
+
+def benched_wrong(rank: int, folder: str) -> int:
+    """A result that lacks a rank's part."""
+    from triport.bench import distributed
+    from triport.ops import registry
+    op = registry.get("matmul")
+    lame = dataclasses.replace(op, call=lambda a, b: op.call(a, b) * (0 if rank else 1))
+    with ranks.group("cpu", 60.0):
+        rows = list(distributed.measure([distributed.Piece(lame, lame.cases[0], "fp32", "rows", "strong", 2)], "cpu", 1, 0))
+    return 0 if rank or [row["status"] for row in rows] == ["wrong"] else 5
+
+
+def in_a_collective(rank: int, does) -> int:
+    """A command of which rank 1 does something else, while the others wait for it."""
+    def run() -> int:
+        with ranks.group("cpu", 60.0) as marks:
+            if rank == 1:
+                does(marks)
+            marks.timeout = 2.0
+            dist.all_reduce(torch.ones(1))
+        return 0
+
+    return exits.guarded("triport bench", run)
+
+
+def one_dies(rank: int, folder: str) -> int:
+    def does(marks):
+        with marks.lock:  # not while its thread writes to the file
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return in_a_collective(rank, does)
+
+
+def one_fails(rank: int, folder: str) -> int:
+    def does(marks):
+        raise ArgumentError("no such thing")
+
+    return in_a_collective(rank, does)
+
+
+def one_hangs(rank: int, folder: str) -> int:
+    """Its connections stay open: nobody but its marks says so."""
+    def does(marks):
+        with marks.lock:
+            while "ends" not in open(f"{folder}/one_hangs-0.txt").read():
+                time.sleep(0.1)
+            os._exit(0)
+
+    return in_a_collective(rank, does)
+
+
+#: name -> (what each rank runs, ranks)
+SCENES = {fn.__name__: (fn, n) for fn, n in ((benched, 2), (benched_wrong, 2), (one_dies, 3), (one_fails, 2), (one_hangs, 2))}
+
+
+def play(name: str, folder: str):
+    """Run a scene: FOLDER/<name>-<rank>.txt is what a rank printed and its exit code, as the last line."""
+    fn, world = SCENES[name]
+
+    def run(rank):
+        with open(f"{folder}/{name}-{rank}.txt", "w") as f:
+            os.dup2(f.fileno(), 1)
+            os.dup2(f.fileno(), 2)
+        torch.set_num_threads(1)
+        in_torchrun(rank, world, f"{folder}/store-{name}")
+        code = fn(rank, folder)
+        sys.stdout.flush()
+        return code
+
+    for rank, code in enumerate(forked(world, run)):
+        with open(f"{folder}/{name}-{rank}.txt", "a") as f:
+            f.write(f"\n{code}\n")
+
+
+def forked(world: int, run) -> list[int]:
+    """The exit codes of processes that each run `run(rank)`, whose result is its code."""
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if not child:
+            code = 99
+            try:
+                code = run(rank) or 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
 def main(folder: str, groups: dict[int, list[str]]):
     torch.compile(torch.sin, backend="aot_eager")(torch.ones(2))  # what compiling imports, once for all ranks
     for world, names in groups.items():
-        children = []
-        for rank in range(world):
-            child = os.fork()
-            if not child:
-                try:
-                    run(rank, world, folder, names)
-                    os._exit(0)
-                except BaseException:
-                    traceback.print_exc()
-                    os._exit(1)
-            children.append(child)
-        for child in children:
-            os.waitpid(child, 0)
+        forked(world, lambda rank, world=world, names=names: run(rank, world, folder, names))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], {int(sys.argv[2]): sys.argv[3:] or list(CHECKS)} if len(sys.argv) > 2 else GROUPS)
+    alone = len(sys.argv) > 2
+    main(sys.argv[1], {int(sys.argv[2]): sys.argv[3:] or list(CHECKS)} if alone else GROUPS)
+    for name in () if alone else SCENES:
+        play(name, sys.argv[1])

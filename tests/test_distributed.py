@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,31 +12,49 @@ import distributed_ranks
 import pytest
 import torch
 from conftest import HANGS, ROOT
-from triport.backends.base import Unavailable
-from triport.ops import distributed
+from triport.backends.base import Error, Unavailable
+from triport.bench import distributed as bench
+from triport.bench import ranks
+from triport.ops import Op, distributed
+from triport.tools import __main__ as cli
 
 
-def said_by(folder: Path, device: str = "cpu", ranks: int | None = None) -> dict[tuple[int, str], dict[int, str]]:
+def said_by(folder: Path, device: str = "cpu", count: int | None = None) -> dict[tuple[int, str], dict[int, str]]:
     """(ranks, check) -> rank -> what went wrong there."""
     folder.mkdir(exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of pytest's workers one starts the ranks and the others read
         if not (folder / "ended").exists():
-            ran = subprocess.run([sys.executable, distributed_ranks.__file__, folder, *([] if ranks is None else [str(ranks)])], capture_output=True, text=True, timeout=HANGS,
-                                 env={**os.environ, "DEVICE": device})
+            command = [sys.executable, distributed_ranks.__file__, folder, *([] if count is None else [str(count)])]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, env={**os.environ, "DEVICE": device})
             (folder / "ended").write_text(ran.stdout + ran.stderr)
     silent = "it ended before:\n" + (folder / "ended").read_text()[-3000:]
     out = {}
-    for world, checks in ({ranks: list(distributed_ranks.CHECKS)} if ranks else distributed_ranks.GROUPS).items():
+    for world, checks in ({count: list(distributed_ranks.CHECKS)} if count else distributed_ranks.GROUPS).items():
         told = {rank: json.loads(path.read_text()) if (path := folder / f"{world}-{rank}.json").exists() else {} for rank in range(world)}
         out |= {(world, check): {rank: text for rank in told if (text := told[rank].get(check, silent))} for check in checks}
     return out
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
+def folder(tmp_path_factory):
     base = tmp_path_factory.getbasetemp()
-    return said_by((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks")
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ranks"
+
+
+@pytest.fixture(scope="module")
+def said(folder):
+    return said_by(folder)
+
+
+@pytest.fixture
+def scene(said, folder):
+    """name -> (exit code, what it printed) of each rank."""
+    def found(name):
+        texts = [(folder / f"{name}-{rank}.txt").read_text().rstrip().rpartition("\n") for rank in range(distributed_ranks.SCENES[name][1])]
+        return [(int(code), text.strip()) for text, _, code in texts]
+
+    return found
 
 
 @pytest.mark.parametrize("world, check", [pytest.param(n, check, id=f"{check}-{n}") for n, checks in distributed_ranks.GROUPS.items() for check in checks])
@@ -49,6 +68,55 @@ def test_ranks(world, check, said):
 def test_ranks_by_nccl(tmp_path):
     wrong = {check: told for check, told in said_by(tmp_path / "ranks", "cuda", 2).items() if told}
     assert not wrong, wrong
+
+
+def test_bench_scales_ops_over_ranks(scene, folder):
+    (code, printed), (other, silent) = scene("benched")
+    assert (code, other, silent) == (0, 0, ""), printed + silent
+    data = json.loads((folder / "bench.json").read_text())
+    rows = {(r["op"], *(r["distributed"][k] for k in ("sharded", "scaling", "ranks"))): r for r in data["rows"]}
+    assert data["complete"] and data["machine"]["ranks"] == 2 and len(rows) == 20 and {r["status"] for r in rows.values()} == {"ok"}
+    assert rows["softmax", "rows", "weak", 2]["case"] == "66x18, rows over 2, weak" and "communication" in printed and "all right" in printed
+    for (op, way, _, ranks), row in rows.items():
+        spent = {k: row["distributed"][f"{k}_s"]["p50"] for k in ("kernels", "communication")}
+        assert row["wall_s"]["p50"] > 0 and spent["kernels"] > 0 and (ranks > 1 or row["metrics"]["efficiency"] == 1)
+        assert (spent["communication"] > 0) == (ranks == 2 and (op, way) in (("matmul", "K"), ("softmax", "columns"))), row
+
+
+def test_bench_finds_a_result_that_lacks_a_ranks_part(scene):
+    assert [code for code, _ in scene("benched_wrong")] == [0, 0], scene("benched_wrong")
+
+
+@pytest.mark.parametrize("name, codes, words", [
+    ("one_dies", (2, -9, 2), "rank 1 on .* has died or hangs: nothing was heard of it for .* ends"),
+    ("one_fails", (2, 2), "rank 1 on .* failed: ArgumentError: no such thing; rank 0 on .* ends"),
+    ("one_hangs", (2, 0), r"rank 1 on .* has died or hangs: nothing was heard of it for .* \(--timeout 2s\); rank 0 on .* ends")])
+def test_the_rest_name_a_rank_that_is_gone(name, codes, words, scene):
+    told = scene(name)
+    assert tuple(code for code, _ in told) == codes, told
+    assert all(re.fullmatch(f"triport bench: {words}", text) for rank, (_, text) in enumerate(told) if rank != 1), told
+
+
+def test_bench_distributed_says_what_it_takes(monkeypatch, capsys):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def refused(*more):
+        assert cli.main(["bench", "--distributed", "--device", "cpu", *more]) == 2
+        return capsys.readouterr().err
+
+    assert "runs under torchrun" in refused() and "torchrun --nproc-per-node 2 -m triport.tools bench --distributed" in refused()
+    assert "--backend does not go with --distributed, which takes --timeout" in refused("--backend", "torch")
+    assert "softmax 256 has too few dimensions to be sharded by rows and by columns" in refused("--op", "softmax", "--case", "256")
+    assert "--timeout soon: it takes a time" in refused("--timeout", "soon")
+    assert cli.main(["bench", "--timeout", "3s"]) == 2 and "--timeout goes with --distributed" in capsys.readouterr().err
+    with pytest.raises(Error, match="scale has no ways to be sharded; it takes square"):
+        bench.pieces([(Op("scale", eager=torch.neg), "fp32", None)], 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(Error, match="--device cuda: 2 ranks on .* and 1 GPUs"):
+        ranks.device_here("cuda")
+    assert ranks.device_here(None) == "cpu"
 
 
 def test_a_torch_without_the_functions_is_one_sentence(monkeypatch):

@@ -43,7 +43,8 @@ def full():
             "here": 1.0}, "first_call_cpu_s": {"process": 0.1}, "peak_bytes": 256, "wall_s": summary, "cpu_s": summary, "device_s": summary, "repeats": 7,
             "rounds_left_out": 2, "rounds_s": [1e-4] * 3, "cpu_rounds_s": [0.0] * 3, "device_rounds_s": [1e-4] * 3, "gb_per_s": 1.0, "tflop_per_s": 0.1, "roofline": 0.5, "speedup": 2.0,
             "speedup_ci": [1.9, 2.1], "speedup_is": "faster", "noisy": "spread", "unsteady": "pace", "metrics": {"tokens": 3.0}, "calls_s": {"wall": [1.0], "cpu": [1.0]},
-            "round_trip_s": 1.0, "artefacts": {"asm": "x", "verdict": "V", "trace": "y", "case": "8x8"}}
+            "round_trip_s": 1.0, "distributed": {"of": "8x8", "sharded": "rows", "scaling": "weak", "ranks": 2, "placed": "S(0)", "kernels_s": summary, "communication_s": summary},
+            "artefacts": {"asm": "x", "verdict": "V", "trace": "y", "case": "8x8"}}
 
 
 def test_a_real_file_is_what_the_schema_says(tmp_path):

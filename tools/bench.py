@@ -21,6 +21,7 @@ EXAMPLES = (
     "triport bench --op docs/my_op.py:my_op --json new.json --csv new.csv",
     "triport bench --op gelu --markdown -            # for GitHub",
     "triport bench --compare old.json new.json       # exit code 1: a row got slower",
+    "torchrun --nproc-per-node 2 -m triport.tools bench --distributed --op matmul",
     "triport bench --list",
 )
 
@@ -49,6 +50,9 @@ def add(parser):
     parser.add_argument("--precision", default="2%", metavar="P", help="measure until the median's 95%% confidence interval is within +-P (default: 2%%)")
     parser.add_argument("--budget", default="2s", metavar="T", help="or until so much time went into a case: 500ms, 60s, 2min (default: 2s)")
     parser.add_argument("--no-cold", action="store_true", help="do not measure first calls (cold, reloaded, in a new process)")
+    parser.add_argument("--distributed", action="store_true", help="under torchrun: ops on DTensors over 1, 2, 4, ... ranks, weak and strong scaling, "
+                        "communication apart from kernels (docs/distributed.md)")
+    parser.add_argument("--timeout", default="60s", metavar="T", help="with --distributed: a rank that is silent for so long has died (default: 60s)")
     outputs.add(parser)
     parser.add_argument("--artefacts", type=Path, metavar="DIR", help="with --json: write the page of each right op's machine code and its profile "
                         "there, and name them in the rows")
@@ -82,7 +86,7 @@ def run(args) -> int:
     from ..ops.records import DTYPES
 
     counts.check(threads=args.threads, reps=args.reps)
-    _share(args.precision), _seconds(args.budget)
+    _share(args.precision), _seconds("--budget", args.budget)
     if not -2**63 <= args.seed < 2**63 - 1:
         raise Error(f"--seed {args.seed}: it takes a number of 64 bits")
     for d in args.dtype:
@@ -106,11 +110,22 @@ def run(args) -> int:
         raise Error("--target goes with --on; this machine's backends compile for it as it is")
     if args.threads:
         torch.set_num_threads(args.threads)
+    if args.distributed:
+        from . import distributed
+        return distributed.run(args, _defaults(), _seconds("--timeout", args.timeout))
+    if args.timeout != _defaults()["timeout"]:
+        raise Error("--timeout goes with --distributed: it is for ranks that wait for one another")
     if args.on:
         from ..backends.spine import backend as spine
         with spine.on(args.on, args.target):
             return _selected(args, ops, args.backend or ["spine"], [])
     return _selected(args, ops, args.backend, available())
+
+
+def _defaults() -> dict:
+    """Option -> its default."""
+    add(plain := argparse.ArgumentParser())
+    return {action.dest: action.default for action in plain._actions}
 
 
 def _share(text: str) -> float:
@@ -125,13 +140,13 @@ def _share(text: str) -> float:
     return value
 
 
-def _seconds(text: str) -> float:
-    """--budget in seconds. Raises `Error`."""
+def _seconds(option: str, text: str) -> float:
+    """A time in seconds. Raises `Error`."""
     from ..backends.base import Error
     hit = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|min|)", text.strip())
     value = float(hit[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}[hit[2]] if hit else 0.0
     if not 0 < value < float("inf"):
-        raise Error(f"--budget {text}: it takes a time for each case, like 500ms, 60s or 2min")
+        raise Error(f"{option} {text}: it takes a time, like 500ms, 60s or 2min")
     return value
 
 
@@ -178,7 +193,7 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
     if args.artefacts and args.artefacts.exists() and not args.artefacts.is_dir():
         raise Error(f"--artefacts {args.artefacts}: it is a file; name a folder")
     wanted = plan.Plan(
-        ops, backends, args.dtype or ["fp32"], args.case, args.sweep, variants, args.mode, args.reps, _share(args.precision), _seconds(args.budget),
+        ops, backends, args.dtype or ["fp32"], args.case, args.sweep, variants, args.mode, args.reps, _share(args.precision), _seconds("--budget", args.budget),
         cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0)
     wanted.items()  # a selection that is empty, or a case that is none, says so before a board is asked
     for name in backends if names else ():
@@ -197,9 +212,9 @@ def _compare(args) -> int:
 
     if args.format == "spine":
         raise Error("--format spine is of a run; --compare prints a table or markdown")
-    add(plain := argparse.ArgumentParser())
+    defaults = _defaults()
     for name, value in vars(args).items():
-        if name not in (*_COMPARED, "command") and value != plain.get_default(name):
+        if name not in (*_COMPARED, "command") and value != defaults.get(name):
             raise Error(f"--{name.replace('_', '-')} is of a run; --compare holds whole files against each other")
     with outputs.kept(outputs.wanted(args)) as put:
         result = changes.beside([(str(path), results.load(path)) for path in args.compare])

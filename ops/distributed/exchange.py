@@ -66,6 +66,11 @@ def _summed(x: DTensor, dim: int) -> DTensor:
     return x.redistribute(placements=places)
 
 
+def _spread(x: DTensor, dim: int) -> bool:
+    """Are there ranks that have parts of one line?"""
+    return any(p.is_shard(dim) and x.device_mesh.size(k) > 1 for k, p in enumerate(x.placements))
+
+
 def _over_ranks(part: torch.Tensor, x: DTensor, dim: int, how: str) -> torch.Tensor:
     """Parts of lines of `x` along `dim`, 1 long there, reduced by "max" or "sum" over the ranks that the line is sharded on."""
     shape = [1 if d == dim else size for d, size in enumerate(x.shape)]
@@ -77,7 +82,7 @@ def _softmax(op, x: DTensor, dim: int, *backend) -> DTensor:
     dim %= max(x.ndim, 1)
     x = _summed(x, dim)
     part = x.to_local()
-    if not any(p.is_shard(dim) for p in x.placements):
+    if not _spread(x, dim):
         return _like(op(part, dim, *backend), x, x.placements)
     t = _wide(part)
     top = t.amax(dim, keepdim=True) if part.shape[dim] else t.new_full([1 if d == dim else s for d, s in enumerate(t.shape)], -torch.inf)
@@ -91,7 +96,7 @@ def _softmax_backward(op, grad: DTensor, y: DTensor, dim: int, *backend) -> DTen
     y = _summed(y, dim)
     grad = _placed(grad, y.placements)
     g, part = grad.to_local(), y.to_local()
-    if not any(p.is_shard(dim) for p in y.placements):
+    if not _spread(y, dim):
         return _like(op(g, part, dim, *backend), y, y.placements)
     g, p = _wide(g), _wide(part)
     dot = _over_ranks((g * p).sum(dim, keepdim=True), y, dim, "sum")
@@ -102,7 +107,7 @@ def _matmul_softmax(op, a: DTensor, b: DTensor, dim: int, *backend) -> DTensor:
     """Fused where no line of the result is spread over ranks and nothing is left to be summed; else a product, then a softmax."""
     rows = [(p.is_shard(0), q.is_replicate()) for p, q in zip(a.placements, b.placements)]
     columns = [(p.is_replicate(), q.is_shard(1)) for p, q in zip(a.placements, b.placements)]
-    both = [p.is_replicate() and q.is_replicate() for p, q in zip(a.placements, b.placements)]
+    both = [p.is_replicate() and q.is_replicate() or a.device_mesh.size(k) == 1 for k, (p, q) in enumerate(zip(a.placements, b.placements))]
     if all(alone or all(along) for alone, along in zip(both, rows if dim % 2 else columns)):
         places = [Replicate() if alone else Shard(0 if dim % 2 else 1) for alone in both]
         return _like(op(a.to_local(), b.to_local(), dim, *backend), a, places, (a.shape[0], b.shape[1]))
