@@ -155,6 +155,19 @@ def on_two_dimensions():
     near(y, x.double().softmax(-1))
 
 
+def shards_that_a_view_left():
+    """Rows of which a rank has some here and some there: torch calls them strided shards, which are no shards to `is_shard`."""
+    mesh, ranks = init_device_mesh(device, (dist.get_world_size(),)), dist.get_world_size()
+    full, = tensors(((3, 2 * ranks, N),))
+    x = placed(full, mesh, S(1)).view(6 * ranks, N)
+    flat = full.double().view(6 * ranks, N)
+    near(ops.softmax(x, 0), flat.softmax(0))
+    near(ops.softmax(x, 1), flat.softmax(1))
+    near(ops.gelu(x), gelu(flat))
+    near(torch.ops.triport.softmax_backward(x, x, 0), flat * (flat - (flat * flat).sum(0)))
+    near(ops.matmul_softmax(x, placed(full[0, :1].mT.contiguous(), mesh, R), 0), (flat @ full[0, :1].double().mT).softmax(0))
+
+
 def in_place():
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     x, y, bias = tensors(XYB)
@@ -162,7 +175,7 @@ def in_place():
         given = [placed(t.clone(), mesh, p) for t, p in zip((x, y, bias), places)]
         assert ops.add_mul_act_(*given, 0.7, "tanh") is given[0] and given[0].placements == places[:1]
         near(given[0], add_mul(x.double(), y.double(), bias.double()))
-    raises("sums that are not added up", ops.add_mul_act_, placed(x, mesh, P), placed(y, mesh, R), placed(bias, mesh, R))
+    raises("in plain shards or on every rank", ops.add_mul_act_, placed(x, mesh, P), placed(y, mesh, R), placed(bias, mesh, R))
 
 
 def a_replayed_call_takes_no_dtensor():
@@ -329,10 +342,9 @@ def imported_when_one_is_met():
 BACKEND = os.environ.get("BACKEND", "aot_eager")
 COMPILED = {fn.__name__: fn for fn in (compiled, tensor_parallel_plan_compiled, fully_sharded)}
 CHECKS = {**{name: functools.partial(case, name) for name in CASES},
-          **{fn.__name__: fn for fn in (half_precision, infinities_and_nans, on_two_dimensions, in_place, a_replayed_call_takes_no_dtensor, by_a_named_backend,
-                                        in_inference_mode, mixed_meshes, plain_tensors_among_dtensors, tensor_parallel_plan, both_at_once,
-                                        imported_when_one_is_met)}, **COMPILED}
-
+          **{fn.__name__: fn for fn in (half_precision, infinities_and_nans, on_two_dimensions, shards_that_a_view_left, in_place,
+                                        a_replayed_call_takes_no_dtensor, by_a_named_backend, in_inference_mode, mixed_meshes, plain_tensors_among_dtensors,
+                                        tensor_parallel_plan, both_at_once, imported_when_one_is_met)}, **COMPILED}
 
 #: ranks -> the checks that they run
 GROUPS = {4: [name for name in CHECKS if name not in COMPILED], 2: list(COMPILED)}

@@ -53,10 +53,11 @@ def _placed(t: DTensor, placements) -> DTensor:
 
 
 def _summed(x: DTensor, dim: int) -> DTensor:
-    """`x` without Partial: sums are spread along another dimension than `dim`, if it has one for every rank, else known to all."""
-    if not any(p.is_partial() for p in x.placements):
+    """`x` in shards, or whole. Sums are spread along another dimension than `dim`, if it has one for every rank, else known to all; what is neither sum nor
+    plain shard, as the strided ones that a view leaves, is known to all."""
+    if all(p.is_shard() or p.is_replicate() for p in x.placements):
         return x
-    places = list(x.placements)
+    places = [p if p.is_shard() or p.is_partial() else Replicate() for p in x.placements]
     free = [d for d in range(x.ndim) if d != dim and not any(p.is_shard(d) for p in places)]
     for k, p in enumerate(places):
         if p.is_partial():
@@ -119,9 +120,9 @@ def _matmul_softmax(op, a: DTensor, b: DTensor, dim: int, *backend) -> DTensor:
 
 def _add_mul_act_(op, x: DTensor, y: DTensor, bias: DTensor, *params):
     """x stays where it is."""
-    if any(p.is_partial() for p in x.placements):
-        raise ArgumentError("triport.add_mul_act_: argument 'x' is a DTensor of sums that are not added up (Partial), which cannot be written in place; "
-                            "redistribute it, or use add_mul_act")
+    if not all(p.is_shard() or p.is_replicate() for p in x.placements):
+        raise ArgumentError(f"triport.add_mul_act_: argument 'x' is a DTensor placed {x.placements}; what is written in place is in plain shards or on "
+                            "every rank: redistribute it, or use add_mul_act")
     row = [Shard(0) if p.is_shard(x.ndim - 1) else Replicate() for p in x.placements]
     op(x.to_local(), _placed(y, x.placements).to_local(), _placed(bias, row).to_local(), *params)
 
