@@ -280,13 +280,18 @@ def threads_ir(row: targets.Target) -> str:
     """The thread pool of a library, for `base_row`. A forked child has no threads but its own; a C library without the function that tells of forks
     lets the child's first launch wait for ever, as any pool of threads would."""
     m = pool.module(row, hidden=True)
+    at_fork(m, "tp_forget")
+    return m.render()
+
+
+def at_fork(m: Module, function: str):
+    """Have `function`, which takes nothing, called in each forked child: asked for when the library is loaded."""
     ask = "__register_atfork"
     m.declare(ask, "extern_weak i32", ["ptr"] * 4)
     b = define(m, "watch_forks", "void", "internal")
     with b.when(b.icmp("ne", Val("ptr", f"@{ask}"), NULL)):
-        b.call(ask, "i32", [NULL, NULL, Val("ptr", "@tp_forget"), NULL])
+        b.call(ask, "i32", [NULL, NULL, Val("ptr", f"@{function}"), NULL])
     b.ret()
     # @llvm.global_ctors would become .ctors, which nobody reads
     m.variable("tp_at_load", "ptr @watch_forks", tail=', section ".init_array", align 8')
     m.variable("llvm.used", "[1 x ptr] [ptr @tp_at_load]", "appending global", ', section "llvm.metadata"')
-    return m.render()

@@ -149,12 +149,12 @@ def compile_kernel(launch, row: targets.Target, name: str) -> Compiled:
     if any(a.buffer == b.buffer and not (same and a.offset == b.offset and launch.types[order[i]] == launch.types[order[j]])
            for i, j, same in made.metadata.disjoint for a, b in [(launch.args[order[i]], launch.args[order[j]])]):
         made = _lowered(launch, row, False)  # two of its pointers are into one tensor
-    llir = _to_stderr(llvm.renamed(made.llir, made.metadata.name, name))
+    llir = to_stderr(llvm.renamed(made.llir, made.metadata.name, name))
     obj = llvm.emit_object(llir, row)
     return Compiled(name, obj, made.metadata, order, llir, Effects(made.ttir), features.needed(obj, llir, row))
 
 
-def _to_stderr(llir: str) -> str:
+def to_stderr(llir: str) -> str:
     """What a kernel prints (tl.device_print) goes to stderr: a program's stdout is its own."""
     llir = re.sub(r"call ([^@\n]*?)i32 \(ptr, \.\.\.\) @printf\(", r"call \1i32 (i32, ptr, ...) @dprintf(i32 2, ", llir)
     return re.sub(r"^declare [^\n]*@printf\([^\n]*", "declare i32 @dprintf(i32, ptr, ...)", llir, flags=re.M)

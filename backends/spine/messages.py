@@ -11,7 +11,8 @@ from ..cpu.llvm.ir import Builder, Module, Val, define, i32, i64
 #: bytes of a text, with the zero at its end
 LENGTH = 1024
 _NUMBER = 48  # a kernel returns its assertion's number above this bit, the program below it (`emit/root/debug.py`)
-_TEXT = Val("ptr", "@triport_last_error_text")
+#: where the text is
+TEXT = Val("ptr", "@triport_last_error_text")
 
 
 def add(m: Module, needed: list[str], missing: str):
@@ -19,7 +20,7 @@ def add(m: Module, needed: list[str], missing: str):
     missing: the function that says which of them are absent."""
     m.variable("triport_last_error_text", f"[{LENGTH} x i8] zeroinitializer", "thread_local global", ", align 16")
     b = define(m, "triport_last_error", "ptr")
-    b.ret(_TEXT)
+    b.ret(TEXT)
     b = define(m, "say", "void", "internal", text="ptr")
     _write(b, "%s", *b.fn.args)
     b.ret()
@@ -61,12 +62,12 @@ def _asserted(m: Module):
     program = b.and_(status, (1 << _NUMBER) - 1)
     x, yz = b.urem(program, gx), b.udiv(program, gx)
     _write(b, "%s in program (%lld, %lld, %lld): %s", where, x, b.urem(yz, gy), b.udiv(yz, gy), message)
-    b.call("dprintf", "i32 (i32, ptr, ...)", [i32(2), m.string("%s\n"), _TEXT])  # as a launch says it, whoever asks later
+    b.call("dprintf", "i32 (i32, ptr, ...)", [i32(2), m.string("%s\n"), TEXT])  # as a launch says it, whoever asks later
     b.ret()
 
 
 def _write(b: Builder, form: str, *args: Val):
-    b.call("snprintf", "i32 (ptr, i64, ptr, ...)", [_TEXT, i64(LENGTH), b.fn.module.string(form), *args])
+    b.call("snprintf", "i32 (ptr, i64, ptr, ...)", [TEXT, i64(LENGTH), b.fn.module.string(form), *args])
 
 
 def pairs(m: Module, texts: list[tuple[str, str]]) -> Val:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+
+from ...active import CPU
 
 
 def mend():
-    """Gaps of torch 2.11 to 2.13 that a fused matrix product on the CPU falls into when Inductor times it: its code for
-    `get_raw_stream` is a function of two lines where one line fits (IndentationError in what it generates), the CPU has no
-    `device` context, and in 2.11 what stands for one is `pass`. Nothing else changes; a torch without the gaps is left alone."""
+    """Mend what this process has loaded of torch 2.11 to 2.13; a torch without the gaps is left alone.
+
+    A fused matrix product on the CPU falls into three when Inductor times it: its code for `get_raw_stream` is a function of two lines where one line
+    fits (IndentationError in what it generates), the CPU has no `device` context, and in 2.11 what stands for one is `pass`. AOTInductor in 2.13 knows
+    nothing of this compiler's libraries, and of Inductor's own kernels too little to launch them on a CPU."""
     overrides = sys.modules.get("torch._inductor.codegen.cpu_device_op_overrides")
     if overrides is not None and "\n" in overrides.CpuDeviceOpOverrides().import_get_raw_stream_as("f"):
         overrides.CpuDeviceOpOverrides.import_get_raw_stream_as = lambda self, name: f"{name} = lambda _: 0"
@@ -18,3 +23,94 @@ def mend():
     interfaces = sys.modules.get("torch._dynamo.device_interface")
     if interfaces is not None and interfaces.CpuInterface.device is interfaces.DeviceInterface.device:
         interfaces.CpuInterface.device = staticmethod(lambda device=None: contextlib.nullcontext())
+    heuristics = sys.modules.get("torch._inductor.runtime.triton_heuristics")
+    save = getattr(getattr(heuristics, "CachingAutotuner", None), "save_cpu_kernel", None)
+    if save is not None and not hasattr(save, "__wrapped__"):
+        heuristics.CachingAutotuner.save_cpu_kernel = with_libraries(save, heuristics)
+    wrappers = sys.modules.get("torch._inductor.codegen.cpp_wrapper_cpu")
+    calls = getattr(wrappers, "DeferredCpuTritonCallWrapper", None)
+    if calls is not None and not hasattr(calls._generate_launch, "__wrapped__") and not _mentions(calls, "grid_type"):
+        calls._resolve_arg_names = with_own_names(calls._resolve_arg_names)
+        calls._get_cpp_param_type = with_number_types(calls._get_cpp_param_type)
+        calls._generate_launch = with_grid(calls._generate_launch, heuristics, wrappers.DTYPE_TO_CPP)
+
+
+def _mentions(cls, text: str) -> bool:
+    return any(text in f.__code__.co_consts for f in vars(cls).values() if hasattr(f, "__code__"))
+
+
+# --- AOTInductor -------------------------------------------------------------------------------------------------------------
+
+
+def with_libraries(save, heuristics):
+    """`save_cpu_kernel`, which takes a kernel's shared libraries out of what Triton made of it: linked when they are asked for. What the generated C++ has
+    to know of Inductor's own kernels, and torch does not keep, is kept with them: configuration, names of arguments, and how the grid follows from them."""
+    @functools.wraps(save)
+    def saved(self, launcher):
+        kernel = launcher.bin
+        if kernel.metadata.target.backend in CPU and "obj" in kernel.asm:
+            from ...spine import aoti
+            user = getattr(self.heuristic_type, "name", "USER_AUTOTUNE") == "USER_AUTOTUNE"
+            kernel.asm.update(aoti.libraries(kernel, written_by_inductor=not user))
+        save(self, launcher)
+        info = _saved(self.inductor_meta.get("kernel_name"))
+        if info is not None:
+            info["launch"] = heuristics.config_to_dict(launcher.config), list(launcher.def_args), self.inductor_meta
+
+    return saved
+
+
+def _saved(kernel_name: str) -> dict | None:
+    """What torch keeps of a kernel that it saved."""
+    from torch._inductor.codecache import CpuTritonKernelCache
+    return CpuTritonKernelCache.get(kernel_name)
+
+
+def with_own_names(resolve):
+    """`_resolve_arg_names`, which takes XBLOCK and its like, whose values are in the code, for arguments of the call."""
+    @functools.wraps(resolve)
+    def resolved(self):
+        names, kernel, grid = resolve(self)
+        _, own, _ = (_saved(self.kernel_name) or {}).get("launch", (None, None, None))
+        return (own if own is not None and len(names) != len(self.arg_types) == len(own) else names), kernel, grid
+
+    return resolved
+
+
+def with_number_types(parameter):
+    """`_get_cpp_param_type`, which takes numbers of fp64 for floats, and those that are computed from sizes for integers."""
+    @functools.wraps(parameter)
+    def typed(self, name, arg_type):
+        ty = (_saved(self.kernel_name) or {}).get("signature", {}).get(name)
+        return f"{_FLOATS[ty]} {name}" if ty in _FLOATS and isinstance(arg_type, type) else parameter(self, name, arg_type)
+
+    return typed
+
+
+_FLOATS = {"fp32": "float", "fp64": "double"}
+
+
+def with_grid(generate, heuristics, types):
+    """`_generate_launch`, which passes the grid that the caller computed: for kernels that have none such, with what it is computed by. And a tensor of one
+    element, which a kernel takes as a number, as that. types: torch's dtypes -> C++."""
+    @functools.wraps(generate)
+    def generated(self, prefix, kernel_arg_names, grid_arg_names, signature):
+        config, _, meta = (_saved(self.kernel_name) or {}).get("launch", ({}, None, {}))
+        if meta.get("grid_type", "FixedGrid") != "FixedGrid":
+            grid = heuristics.GridExpr.from_meta(meta, config, mode="cpp")
+            for line in grid.prefix:
+                prefix.writeline(line)
+            grid_arg_names = [str(x) for x in (grid.x_grid, grid.y_grid, grid.z_grid)]
+        tensors = {n: t for n, t in zip(self._resolve_arg_names()[0], self.arg_types) if not isinstance(t, type)}
+        renamed = {}
+        for name, ty in signature.items():
+            dtype = tensors.get(name)
+            if dtype is not None and ty != "constexpr" and not str(ty).startswith("*"):
+                item = str(dtype).removeprefix("torch.")
+                prefix.writelines([f"{types[dtype]} {name}_item;", f"AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_item_{item}({name}, &{name}_item));",
+                                   f"{_FLOATS.get(ty, 'int64_t')} {name}_number = {name}_item;"])
+                name = f"{name}_number"
+            renamed[name] = ty
+        return generate(self, prefix, kernel_arg_names, grid_arg_names, renamed)
+
+    return generated

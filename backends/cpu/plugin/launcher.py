@@ -11,6 +11,19 @@ from . import inductor
 # The loader is imported when a kernel is first launched: importing triton must stay fast.
 
 
+def signature_of(src) -> list[tuple[str, object]]:
+    """(name, Triton's type) of every argument of what was compiled, "constexpr" where the value is known; a tuple's type is a tuple."""
+    names = list(src.signature.keys())
+    fixed = {((names.index(c),) if isinstance(c, str) else tuple(c)) for c in getattr(src, "constants", {}) or {}}
+
+    def known(path, ty):
+        if path in fixed:
+            return "constexpr"
+        return tuple(known((*path, n), t) for n, t in enumerate(ty)) if isinstance(ty, (tuple, list)) else ty
+
+    return [(str(n), known((k,), t)) for k, (n, t) in enumerate(src.signature.items())]
+
+
 def make_launcher(driver, src, metadata):
     """What Triton calls to launch one compiled kernel; built once per kernel. driver: ours."""
     from ..run import launch
@@ -19,14 +32,7 @@ def make_launcher(driver, src, metadata):
 
     constants = getattr(src, "constants", {}) or {}
     names = list(src.signature.keys())
-    fixed = {((names.index(c),) if isinstance(c, str) else tuple(c)) for c in constants}
-
-    def known(path, ty):
-        if path in fixed:
-            return "constexpr"
-        return tuple(known((*path, n), t) for n, t in enumerate(ty)) if isinstance(ty, (tuple, list)) else ty
-
-    signature = [(str(n), known((k,), t)) for k, (n, t) in enumerate(src.signature.items())]
+    signature = signature_of(src)
     safe, others = [], {}
 
     def version(**changed):
