@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import textwrap
+import types
 import zipfile
 from pathlib import Path
 
@@ -253,10 +254,22 @@ def _without_python(folder, package, model):
         assert error(part.view(want.shape), want) < 3e-6
 
 
-def test_a_torch_that_has_no_gap_is_left_alone():
-    """What is mended is known by what it lacks."""
-    class Whole:
-        def _generate_launch(self):
-            return "grid_type"
+def test_a_torch_that_is_written_in_another_way_is_left_alone():
+    """One that knows grids itself, whose functions take something else, or that has none of it."""
+    def module(**functions):
+        functions = {"_resolve_arg_names": lambda self: 0, "_get_cpp_param_type": lambda self, name, arg_type: 0,
+                     "_generate_launch": lambda self, prefix, kernel_arg_names, grid_arg_names, signature: 0, **functions}
+        for name, f in functions.items():
+            f.__name__ = name
+        return types.SimpleNamespace(DeferredCpuTritonCallWrapper=type("Calls", (), functions), DTYPE_TO_CPP={})
 
-    assert mends._mentions(Whole, "grid_type") and not mends._mentions(type("Other", (), {"f": lambda self: "grid"}), "grid_type")
+    def mended(made) -> bool:
+        before = dict(vars(made.DeferredCpuTritonCallWrapper))
+        for _ in range(2):
+            mends._mend_packages(None, made)
+        return dict(vars(made.DeferredCpuTritonCallWrapper)) != before
+
+    assert mended(module())
+    assert not mended(module(_write_grid=lambda self: "grid_type"))
+    assert not mended(module(_generate_launch=lambda self, writer: 0))
+    mends._mend_packages(types.SimpleNamespace(CachingAutotuner=object), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 
 from ...active import CPU
@@ -23,23 +24,36 @@ def mend():
     interfaces = sys.modules.get("torch._dynamo.device_interface")
     if interfaces is not None and interfaces.CpuInterface.device is interfaces.DeviceInterface.device:
         interfaces.CpuInterface.device = staticmethod(lambda device=None: contextlib.nullcontext())
-    heuristics = sys.modules.get("torch._inductor.runtime.triton_heuristics")
-    save = getattr(getattr(heuristics, "CachingAutotuner", None), "save_cpu_kernel", None)
-    if save is not None and not hasattr(save, "__wrapped__"):
-        heuristics.CachingAutotuner.save_cpu_kernel = with_libraries(save, heuristics)
-    wrappers = sys.modules.get("torch._inductor.codegen.cpp_wrapper_cpu")
-    calls = getattr(wrappers, "DeferredCpuTritonCallWrapper", None)
-    if calls is not None and not hasattr(calls._generate_launch, "__wrapped__") and not _mentions(calls, "grid_type"):
+    _mend_packages(sys.modules.get("torch._inductor.runtime.triton_heuristics"), sys.modules.get("torch._inductor.codegen.cpp_wrapper_cpu"))
+
+
+# --- AOTInductor -------------------------------------------------------------------------------------------------------------
+
+#: parameters of what is mended in torch 2.13 and 2.14
+_KNOWN = {"save_cpu_kernel": ["self", "launcher"], "_resolve_arg_names": ["self"], "_get_cpp_param_type": ["self", "name", "arg_type"],
+          "_generate_launch": ["self", "prefix", "kernel_arg_names", "grid_arg_names", "signature"]}
+
+
+def _mend_packages(heuristics, wrappers):
+    """What of torch's modules there is, mended; one that is written in another way is left as it is, and says itself what it misses."""
+    tuner, calls = getattr(heuristics, "CachingAutotuner", None), getattr(wrappers, "DeferredCpuTritonCallWrapper", None)
+    if _known(tuner, "save_cpu_kernel"):
+        tuner.save_cpu_kernel = with_libraries(tuner.save_cpu_kernel, heuristics)
+    if _known(calls, "_resolve_arg_names", "_get_cpp_param_type", "_generate_launch") and not _mentions(calls, "grid_type"):
         calls._resolve_arg_names = with_own_names(calls._resolve_arg_names)
         calls._get_cpp_param_type = with_number_types(calls._get_cpp_param_type)
         calls._generate_launch = with_grid(calls._generate_launch, heuristics, wrappers.DTYPE_TO_CPP)
 
 
+def _known(cls, *names: str) -> bool:
+    """Has a class these functions as they are known, and not mended?"""
+    functions = [getattr(cls, name, None) for name in names]
+    return all(f is not None and not hasattr(f, "__wrapped__") and list(inspect.signature(f).parameters) == _KNOWN[f.__name__] for f in functions)
+
+
 def _mentions(cls, text: str) -> bool:
+    """Is a text among the constants of a class's functions?"""
     return any(text in f.__code__.co_consts for f in vars(cls).values() if hasattr(f, "__code__"))
-
-
-# --- AOTInductor -------------------------------------------------------------------------------------------------------------
 
 
 def with_libraries(save, heuristics):
