@@ -4,6 +4,7 @@ torch; and a model with all of it, in a process without Python."""
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import textwrap
 import types
@@ -103,6 +104,31 @@ def test_pointers_of_a_users_kernel_may_be_into_one_tensor_and_sizes_be_any(tmp_
     own = made(shift_kernel, types, {"BLOCK": 64}, by_inductor=True)
     assert own["launcher.so"] == libraries["launcher.so"], "threads and scratch are one launcher's"
     assert own["so"] != libraries["so"]
+    (tmp_path / "own").mkdir()
+    out = torch.zeros(128)
+    Launched(own, "shift_kernel", tmp_path / "own")((1, 1, 1), torch.ones(64), out, ctypes.c_int64((1 << 31) - 1), None)
+    assert out.sum() == 64
+
+
+@with_launchers
+def test_a_forked_child_has_threads_of_its_own(tmp_path):
+    """Those of OpenMP are gone there, and it would wait for them."""
+    run = Launched(made(shift_kernel, {"x": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 64}), "shift_kernel", tmp_path)
+    n = 1 << 21
+    x, out = torch.ones(n), torch.zeros(n)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run((n // 64, 1, 1), x, out, ctypes.c_int64(n), None)
+        out.zero_()
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            run((n // 64, 1, 1), x, out, ctypes.c_int64(n), None)
+            os._exit(0 if out[0] == out[-1] == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        torch.set_num_threads(before)
 
 
 @with_launchers
