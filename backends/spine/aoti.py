@@ -40,8 +40,9 @@ class Version:
 
 
 def libraries(kernel, written_by_inductor: bool) -> dict[str, bytes]:
-    """Extension -> shared library, for a `CompiledKernel` of this backend's. written_by_inductor: each pointer is to a buffer of its own; a kernel that the user
-    wrote may get several into one tensor. Raises `Unsupported` for arguments that torch cannot pass and a torch that asks for something else, `CompileError`."""
+    """Extension -> shared library, for a `CompiledKernel` of this backend's. written_by_inductor: each pointer is to a buffer of its own; a kernel that
+    the user wrote may get several into one tensor. Raises `Unsupported` for arguments that torch cannot pass and for a torch that asks for something
+    else, `CompileError` where there is nothing to make them from."""
     _same_call()
     if "ttir" not in kernel.asm:
         raise CompileError(f"triton-cpu: kernel {kernel.metadata.name} is in Triton's cache without its TTIR (TRITON_STORE_BINARY_ONLY=1), and its library is "
@@ -68,8 +69,9 @@ def _same_call():
     except OSError:
         text = ""
     if f"usingCpuTritonLauncherFn={CALLED};" not in text or f'"{ENTRY}"' not in text:
-        raise Unsupported(f"triton-cpu: torch {torch.__version__} calls a kernel's launcher in a way that this triport does not know ({header.name}; it knows {ENTRY}: "
-                          f"{CALLED}); package the model with torch 2.13, or let Inductor write C++: torch._inductor.config.cpu_backend = \"cpp\"")
+        raise Unsupported(f"triton-cpu: torch {torch.__version__} calls a kernel's launcher in a way that this triport does not know ({header.name}; "
+                          f"it knows {ENTRY}: {CALLED}); package the model with torch 2.13, or let Inductor write "
+                          "C++: torch._inductor.config.cpu_backend = \"cpp\"")
 
 
 def _kept(name: str, row: targets.Target, make, *given) -> bytes:
