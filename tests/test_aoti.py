@@ -203,6 +203,7 @@ class Model(torch.nn.Module):
         return h.softmax(-1), torch.nn.functional.gelu(h, approximate="tanh"), x + 1, x.sum(0)
 
 
+@pytest.mark.first(0)
 @with_launchers
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, which torch compiles a package's C++ with")
 def test_a_packaged_model(tmp_path, monkeypatch, seed):
