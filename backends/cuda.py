@@ -34,7 +34,7 @@ class Cuda(Backend):
         try:
             import cuda.core  # noqa: F401
         except ImportError as e:
-            return f"it launches through cuda-core: pip install cuda-core ({e})"
+            return f"it launches through cuda-core: {nvrtc.INSTALL} ({e})"
         return nvrtc.missing()
 
     def target(self) -> str:

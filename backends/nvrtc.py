@@ -15,7 +15,7 @@ from .base import CompileError, Unavailable
 #: headers that every .cu file may include, beside its own folder's
 HEADERS = Path(__file__).parent.parent / "ops"
 FLAGS = ("-std=c++20", "-default-device", "-lineinfo")
-INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
+INSTALL = 'pip install "triport[gpu]"'
 
 
 @dataclass(frozen=True)

@@ -148,9 +148,9 @@ def test_an_architecture_that_is_none(saxpy):
 
 def test_without_nvrtc(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    assert "pip install cuda-bindings nvidia-cuda-nvrtc" in nvrtc.missing()
+    assert "triport[gpu]" in nvrtc.missing()
     (tmp_path / "f.cu").write_text("__global__ void f() {}")
-    with pytest.raises(Unavailable, match="pip install cuda-bindings"):
+    with pytest.raises(Unavailable, match="triport.gpu."):
         nvrtc.compile(tmp_path / "f.cu", "f", "sm_80")
 
 

@@ -7,10 +7,14 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, TOOLS
+
+#: the folders that are packages of the wheel
+TOPS = ("backends", "ops", "bench", "tools", "checking", "testing")
 
 
 def config():
@@ -21,13 +25,13 @@ def config():
 
 def test_listed_packages_are_the_folders():
     listed = set(config()["options"]["packages"].split())
-    found = {"triport." + ".".join(p.parent.relative_to(ROOT).parts) for top in ("backends", "ops", "bench", "tools", "checking", "testing")
+    found = {"triport." + ".".join(p.parent.relative_to(ROOT).parts) for top in TOPS
              for p in (ROOT / top).rglob("__init__.py")}
     assert listed == found
 
 
 def test_every_folder_with_code_is_a_package():
-    for top in ("backends", "ops", "bench", "tools", "testing"):
+    for top in TOPS:
         for p in (ROOT / top).rglob("*.py"):
             assert (p.parent / "__init__.py").exists(), p
 
@@ -46,7 +50,34 @@ def test_constraints_pin_what_setup_asks_for():
     pinned = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().split() if "==" in line}
     options = config()
     wanted = options["options"]["install_requires"].split() + options["options.extras_require"]["test"].split()
-    assert {w.split(">")[0].lower() for w in wanted} <= pinned
+    assert {re.split(r"[\[<>]", w)[0].lower() for w in wanted} <= pinned
+
+
+def test_what_is_asked_for_is_imported():
+    """Each dependency and each extra's packages are imported by something; extra names mean different things."""
+    options, text = config(), "\n".join(p.read_text() for top in (*TOPS, "tests") for p in (ROOT / top).rglob("*.py"))
+    imported = {x.partition(".")[0] for x in re.findall(r"(?:^|[\s\"'(])(?:import|from) ([\w.]+)", text)} | set(re.findall(r'importorskip\("(\w+)', text))
+    by = {"py-cpuinfo": "cpuinfo", "cuda-core": "cuda", "cuda-bindings": "cuda", "pytest-xdist": "pytest"}
+    indirect = {"nvidia-cuda-nvrtc"}  # the library that cuda.bindings.nvrtc loads
+    run = {"mypy", "pyright[nodejs]", "setuptools"}  # programs: of tests/test_types.py, and what builds the wheel
+    extras = {name: set(options["options.extras_require"][name].split()) for name in options["options.extras_require"]}
+    wanted = {re.split(r"[<>]", w)[0] for w in set(options["options"]["install_requires"].split()).union(*extras.values())} - indirect - run
+    assert {by.get(w, w) for w in wanted} <= imported
+    assert set(extras) == {"gpu", "notebook", "test"} and not any(a <= b for a in extras.values() for b in extras.values() if a is not b and b is not extras["test"])
+
+
+def test_every_package_is_typed():
+    """py.typed marks what is below it (PEP 561); it is in the wheel by `package_data`."""
+    for top in TOPS:
+        assert (ROOT / top / "py.typed").exists() and "py.typed" in config()["options.package_data"][f"triport.{top}"], top
+
+
+def test_the_changelog_has_this_version():
+    """Keep a Changelog: newest first, this version's or what is not released yet at the top, its kinds of change."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## \[([^]]+)\]", text, re.M)
+    assert versions[0] == "Unreleased" and config()["metadata"]["version"] in versions[:2]
+    assert set(re.findall(r"^### (.+)", text, re.M)) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_one_copy_of_every_module():
@@ -58,6 +89,7 @@ def test_one_copy_of_every_module():
 
 def test_wheel_outside_the_checkout(tmp_path):
     """Build the wheel, install it in a new environment, run `triport devices` and an op there."""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}  # a triport there would count as installed
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(ROOT)],
                    check=True, capture_output=True, cwd=tmp_path)
     wheel, = tmp_path.glob("triport-*.whl")
@@ -69,9 +101,8 @@ def test_wheel_outside_the_checkout(tmp_path):
     site = Path(sysconfig.get_paths()["purelib"])
     target = Path(subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
                                  capture_output=True, text=True, check=True).stdout.strip())
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True, capture_output=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", str(wheel)], check=True, capture_output=True, env=env)
     (target / "dependencies.pth").write_text(str(site) + "\n")
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     code = ("import torch, triport.ops as ops, triport.backends as b; print(b.__file__); x = torch.randn(5, 7); "
             "assert ops.square.__module__ == 'triport.ops.square'; from triport.ops import tuning; assert tuning.load(); "
             "assert torch.allclose(ops.softmax(x), torch.softmax(x, 1)); import importlib.metadata as m; "
@@ -82,6 +113,10 @@ def test_wheel_outside_the_checkout(tmp_path):
     devices = subprocess.run([env_dir / "bin" / "triport", "devices"], capture_output=True, text=True, cwd=tmp_path, env=env)
     assert devices.returncode == 0, devices.stderr[-2000:]
     assert "triton-cpu: ok" in devices.stdout
+    said = subprocess.run([env_dir / "bin" / "triport", "--version"], capture_output=True, text=True, cwd=tmp_path, env=env, check=True).stdout
+    assert said.startswith(f"triport {config()['metadata']['version']} (Python ")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {f"triport/{top}/py.typed" for top in TOPS} <= set(names) and not [n for n in names if "test_" in n]
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
