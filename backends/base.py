@@ -11,7 +11,10 @@ import difflib
 import functools
 import hashlib
 from pathlib import Path
-from typing import Callable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
+
+if TYPE_CHECKING:
+    from ..ops.records import Op
 
 
 class Error(RuntimeError):
@@ -65,15 +68,15 @@ class Backend:
         """Name -> version of everything that decides what code is made."""
         return {}
 
-    def takes(self, op) -> bool:
-        """Can it run `op` (an `ops.Op`)?"""
+    def takes(self, op: Op) -> bool:
+        """Can it run `op`?"""
         return op.call is not None and self.name in op.backends
 
-    def bind(self, op) -> Callable:
-        """A callable with the signature of `op` (an `ops.Op`) that runs it through this backend."""
+    def bind(self, op: Op) -> Callable[..., Any]:
+        """A callable with the signature of `op` that runs it through this backend."""
         raise NotImplementedError(f"backend {self.name} cannot run ops")
 
-    def implementation(self, name: str, registered: dict[str, Callable]) -> Callable:
+    def implementation(self, name: str, registered: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
         """The body of the built-in op `name`, where this backend was chosen to serve it: takes the op's tensors and parameters
         by position. registered: op -> body, of the ops whose files have one for this backend. Raises `Unsupported` where there is none."""
         if name not in registered:
@@ -81,17 +84,17 @@ class Backend:
         return registered[name]
 
     @contextlib.contextmanager
-    def fresh_caches(self, directory):
+    def fresh_caches(self, directory: str | Path) -> Iterator[None]:
         """Within it the backend compiles as on a new machine, keeping its artefacts under `directory`."""
         yield
 
-    def forget(self, op) -> None:
-        """Drop the compiled kernels of `op` (an `ops.Op`) from memory, so that the next call meets the disk cache. By default nothing is dropped."""
+    def forget(self, op: Op) -> None:
+        """Drop the compiled kernels of `op` from memory, so that the next call meets the disk cache. By default nothing is dropped."""
 
     def synchronize(self) -> None:
         """Wait until everything that was launched has finished. By default it has when its call returns."""
 
-    def measure(self, op, tensors, kwargs: dict, rounds: int, threads: int = 0) -> tuple:
+    def measure(self, op: Op, tensors: Any, kwargs: dict[str, Any], rounds: int, threads: int = 0) -> tuple[Any, Any]:
         """(result, times) of `rounds` calls of `op`, one after the other, timed where they run; `times.wall` and `times.cpu` are lists of seconds,
         `times.first` those of the first call. Where `elsewhere` is True; by default there is no such clock. threads: 0 for as many as there are."""
         raise NotImplementedError(f"backend {self.name} has no clock of its own")
@@ -100,7 +103,7 @@ class Backend:
         """What is to be said beside its times; by default nothing."""
         return ""
 
-    def facts(self) -> dict:
+    def facts(self) -> dict[str, Any]:
         """What a results file's "machine" says besides of where this backend computes; by default nothing."""
         return {}
 
@@ -120,19 +123,19 @@ def sources_digest(*folders: Path) -> str:
     """A digest of the Python sources below `folders`: part of cache keys, so that changed code meets no old artefacts."""
     from . import memo
 
-    def files():
+    def files() -> list[str]:
         return [path for folder in folders for path in memo.files_below(str(folder), (".py",))]
 
-    def digest():
+    def digest() -> str:
         h = hashlib.sha256()
         for path in files():
             h.update(Path(path).read_bytes())
         return h.hexdigest()
 
-    return memo.remembered("sources", "\0".join(map(str, folders)), lambda: memo.State(files()), digest)
+    return str(memo.remembered("sources", "\0".join(map(str, folders)), lambda: memo.State(files()), digest))
 
 
-def suggest(kind: str, name: str, known, meant: dict[str, str] = {}) -> str:
+def suggest(kind: str, name: str, known: Iterable[str], meant: dict[str, str] = {}) -> str:
     """The sentence for an unknown `name`: the nearest known one, and all of them. meant: other names, in lower case -> the known one."""
     known = sorted(set(known))
     near = [meant[name.lower()]] if name.lower() in meant else difflib.get_close_matches(name, known, n=1)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator
 
 from .base import Error, suggest
 
@@ -60,31 +61,31 @@ class Report:
 class CheckError(Error):
     """A checked launch found faults: `reports`, first those of the earliest programs."""
 
-    def __init__(self, kernel: str, reports: tuple[Report, ...], found: int):
+    def __init__(self, kernel: str, reports: tuple[Report, ...], found: int) -> None:
         self.kernel, self.reports, self.found = kernel, reports, found
         many = "" if found <= 1 else f", {found} times in all" if len(reports) < found else f", {found} times"
         head = f"triton-cpu: kernel {kernel}: {', '.join(dict.fromkeys(r.kind for r in reports))}{many}"
         super().__init__("\n".join([head, *(r.text for r in reports)]))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[CheckError], tuple[str, tuple[Report, ...], int]]:
         return CheckError, (self.kernel, self.reports, self.found)
 
 
 #: kinds that every launch is checked for now, as `parse` writes them
 on: str = parse(os.environ.get(VARIABLE, ""))
 #: called with each `CheckError` in place of raising it
-_going_on: list = []
+_going_on: list[Callable[[CheckError], object]] = []
 #: who is told of each checked launch, by its kernel's name, and of each failure: objects with `launched(name)` and `failed(error)`
-watchers: list = []
+watchers: list[Any] = []
 if os.environ.get(KEEP_GOING, "0") not in ("", "0"):
     _going_on.append(lambda error: print(error, file=sys.stderr, flush=True))
 
 
 #: told what every launch is checked for, whenever that changes
-_told: list = []
+_told: list[Callable[[str], object]] = []
 
 
-def tell(note):
+def tell(note: Callable[[str], object]) -> None:
     """Have `note(kinds)` called now, and whenever what every launch is checked for changes."""
     _told.append(note)
     note(on)
@@ -100,7 +101,7 @@ def enable(kinds: str = "bounds,race") -> str:
 
 
 @contextlib.contextmanager
-def checks(kinds: str = "bounds,race"):
+def checks(kinds: str = "bounds,race") -> Iterator[None]:
     """Within it every launch on the CPU is checked."""
     before = enable(kinds)
     try:
@@ -110,7 +111,7 @@ def checks(kinds: str = "bounds,race"):
 
 
 @contextlib.contextmanager
-def keeping_going(note):
+def keeping_going(note: Callable[[CheckError], object]) -> Iterator[None]:
     """Within it launches that fail a check go on, and `note(error)` is called instead."""
     _going_on.append(note)
     try:
@@ -120,7 +121,7 @@ def keeping_going(note):
 
 
 @contextlib.contextmanager
-def raising():
+def raising() -> Iterator[None]:
     """Within it launches that fail a check raise, whatever goes on outside."""
     before, _going_on[:] = list(_going_on), []
     try:
@@ -129,7 +130,7 @@ def raising():
         _going_on[:] = before
 
 
-def fail(error: CheckError):
+def fail(error: CheckError) -> None:
     """Raise the error, or hand it to who keeps going."""
     for w in watchers:
         w.failed(error)

@@ -22,7 +22,7 @@ BACKENDS = {
 
 
 @functools.lru_cache(maxsize=None)
-def get(name: str):
+def get(name: str) -> Backend:
     """The backend called `name`. Raises `Error` for an unknown one."""
     if name not in BACKENDS:
         raise Error(suggest("backend", name, BACKENDS))
@@ -32,6 +32,6 @@ def get(name: str):
     return found[0]()
 
 
-def available() -> list:
+def available() -> list[Backend]:
     """Every backend that can run on this machine, in the table's order."""
     return [b for b in map(get, BACKENDS) if b.unavailable() is None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from typing import Callable, Mapping
+from typing import Any, Callable, Mapping
 
 from ..backends.base import Error
 
@@ -26,7 +26,7 @@ def tensors(values) -> list:
     return [values] if _is_tensor(values) else []
 
 
-def wide(values):
+def wide(values: Any) -> Any:
     """The same with floating-point tensors in float64, apart from any graph."""
     if type(values) is dict:
         return {k: wide(v) for k, v in values.items()}

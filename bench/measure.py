@@ -11,7 +11,7 @@ import math
 import statistics
 import sys
 from dataclasses import dataclass
-from typing import Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from . import agreement, clock, noise
 from ..backends.base import Error, suggest
@@ -75,7 +75,7 @@ class Comparison:
     def __getitem__(self, name: str) -> Measurement:
         return self.measurements[name]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self.measurements)
 
     def __len__(self) -> int:
@@ -146,8 +146,8 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def benchmark(fn: Callable, *args, precision: float = clock.PRECISION, budget: float = clock.BUDGET, rounds: int | None = None,
-              synchronize: Callable | None = None, label: str | None = None, **kwargs) -> Measurement:
+def benchmark(fn: Callable[..., Any], *args: Any, precision: float = clock.PRECISION, budget: float = clock.BUDGET, rounds: int | None = None,
+              synchronize: Callable[[], object] | None = None, label: str | None = None, **kwargs: Any) -> Measurement:
     """Times of `fn(*args, **kwargs)`.
 
     Rounds of about 10 ms of calls go on until the 95 % confidence interval of the median is within +-`precision` of it (0.02: 2 %), or `budget` seconds
@@ -160,9 +160,9 @@ def benchmark(fn: Callable, *args, precision: float = clock.PRECISION, budget: f
     return _timed({name: fn}, args, kwargs, {name: first}, {name: wait}, rounds, precision, budget)[name]
 
 
-def compare(candidates: Mapping[str, Callable] | Iterable[Callable], *args, baseline: str | None = None, reference: Callable | None = None,
-            allowed: float | None = None, precision: float = clock.PRECISION, budget: float = clock.BUDGET, rounds: int | None = None,
-            synchronize: Callable | None = None, **kwargs) -> Comparison:
+def compare(candidates: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]], *args: Any, baseline: str | None = None,
+            reference: Callable[..., Any] | None = None, allowed: float | None = None, precision: float = clock.PRECISION, budget: float = clock.BUDGET, rounds: int | None = None,
+            synchronize: Callable[[], object] | None = None, **kwargs: Any) -> Comparison:
     """Times of candidates {name: function}, or functions that go by their own names, each called with the same arguments, in turns.
 
     First their results are held against those of `reference`, which is called with floating-point tensors in float64 (default: the first candidate's):
@@ -174,9 +174,10 @@ def compare(candidates: Mapping[str, Callable] | Iterable[Callable], *args, base
     named = _named(candidates)
     if baseline is not None and baseline not in named:
         raise Error(suggest("baseline", baseline, named))
-    first, waits = {}, {}
+    first: dict[str, float] = {}
+    waits: dict[str, Callable[[], object]] = {}
 
-    def call(name: str):
+    def call(name: str) -> object:
         made, first[name], waits[name] = _first_call(named[name], args, kwargs, synchronize)
         return made
 
@@ -185,7 +186,7 @@ def compare(candidates: Mapping[str, Callable] | Iterable[Callable], *args, base
     return Comparison(_timed(named, args, kwargs, first, waits, rounds, precision, budget), baseline or next(iter(named)), errors)
 
 
-def _options(precision: float, budget: float, rounds: int | None):
+def _options(precision: float, budget: float, rounds: int | None) -> None:
     if not isinstance(precision, (int, float)) or not precision > 0:
         raise Error(f"precision {precision!r}: it takes a share of the median above 0, such as 0.02")
     if not isinstance(budget, (int, float)) or not budget > 0:
@@ -194,11 +195,11 @@ def _options(precision: float, budget: float, rounds: int | None):
         raise Error(f"rounds {rounds}: it takes a number from 1 up, or None for as many as the precision takes")
 
 
-def _name(fn) -> str:
-    return getattr(fn, "__name__", None) or type(fn).__name__
+def _name(fn: object) -> str:
+    return str(getattr(fn, "__name__", None) or type(fn).__name__)
 
 
-def _named(candidates) -> dict[str, Callable]:
+def _named(candidates: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     if isinstance(candidates, Mapping):
         named = {str(name): fn for name, fn in candidates.items()}
     else:
@@ -215,7 +216,7 @@ def _named(candidates) -> dict[str, Callable]:
     return named
 
 
-def _callable(what: str, fn):
+def _callable(what: str, fn: object) -> None:
     """Raises `Error` for what is no function, and for one whose call only makes a coroutine."""
     if not callable(fn):
         raise Error(f"{what} is {type(fn).__name__}, not a function")
@@ -223,20 +224,23 @@ def _callable(what: str, fn):
         raise Error(f"{what} is an async function: a call only makes a coroutine; give one that runs it, as by asyncio.run")
 
 
-def _first_call(fn: Callable, args, kwargs, synchronize: Callable | None) -> tuple[object, float, Callable]:
+def _first_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
+                synchronize: Callable[[], object] | None) -> tuple[object, float, Callable[[], object]]:
     """(result, seconds, what waits for this candidate's work) of a candidate's first call."""
-    made: list = []
+    made: list[object] = []
     wait = synchronize or _wait_for((args, kwargs))
     took, _ = clock.once(lambda: made.append(fn(*args, **kwargs)), wait)
     return made[0], took, synchronize or _wait_for((args, kwargs, made))
 
 
-def _timed(named: dict, args, kwargs, first: dict, waits: dict, rounds, precision, budget) -> dict[str, Measurement]:
-    turns = {name: clock.Turn(functools.partial(fn, *args, **kwargs), waits[name]) for name, fn in named.items()}
+def _timed(named: dict[str, Callable[..., Any]], args: tuple[Any, ...], kwargs: dict[str, Any], first: dict[str, float],
+           waits: dict[str, Callable[[], object]], rounds: int | None, precision: float, budget: float) -> dict[str, Measurement]:
+    turns: dict[str, Any] = {name: clock.Turn(functools.partial(fn, *args, **kwargs), waits[name]) for name, fn in named.items()}
     samples = clock.interleave(turns, rounds, precision=precision, budget=budget)
     return {name: Measurement(name, s.wall, s.cpu, s.repeats, first[name], noise.why(s.wall, s.busy), s.unsteady, s.left_out) for name, s in samples.items()}
 
 
-def _wait_for(values) -> Callable:
+def _wait_for(values: object) -> Callable[[], object]:
     """What waits for work on these tensors' device."""
-    return sys.modules["torch"].cuda.synchronize if any(t.is_cuda for t in agreement.tensors(values)) else clock.nothing
+    wait: Callable[[], object] = sys.modules["torch"].cuda.synchronize if any(t.is_cuda for t in agreement.tensors(values)) else clock.nothing
+    return wait

@@ -11,6 +11,7 @@ import functools
 import inspect
 import itertools
 import threading
+from typing import TYPE_CHECKING, Callable, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 from torch.autograd import profiler
@@ -227,7 +228,7 @@ class as_nvtx(contextlib.ContextDecorator):
     Raises `Error` for a `range_pop` without a range, and at its end for ranges that this thread pushed within it and did not pop (they are closed).
     """
 
-    def install(self):
+    def install(self) -> None:
         global _contexts, _before
         with _installing:
             if not _contexts:
@@ -237,12 +238,12 @@ class as_nvtx(contextlib.ContextDecorator):
     def _recreate_cm(self):
         return as_nvtx()  # one for each call of what it decorates
 
-    def __enter__(self):
+    def __enter__(self) -> as_nvtx:
         self.install()
         self._open = len(open_ranges())
         return self
 
-    def __exit__(self, kind, error, where):
+    def __exit__(self, kind: object, error: object, where: object) -> None:
         global _contexts
         with _installing:
             _contexts -= 1
@@ -254,3 +255,24 @@ class as_nvtx(contextlib.ContextDecorator):
 
 
 annotate.as_nvtx = as_nvtx
+
+if TYPE_CHECKING:
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+    class Range(Protocol):
+        """What `annotate("name")` is to type checkers."""
+
+        def __enter__(self) -> object: ...
+        def __exit__(self, kind: object, error: object, where: object) -> None: ...
+        def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
+
+    class Annotate(Protocol):
+        """What `triport.tools.annotate` is to type checkers, which know no attributes of functions."""
+
+        as_nvtx: type[as_nvtx]
+
+        @overload
+        def __call__(self, name: str) -> Range: ...
+        @overload
+        def __call__(self, name: Callable[P, R]) -> Callable[P, R]: ...

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from ..backends.base import Error, version
 from . import clock, noise, schema
@@ -84,23 +84,26 @@ class Results:
     """Rows as they come; written whole after each, so that an interrupted run leaves a valid file. also: other files -> what their text is,
     of `data()`; they are there from the first row on."""
 
-    def __init__(self, path: Path | None = None, also: dict[Path, Callable[[dict], str]] | None = None):
+    rows: list[dict[str, Any]]
+    meta: dict[str, Any]
+
+    def __init__(self, path: Path | None = None, also: dict[Path, Callable[[dict[str, Any]], str]] | None = None) -> None:
         self.path, self.also, self.rows, self.meta = path, also or {}, [], {}
         self.complete = False
 
-    def data(self) -> dict:
+    def data(self) -> dict[str, Any]:
         """What the file holds."""
         return {"schema": schema.VERSION, "complete": self.complete, "machine": self.meta, "rows": self.rows}
 
-    def add(self, row: dict):
+    def add(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         self.save()
 
-    def finish(self):
+    def finish(self) -> None:
         self.complete = True
         self.save()
 
-    def save(self):
+    def save(self) -> None:
         if self.path is not None:
             write(self.path, text(self.data()))
         for path, made in self.also.items():
@@ -134,7 +137,7 @@ def write(path: Path, content: str):
         raise Error(f"{path} cannot be written: {e.strerror or e}") from None
 
 
-def load(path: Path) -> dict:
+def load(path: Path) -> dict[str, Any]:
     """A results file of this version or an earlier one. Raises `Error` where it is none; its rows are looked at by who reads them (`schema.rows`)."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))

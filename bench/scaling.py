@@ -18,7 +18,7 @@ class Law:
     error: float | None
 
     def __call__(self, x: float) -> float:
-        return self.factor * x**self.exponent
+        return float(self.factor * x**self.exponent)
 
     @property
     def text(self) -> str:

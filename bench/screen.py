@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -27,7 +28,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() or told.isdigit() and int(told) else AWAY)
 
 
-def show(data: dict, console: Console, names: list[str] | None = None, wide: bool = False, hint: str = ""):
+def show(data: dict[str, Any], console: Console, names: list[str] | None = None, wide: bool = False, hint: str = "") -> None:
     """The machine's lines, the table, every row that is not right with its reason, and what was found in words.
 
     names: columns (default: all that some row fills); wide: none leaves; hint: how a reader gets those that left."""

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import traceback
 from dataclasses import dataclass, field
-from typing import Callable, Iterable
+from typing import Any, Callable, Iterable
 
 import torch
 
@@ -31,15 +31,15 @@ class Study:
 
     op: str
     case: str
-    candidates: dict[str, Callable]
-    inputs: tuple
-    reference: Callable
+    candidates: dict[str, Callable[..., Any]]
+    inputs: tuple[Any, ...]
+    reference: Callable[..., Any]
     dtype: str = "fp32"
     allowed: float | None = None
     nbytes: int | None = None
     flops: int | None = None
     base: str = "torch"
-    turns: dict[str, Callable] = field(default_factory=dict)
+    turns: dict[str, Callable[[], object]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def call(self, name: str) -> Callable[[], object]:
@@ -61,7 +61,7 @@ def _wide(x):
 
 
 def run(studies: Iterable[Study], results: Results, rounds: int = 10, seconds: float = 0.01, device: str = "cpu",
-        tick: Callable = lambda text: None) -> int:
+        tick: Callable[[str], object] = lambda text: None) -> int:
     """Carry studies out, row by row into `results`. Returns how many candidates were wrong or failed.
 
     On "cuda" rows have the GPU's own time as well, and rates and speed-ups are by that."""

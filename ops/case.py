@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -36,13 +37,13 @@ class Case:
     `name` is the case as commands take it (`cases.parse` reads it back): "64x1000,64:int64<1000,dim=0"."""
 
     shapes: tuple[tuple[int, ...], ...]
-    kwargs: dict = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)
     transposed: tuple[int, ...] = ()
     scale: float = 1.0
     device: str = ""
     types: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for text in self.types:
             _kept(text)
         for k in self.transposed:

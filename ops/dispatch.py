@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from typing import Callable
+from typing import Any, Callable, TypeVar
 
 import torch
 from torch._library.triton import is_wrap_triton_enabled
@@ -19,6 +19,8 @@ from ..backends.base import Unsupported
 from ..backends.context import RECORD, SHAPES, call as context, calling
 from ..backends.dispatch import choice, drivers, quick, replay
 from .layout import roomy
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def watched(*tensors: torch.Tensor) -> bool:
@@ -101,11 +103,11 @@ def call({parameters}):
 """
 
 
-def replayed(count: int):
+def replayed(count: int) -> Callable[[F], F]:
     """Decorator of an op's public function, whose first `count` arguments are tensors: a call like one before, that nothing
     watches, goes straight to what that one launched (`replay.site`)."""
 
-    def decorate(fn):
+    def decorate(fn: F) -> F:
         names = list(inspect.signature(fn).parameters)
         source = _REPLAYED.format(parameters=", ".join(names), names=", ".join(names))  # by name: *args would cost 60 ns a call
         env = {"fn": fn, "site": replay.site(fn.__name__), "chosen": replay.site(fn.__name__, chosen=True), "choice": choice, "compiling": compiling,

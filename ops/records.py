@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 
 from ..backends.base import ArgumentError
 from . import cases
-from .case import DTYPES, Case, dtype_name, shape_text  # noqa: F401  (what a case is made of goes by this module, too)
+from .case import DTYPES as DTYPES, Case as Case, dtype_name as dtype_name, shape_text as shape_text  # what a case is made of goes by this module, too
 
 #: `Op.backends` of an op that has CUDA C++ beside its Triton kernels
 WITH_CUDA = ("triton-cpu", "triton-gpu", "cuda")
@@ -41,23 +41,23 @@ class Op:
     call in the mode that is run, *args, **kwargs) that gives a number for the table; its tensors have shapes and no values (device meta). backends: who can run `call`, beside the torch columns."""
 
     name: str
-    call: Callable | None = None
-    eager: Callable | None = None
+    call: Callable[..., Any] | None = None
+    eager: Callable[..., Any] | None = None
     cases: tuple[Case | str, ...] = ()
-    reference: Callable | None = None
-    nbytes: Callable | None = None
-    flops: Callable | None = None
+    reference: Callable[..., Any] | None = None
+    nbytes: Callable[..., int] | None = None
+    flops: Callable[..., int] | None = None
     dtypes: tuple[str, ...] = ("fp32",)
     tolerance: dict[str, float] = field(default_factory=dict)
     backends: tuple[str, ...] = ("triton-cpu", "triton-gpu")
-    variants: dict[str, Callable] = field(default_factory=dict)
+    variants: dict[str, Callable[..., Any]] = field(default_factory=dict)
     baseline: str = ""
     dims: str = ""
     mutates: tuple[str, ...] = ()
-    metrics: dict[str, Callable] = field(default_factory=dict)
+    metrics: dict[str, Callable[..., float]] = field(default_factory=dict)
 
-    def __post_init__(self):
-        def wrong(text):
+    def __post_init__(self) -> None:
+        def wrong(text: str) -> ArgumentError:
             return ArgumentError(f"Op {self.name!r}: {text}")
 
         if not (self.call or self.eager or self.variants):
@@ -77,25 +77,28 @@ class Op:
         if isinstance(self.cases, (str, Case)):
             object.__setattr__(self, "cases", (self.cases,))
         object.__setattr__(self, "cases", tuple(cases.parse(self, c) if isinstance(c, str) else c for c in self.cases))
-        names = [c.name for c in self.cases]
+        names = [c.name for c in self._cases()]
         if twice := next((n for n in names if names.count(n) > 1), None):
             raise wrong(f"two of its cases are called {twice}; results could not be told apart")
 
     @property
-    def function(self) -> Callable:
+    def function(self) -> Callable[..., Any]:
         """The one to ask for parameters' names."""
         return self.call or self.eager or self.variants[self.baseline]
 
+    def _cases(self) -> list[Case]:
+        return [c for c in self.cases if isinstance(c, Case)]  # all: `__post_init__` has read those that were texts
+
     @property
-    def truth(self) -> Callable:
+    def truth(self) -> Callable[..., Any]:
         """What results are held against, called with float64 inputs."""
-        return self.reference or self.eager or self.variants.get(self.baseline) or self.call
+        return self.reference or self.eager or self.variants.get(self.baseline) or self.function
 
     def cases_on(self, device: str) -> list[Case]:
         """The cases that run on a device by default."""
-        return [c for c in self.cases if c.device in ("", device)]
+        return [c for c in self._cases() if c.device in ("", device)]
 
-    def expected(self, *args, **kwargs):
+    def expected(self, *args: Any, **kwargs: Any) -> Any:
         """The reference's result, in float64 on the arguments' device."""
         return self.truth(*map(wide, args), **kwargs)
 
@@ -104,7 +107,7 @@ class Op:
         return self.tolerance.get(dtype_name(dtype)) or TOLERANCE.get(dtype_name(dtype), 0.0)
 
 
-def wide(value):
+def wide(value: Any) -> Any:
     """A floating tensor in float64, in memory of its own; anything else as it is, tensors in memory of their own, too."""
     if not isinstance(value, torch.Tensor):
         return value

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable, Iterable
 
 import torch
+from torch.library import CustomOpDef
 
 from ..backends import cuda
 from ..backends.base import ArgumentError, Error
@@ -20,8 +21,9 @@ from .records import DTYPES, dtype_name
 NAMESPACE = "triport_user"
 
 
-def cuda_op(source: str, schema: str, *, out: Callable | None = None, grid: Callable | None = None, block: int = 256, shared: int = 0,
-            dtypes: tuple[str, ...] | None = None, name: str | None = None):
+def cuda_op(source: str, schema: str, *, out: Callable[..., torch.Tensor] | None = None,
+            grid: Callable[..., tuple[int, ...]] | None = None, block: int = 256, shared: int = 0, dtypes: tuple[str, ...] | None = None,
+            name: str | None = None) -> CustomOpDef:
     """An op from a CUDA C++ kernel: `cuda_op("saxpy.cu:saxpy<{T}>", "(Tensor x, Tensor y, float a) -> Tensor")`.
 
     source: FILE.cu:FUNCTION, the file beside the Python file that calls this; "{T}" becomes the first tensor's element type (float, half,
@@ -45,7 +47,7 @@ def cuda_op(source: str, schema: str, *, out: Callable | None = None, grid: Call
     known = _arguments(f"cuda_op({source!r})", name, schema)
     make = out or (lambda *args: torch.empty_like(_first(args), memory_format=torch.contiguous_format))
 
-    def body(*args):
+    def body(*args: Any) -> torch.Tensor:
         tensors = {n: a for n, a in zip(known, args) if known[n] == "Tensor"}
         check_tensors(name, **tensors)
         first = next(iter(tensors.values()))
@@ -65,12 +67,13 @@ def cuda_op(source: str, schema: str, *, out: Callable | None = None, grid: Call
     return op
 
 
-def extension_op(function: Callable, schema: str, *, out: Callable | None = None, name: str | None = None):
+def extension_op(function: Callable[..., torch.Tensor], schema: str, *, out: Callable[..., torch.Tensor] | None = None,
+                 name: str | None = None) -> CustomOpDef:
     """An op from a compiled function, such as `load_inline(...).square`: the function takes the op's arguments and returns a new tensor.
 
     schema: torch's, as in `cuda_op`; out: from the op's arguments makes a tensor like the result (default: like the first tensor), which is all
     that torch.compile sees of it; name: the function's by default. Returns the op. Raises `Error` for an unusable schema or name."""
-    name = name or getattr(function, "__name__", "")
+    name = name or str(getattr(function, "__name__", ""))
     if not name.isidentifier():
         raise Error(f"extension_op({function!r}): it has no name to go by; say name=")
     _arguments(f"extension_op({name})", name, schema)
@@ -79,7 +82,7 @@ def extension_op(function: Callable, schema: str, *, out: Callable | None = None
     return op
 
 
-def _first(args) -> torch.Tensor:
+def _first(args: Iterable[Any]) -> torch.Tensor:
     return next(a for a in args if isinstance(a, torch.Tensor))
 
 

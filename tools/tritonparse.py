@@ -27,7 +27,7 @@ def source_lines(text: str, other_mappings=None, ir_type: str = "asm") -> dict[s
     return out
 
 
-def register():
+def register() -> None:
     """Add the adapter to tritonparse's registry; a second call changes nothing. Raises `Error` where tritonparse is not installed or another."""
     try:
         from tritonparse.backend import CompilationPipelineAdapter, IRStageDescriptor, get_backend_registry

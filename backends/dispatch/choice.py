@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextvars
 import functools
 import threading
+from typing import Any, Callable, ParamSpec, TypeVar
 
 import torch
 
 from .. import table
-from ..base import Error, Unavailable
+from ..base import Backend, Error, Unavailable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: device type -> who serves it where nobody chose
 DEFAULT = {"cpu": "triton-cpu", "cuda": "triton-gpu"}
 
-_NOBODY: tuple = ({}, None)
+_NOBODY: tuple[dict[str, str], Any] = ({}, None)
 #: (device type -> backend, what was chosen before)
-_chosen: contextvars.ContextVar[tuple] = contextvars.ContextVar("triport_backend", default=_NOBODY)
+_chosen: contextvars.ContextVar[tuple[dict[str, str], Any]] = contextvars.ContextVar("triport_backend", default=_NOBODY)
 _device, _threads, _initialised = getattr(torch._C, "_cuda_getDevice", None), torch.get_num_threads, torch.cuda.is_initialized
 _count = threading.Lock()
 _uses = 0  # how many `use` contexts are open in the process
@@ -28,10 +32,10 @@ class within:
 
     __slots__ = ("_backend", "_alone")
 
-    def __init__(self, backend):
+    def __init__(self, backend: Backend) -> None:
         self._backend, self._alone = backend, ({backend.device: backend.name}, _NOBODY)
 
-    def __enter__(self):
+    def __enter__(self) -> Backend:
         global _uses, in_use
         before = _chosen.get()
         _chosen.set(self._alone if before is _NOBODY else ({**before[0], **self._alone[0]}, before))
@@ -40,17 +44,17 @@ class within:
             in_use = True
         return self._backend
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         global _uses, in_use
         with _count:
             _uses -= 1
             in_use = _uses > 0
         _chosen.set(_chosen.get()[1])
 
-    def __call__(self, fn):
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """As a decorator."""
         @functools.wraps(fn)
-        def run(*args, **kwargs):
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
             with self:
                 return fn(*args, **kwargs)
 
@@ -79,7 +83,7 @@ def use(name: str) -> within:
     return _lasting.setdefault(name, found) if backend.device == "cuda" else found
 
 
-_tokens: dict[tuple, object] = {}
+_tokens: dict[tuple[object, ...], object] = {}
 
 
 def token() -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...backends.base import Error
 from . import files, flow, gpu, isa, record, stats, targets, text, verdict, weights
@@ -55,13 +56,13 @@ class Report:
         every = [i.what.kind for f in self.functions for i in f.instructions]
         return every.count("unknown") / len(every) if every else 0.0
 
-    def failures(self, required) -> list[str]:
+    def failures(self, required: Any) -> list[str]:
         """One line for each requirement that is not met, by the whole or by a hot loop."""
         if not self.hot:
             return [f"{self.code.name} [{self.code.target}]: there is no hot loop to judge"]
         return [*verdict.failures_of_all(self, required), *(line for r in self.hot for line in verdict.failures(r, required, self.gpu))]
 
-    def as_dict(self, instructions: bool = True) -> dict:
+    def as_dict(self, instructions: bool = True) -> dict[str, Any]:
         """The report as JSON takes it (docs/asm-schema.md)."""
         return record.of(self, instructions)
 
@@ -88,7 +89,7 @@ def of(code: Code) -> Report:
     return report
 
 
-def inspect(thing, target: str | None = None) -> Report:
+def inspect(thing: object, target: str | None = None) -> Report:
     """The report of a compiled kernel object (what `kernel[grid](...)`, `kernel.warmup` and `triton.compile` return), of a path to a .s, .ptx, .o,
     .so, .cubin or .hsaco file, or of a `Code`. target: a name from `targets.names()` where the thing itself does not say it. Its loops
     have bounds where llvm-mca is there."""
