@@ -7,7 +7,7 @@ import sys
 import threading
 
 import torch
-import torch._dynamo  # tables of torch's functions, which it makes when it is imported; the first operation under a mode imports it
+import torch._dynamo  # noqa: F401  (tables of torch's functions, which it makes when it is imported; the first operation under a mode imports it)
 from torch.library import Library
 from torch.utils import cpp_extension
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from triport.backends.base import Error
 from triport.bench import changes
 from triport.bench import changes_report
-from triport.bench import clock, noise, results, schema
+from triport.bench import clock, noise, results
 from triport.tools.__main__ import main
 
 MACHINE = {"cpu": "X", "threads": 2, "torch": "1", "triton": "1", "LLVM": "1", "python": "3"}
@@ -202,8 +202,8 @@ def test_a_table_fits_its_screen(width):
     headings = [n for n, line in enumerate(lines) if line.strip() == "b  8x8  fp32"]
     assert len(headings) == len(titles)
     shown = "\n".join(lines)
-    for letter, changes in result.changes.items():
-        for c in changes:
+    for found in result.changes.values():
+        for c in found:
             if c.ratio is not None:
                 assert f"{c.ratio:.2f}" in shown and changes_report.time_text(c.new_s) in shown
     assert "triton-cpu" in shown and "\u2026" not in shown

@@ -293,13 +293,14 @@ def test_calls_like_one_before_on_a_gpu(m, k, n, r, dtype, seed):
 def test_derivatives_of_derivatives_and_tracers_on_a_gpu(seed):
     x, w, a, b = [t.detach().double().to(torch.float32).requires_grad_() for t in small("fp32")]
     twins = [t.detach().clone().requires_grad_() for t in (x, w, a, b)]
+    ours: tuple = ()
     for fn, inputs in ((ops.lora_linear, (x, w, a, b)), (OP.eager, twins)):
         first = torch.autograd.grad(fn(*inputs, 0.5).pow(2).sum(), inputs, create_graph=True)
         second = torch.autograd.grad(sum(t.pow(2).sum() for t in first), inputs)
         if fn is OP.eager:
-            for t, u in zip(second, kept):
+            for t, u in zip(second, ours):
                 torch.testing.assert_close(t, u, rtol=1e-3, atol=1e-3)
-        kept = second
+        ours = second
     value, tangent = torch.func.jvp(lambda x: ops.lora_linear(x, *twins[1:], 0.5), (twins[0].detach(),), (torch.ones_like(twins[0]),))
     torch.testing.assert_close(tangent, OP.eager(torch.ones_like(x), *twins[1:], 0.5), rtol=1e-4, atol=1e-4)
     torch._dynamo.reset()

@@ -59,7 +59,7 @@ def test_what_is_asked_for_is_imported():
     imported = {x.partition(".")[0] for x in re.findall(r"(?:^|[\s\"'(])(?:import|from) ([\w.]+)", text)} | set(re.findall(r'importorskip\("(\w+)', text))
     by = {"py-cpuinfo": "cpuinfo", "cuda-core": "cuda", "cuda-bindings": "cuda", "pytest-xdist": "pytest"}
     indirect = {"nvidia-cuda-nvrtc"}  # the library that cuda.bindings.nvrtc loads
-    run = {"mypy", "pyright[nodejs]", "setuptools"}  # programs: of tests/test_types.py, and what builds the wheel
+    run = {"mypy", "pyright[nodejs]", "ruff", "setuptools"}  # programs: of tests/test_types.py, and what builds the wheel
     extras = {name: set(options["options.extras_require"][name].split()) for name in options["options.extras_require"]}
     wanted = {re.split(r"[<>]", w)[0] for w in set(options["options"]["install_requires"].split()).union(*extras.values())} - indirect - run
     assert {by.get(w, w) for w in wanted} <= imported

@@ -25,7 +25,7 @@ from ...ops.records import Case, Op, dtype_name
 from ...ops.sizes import next_power_of_2
 from ..base import Error, version
 from ..cpu.llvm import compile as llvm, targets
-from . import blame, classes, glue, harness, header, library, link, request, samples
+from . import blame, classes, glue, harness, header, library, link, samples
 from .ctext import c
 from .library import Function
 from .trace import At, Call, of_op
@@ -59,7 +59,7 @@ class Bundle:
         for path, data in self.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
-        os.chmod(folder / self.manifest["program"], 0o755)
+        os.chmod(folder / self.manifest["program"], 0o755)  # noqa: S103  (a program, in a folder that the user named)
         (folder / "manifest.json").write_bytes(_text(self.manifest))
 
     def function(self, name: str) -> tuple[int, dict]:

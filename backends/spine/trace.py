@@ -16,7 +16,7 @@ import torch
 
 from ...ops import capture
 from ...ops.case import KEPT
-from ...ops.records import DTYPES, dtype_name
+from ...ops.records import DTYPES
 from ..base import Error, Unsupported
 from ..context import EXPORT, calling
 from . import blame

@@ -6,7 +6,7 @@ from triport.backends.cpu.llvm.targets import TARGETS
 from triport.backends.spine import library
 from triport.backends.spine.trace import trace
 from triport.ops import registry
-from triport.tools.inspector import code, files, report, targets, verdict
+from triport.tools.inspector import files, report, targets, verdict
 
 pytestmark = pytest.mark.usefixtures("own_tiles")
 REQUIRED = verdict.requirements("vector>=0.95, spills=0, calls=0, f64=0")

@@ -50,7 +50,7 @@ def att(text: str) -> str:
     # a register says the operation's width where there is one; `movzx eax, byte ptr` has its own two
     read = [_operand(o, operands, jump) for o in operands]
     memory = any(_PTR.search(o) or "[" in o for o in operands)
-    if hit := _STRINGS.match(mnemonic):
+    if _STRINGS.match(mnemonic):
         return mnemonic + _SUFFIX.get(bits, "b")
     return f"{_mnemonic(mnemonic, operands, bits, memory)} {', '.join(reversed(read))}"
 

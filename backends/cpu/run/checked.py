@@ -45,8 +45,8 @@ class Kernel:
         self.labels = [label for _, label, _ in flat]
         fmt, values = launches.packed(name, flat)
         env = {"tensors": (torch.Tensor, torch.nn.Parameter), "pointer": launches._pointer, "bf16_bits": launches.bf16_bits, "name": name}
-        self.values = eval(f"lambda a: ({''.join(v + ', ' for v in values)})", env)
-        self.given = eval(f"lambda a: ({''.join(e + ', ' for e, _, _ in flat)})", {})
+        self.values = eval(f"lambda a: ({''.join(v + ', ' for v in values)})", env)  # noqa: S307  (source of ours, by the types of a kernel's arguments)
+        self.given = eval(f"lambda a: ({''.join(e + ', ' for e, _, _ in flat)})", {})  # noqa: S307  (the same)
         #: positions of arguments that some access may write, and read; None: any
         self.writes, self.reads = (_touched(self.sites.values(), accesses) for accesses in ((WRITE, ATOMIC), (READ, ATOMIC, LOOK)))
         self.pointers = [n for n, (_, _, ty) in enumerate(flat) if ty.startswith("*")]
