@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ..backends.host import board_text
 from . import clock, fields, words
@@ -53,7 +54,7 @@ def _not_right(rows: list[dict]) -> list[str]:
     return [f"- {_escaped(words.not_right(r))}" for r in rows if r["status"] != "ok"]
 
 
-def markdown(data: dict, names: list[str] | None = None) -> str:
+def markdown(data: dict[str, Any], names: list[str] | None = None) -> str:
     """The table as Markdown, with the machine and the command that made it. names: columns (default: all that some row fills)."""
     out = [_made_by(data["machine"]), "", *_table(data["rows"], names)]
     bad = _not_right(data["rows"])
@@ -73,7 +74,7 @@ def verdict(rows: list[dict]) -> str:
     return "; ".join([said, *speeds])
 
 
-def github(data: dict, names: list[str] | None = None) -> str:
+def github(data: dict[str, Any], names: list[str] | None = None) -> str:
     """A summary for a CI job (`>> $GITHUB_STEP_SUMMARY`): a verdict, a short table, what was found in words, and the whole table folded."""
     rows = data["rows"]
     heads, places = _places(rows)
@@ -95,7 +96,7 @@ def _compared(row: dict) -> str:
     return f"{ratio(row['speedup'])} {plain(word)}".strip()
 
 
-def spine(data: dict) -> str:
+def spine(data: dict[str, Any]) -> str:
     """The lines of spine-triton's benchmarks for each right row, in seconds: single calls, of which the first one compiles. Avg, min, std and max are
     of all of them; what the first call took and what all took together stand apart. A row whose calls were not timed one by one says so."""
     out = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from typing import Any, Iterable
 
 from ..backends.host import board_text
 from .units import geomean, plain, ratio
@@ -43,7 +44,7 @@ def beyond(row: dict) -> str:
     return f"error {error}, allowed {allowed}" if error and allowed else ""
 
 
-def words(rows: list[dict], remarks: list[str] = ()) -> list[tuple[str, str]]:
+def words(rows: list[dict[str, Any]], remarks: Iterable[str] = ()) -> list[tuple[str, str]]:
     """(kind, sentence) in order; kinds: "bad" (wrong or failed), "skipped", "remark", "fact". remarks: what else is to be known, in sentences."""
     bad = [("skipped" if r["status"] == "skipped" else "bad", not_right(r)) for r in rows if r["status"] != "ok"]
     return bad + [("remark", text) for text in [*remarks, *_noise(rows), *_pace(rows)]] + [("fact", text) for text in _count(rows) + speeds(rows)]

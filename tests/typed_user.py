@@ -1,14 +1,16 @@
 """A user's file with all of the public API, for type checkers in strict mode (tests/test_types.py): nothing runs it."""
 
+from pathlib import Path
+
 import torch
 from typing_extensions import assert_type
 from triport import backends, checking, ops, tools
-from triport.backends.base import Backend, Error
+from triport.backends.base import ArgumentError, Backend, CompileError, Error, Unavailable, Unsupported
 from triport.bench import Comparison, Measurement, benchmark, compare
-from triport.bench.results import Results
+from triport.bench.results import Results, load
 from triport.bench.study import Study, run
 from triport.bench import report
-from triport.bench.scaling import fit
+from triport.bench.scaling import Law, fit
 from triport.tools import annotate
 from triport.tools.inspector.report import Report, inspect
 from triport.tools.tritonparse import register
@@ -78,8 +80,9 @@ try:
 except checking.CheckError as e:
     assert_type(e.reports, tuple[checking.Report, ...])
     assert_type(e.reports[0].line, int)
-except Error:
-    pass
+except (ArgumentError, CompileError, Unavailable, Unsupported) as e:
+    failed: Error = e
+    print(failed)
 with checking.keeping_going(lambda error: print(error.found)):
     pass
 
@@ -110,5 +113,7 @@ s = Study("cube", "3x4", {"torch": double}, (x,), reference=double, nbytes=2)
 results = Results()
 assert_type(run([s], results), int)
 report.show({"machine": results.meta, "rows": results.rows}, report.console())
-print(fit([1.0, 2.0], [1.0, 2.0]))
+assert_type(fit([1.0, 2.0], [1.0, 2.0]), Law)
+print(load(Path("results.json"))["rows"], checking.KINDS["race"])
+print(report.markdown(results.data()), report.github(results.data()), report.words(results.rows))
 register()
