@@ -1,7 +1,8 @@
 """What is dear to find out and follows from files: kept on disk, and good for as long as nobody touched the files.
 
 Each memo is a file in the folder `triport` of Triton's cache directory: the digest of what its value follows from, the value, and a digest of
-both. One that is cut short, altered or of another state is as good as none. Where nothing can be written the value is found out each time.
+both. One that is cut short, altered or of another state is as good as none. Where nothing can be written, or others can write, the value is found out
+each time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Callable
+
+from . import trust
 
 #: seconds that a file must have been left alone: a write within one tick of the file system's clock leaves times and size as they were
 SETTLED = 2.0
@@ -29,9 +32,12 @@ def folder() -> Path:
 
 def read(name: str) -> bytes | None:
     """The file `name` of the folder, as `write` was given it; None where there is none that is whole."""
+    at = folder()
     try:
-        data = (folder() / name).read_bytes()
+        data = (at / name).read_bytes()
     except OSError:
+        return None
+    if trust.refused(at.parent) or trust.refused(at):
         return None
     body, digest = data[:-64], data[-64:]
     return body if digest == hashlib.sha256(body).hexdigest().encode() else None
@@ -40,6 +46,8 @@ def read(name: str) -> bytes | None:
 def write(name: str, body: bytes):
     """Keep `body` as the file `name` of the folder, whole or not at all; without a writable folder nothing happens."""
     at = folder()
+    if trust.refused(at.parent) or trust.refused(at):
+        return
     tmp = at / f"{name}.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
         at.mkdir(parents=True, exist_ok=True)

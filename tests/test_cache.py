@@ -301,7 +301,7 @@ def test_a_full_disk(tmp_path):
     """A file system of 16 KiB: no entry fits."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,mode=700", "tmpfs", str(disk)], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here (that takes root and CAP_SYS_ADMIN)")
     try:
         p = program(tmp_path, TRITON_CACHE_DIR=str(disk))

@@ -4,8 +4,8 @@ The file that lists an entry's files (Triton's `__grp__` file) carries a digest 
 manager compares before Triton reads them; what is missing, cut short or altered is compiled again. An object carries one of
 its own behind its last section (ELF readers ignore what follows), which is looked at when it is loaded.
 
-Where the cache cannot be written (a full disk, a read-only folder, a path that can be none), a folder of the process's own
-takes its place until the process ends.
+Where the cache cannot be written (a full disk, a read-only folder, a path that can be none), or others can write it, a folder of the
+process's own takes its place until the process ends.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
+from .. import trust
 from ..active import CPU
 from ..base import CompileError
 from .plugin import spare
@@ -55,14 +56,21 @@ class CheckedCacheManager(FileCacheManager):
     def __init__(self, key, override=False, dump=False):
         self._named = override or dump  # a folder that the user named, to look at files or to edit them
         self._digests: dict[str, str] = {}
+        if not self._named and (why := trust.refused(knobs.cache.dir) or trust.refused(os.path.join(knobs.cache.dir, key))):
+            self._at(spare.folder(), key)
+            spare.instead_of(knobs.cache.dir, why)
+            return
         try:
             super().__init__(key, override=override, dump=dump)
         except OSError as e:
             if self._named:
                 raise
-            self.key, self.cache_dir = key, os.path.join(knobs.cache.dir, key)
-            self.lock_path = os.path.join(self.cache_dir, "lock")
+            self._at(knobs.cache.dir, key)
             spare.instead_of(knobs.cache.dir, e)
+
+    def _at(self, folder: str, key: str):
+        self.key, self.cache_dir = key, os.path.join(folder, key)
+        self.lock_path = os.path.join(self.cache_dir, "lock")
 
     def _make_path(self, filename):
         """Where a file is: what the cache could not hold is in a folder of the process's own."""

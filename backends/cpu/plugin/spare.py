@@ -16,14 +16,15 @@ _folders: dict[tuple[int, str], str] = {}  # (process, where) -> folder
 _warned = False
 
 
-def instead_of(cache: str, error: OSError):
-    """Say once that the cache cannot be written."""
+def instead_of(cache: str, error: OSError | str):
+    """Say once that the cache cannot be written, or, in words that follow its name, why it is not used."""
     global _warned
     with _lock:
         first, _warned = not _warned, True
     if first:
-        warnings.warn(f"triton-cpu: Triton's cache {cache} cannot be written ({error}): kernels run, but every process compiles them "
-                      "anew; set TRITON_CACHE_DIR to a folder with room", RuntimeWarning, stacklevel=2)
+        what = f"cannot be written ({error})" if isinstance(error, OSError) else f"is not used, because it {error}"
+        warnings.warn(f"triton-cpu: Triton's cache {cache} {what}: kernels run, but every process compiles them "
+                      "anew; set TRITON_CACHE_DIR to a folder of your own with room", RuntimeWarning, stacklevel=2)
 
 
 def _roots() -> list[str]:
@@ -32,6 +33,11 @@ def _roots() -> list[str]:
     except OSError:  # none that can be written
         first = []
     return [*first, "/dev/shm"]  # noqa: S108  (a folder of mkdtemp, which is this user's alone, is made in it)
+
+
+def folder() -> str:
+    """A folder of this process. Raises `Error` where there can be none."""
+    return put("", lambda folder: folder).rstrip("/")
 
 
 def put(key: str, write) -> str:
