@@ -23,6 +23,11 @@ def config():
     return c
 
 
+def names(requirements: str) -> set[str]:
+    """The packages that lines of requirements name."""
+    return {re.split(r"[\[<>=; ]", line)[0] for line in requirements.split("\n") if line}
+
+
 def test_listed_packages_are_the_folders():
     listed = set(config()["options"]["packages"].split())
     found = {"triport." + ".".join(p.parent.relative_to(ROOT).parts) for top in TOPS
@@ -49,8 +54,8 @@ def test_files_beside_the_code_are_in_the_wheel():
 def test_constraints_pin_what_setup_asks_for():
     pinned = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().split() if "==" in line}
     options = config()
-    wanted = options["options"]["install_requires"].split() + options["options.extras_require"]["test"].split()
-    assert {re.split(r"[\[<>]", w)[0].lower() for w in wanted} <= pinned
+    wanted = names(options["options"]["install_requires"]) | names(options["options.extras_require"]["test"])
+    assert {w.lower() for w in wanted} <= pinned
 
 
 def test_what_is_asked_for_is_imported():
@@ -59,9 +64,9 @@ def test_what_is_asked_for_is_imported():
     imported = {x.partition(".")[0] for x in re.findall(r"(?:^|[\s\"'(])(?:import|from) ([\w.]+)", text)} | set(re.findall(r'importorskip\("(\w+)', text))
     by = {"py-cpuinfo": "cpuinfo", "cuda-core": "cuda", "cuda-bindings": "cuda", "pytest-xdist": "pytest"}
     indirect = {"nvidia-cuda-nvrtc"}  # the library that cuda.bindings.nvrtc loads
-    run = {"mypy", "pyright[nodejs]", "ruff", "setuptools"}  # programs: of tests/test_types.py, and what builds the wheel
-    extras = {name: set(options["options.extras_require"][name].split()) for name in options["options.extras_require"]}
-    wanted = {re.split(r"[<>]", w)[0] for w in set(options["options"]["install_requires"].split()).union(*extras.values())} - indirect - run
+    run = {"mypy", "pyright", "ruff", "setuptools"}  # programs: of tests/test_types.py, and what builds the wheel
+    extras = {name: names(options["options.extras_require"][name]) for name in options["options.extras_require"]}
+    wanted = names(options["options"]["install_requires"]).union(*extras.values()) - indirect - run
     assert {by.get(w, w) for w in wanted} <= imported
     assert set(extras) == {"gpu", "notebook", "test"} and not any(a <= b for a in extras.values() for b in extras.values() if a is not b and b is not extras["test"])
 

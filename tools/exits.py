@@ -43,6 +43,10 @@ def guarded(name: str, run: Callable[[], int]) -> int:
             print(f"{name}: {e}", file=sys.stderr)
             return USAGE
         if isinstance(e, ModuleNotFoundError) and (e.name or "").partition(".")[0] in _NEEDED:
+            if e.name.partition(".")[0] == "triton":
+                from ..backends import platforms
+                print(f"{name}: {platforms.sentence('this command')}", file=sys.stderr)
+                return USAGE
             print(f"{name}: {e.name.partition('.')[0]} is not installed here, and this command needs it: pip install {e.name.partition('.')[0]}. On a board that has none, run it on "
                   "another machine (docs/boards.md says what runs where)", file=sys.stderr)
             return USAGE

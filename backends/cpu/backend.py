@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from .. import active
+from .. import active, platforms
 from ..base import Backend, Unsupported
 
 
@@ -18,6 +18,8 @@ class TritonCPU(Backend):
         import triton
 
         from .plugin.claims import PACKAGE
+        if (why := platforms.no_code()) is not None:
+            return why
         known = triton.backends.backends
         if "cpu" in known and not known["cpu"].compiler.__module__.startswith(PACKAGE):
             return f"another package has Triton's entry point 'cpu', which is this one's, too ({known['cpu'].compiler.__module__}); uninstall one of them"
