@@ -18,7 +18,10 @@ from .softmax import softmax  # noqa: E402
 from .square import square  # noqa: E402
 from .user import cuda_op, extension_op  # noqa: E402
 
+from ..backends import of_torch  # noqa: E402
 from . import registry  # noqa: E402  (the records, by name)
+
+of_torch.warn()
 
 __all__ = ["Case", "Op", "add_mul_act", "add_mul_act_", "add_relu", "cuda_op", "extension_op", "gelu", "lora_linear", "matmul", "matmul_softmax",
            "registry", "softmax", "square"]

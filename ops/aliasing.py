@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
+
+from ..backends.of_torch import FakeTensor, FunctionalTensor
 
 
 def elements_share(x: torch.Tensor) -> bool:

@@ -10,6 +10,8 @@ from typing import Callable
 
 import torch
 
+from ..backends import of_torch
+
 
 def lower(device: str, dtypes: list):
     """The dtype of the context."""
@@ -36,7 +38,7 @@ def kernel(op, count: int, dtype_of: Callable, device: str, result: Callable | N
     """What the dispatcher is to call for `op` (an OpOverload, whose first `count` arguments are tensors) at the key KEYS[device].
 
     dtype_of(device, dtypes of the tensors): the dtype to cast to, or None. result: the same of the result."""
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, KEYS[device]))
+    keys = of_torch.DispatchKeySet(getattr(of_torch.DispatchKey, KEYS[device]))
 
     def castable(t):
         return t.is_floating_point() and t.dtype is not torch.float64 and t.device.type == device
@@ -47,7 +49,7 @@ def kernel(op, count: int, dtype_of: Callable, device: str, result: Callable | N
     def autocast(_, *args):
         tensors = args[:count]
         dtype = dtype_of(device, [t.dtype for t in tensors])
-        with torch._C._ExcludeDispatchKeyGuard(keys):
+        with of_torch.ExcludeDispatchKey(keys):
             out = op(*(cast(t, dtype) for t in tensors), *args[count:])
             return out if result is None else cast(out, result(device, [out.dtype]))
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Callable
 
 import torch
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
+
+from ..backends import of_torch
+from ..backends.of_torch import forward_ad
 
 from . import distributed
 
@@ -34,25 +34,25 @@ class Derivatives:
 
 def value_and_tangent(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(value, tangent) at the dispatcher's present level of forward mode. (That of `forward_ad` is not set where a graph of Dynamo's runs.)"""
-    return torch._VF._unpack_dual(t, level=0)
+    return of_torch.unpack_dual(t, level=0)
 
 
 def followed(*args) -> bool:
     """Does autograd, of either mode, follow a call with these arguments?"""
-    return ((torch.is_grad_enabled() and torch._C._any_requires_grad(*args))
+    return ((torch.is_grad_enabled() and of_torch.any_requires_grad(*args))
             or any(value_and_tangent(t)[1] is not None for t in args if isinstance(t, torch.Tensor)))
 
 
 def below(op, keyset, args):
     """`op` for the dispatcher's keys under Autograd."""
     distributed.meet(op._opname, args)
-    with torch._C._AutoDispatchBelowAutograd():
-        return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+    with of_torch.BelowAutograd():
+        return op.redispatch(keyset & of_torch.after_autograd_keyset, *args)
 
 
 def _outer(op, keyset, args):
     """As `below`, from within a Function's forward, which has switched both modes off: the transforms further out follow the op, too."""
-    if not torch._C._are_functorch_transforms_active():
+    if not of_torch.transforms_active():
         return below(op, keyset, args)
     with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
         return below(op, keyset, args)
@@ -82,16 +82,28 @@ def kernel(op, count: int, rule: Derivatives) -> Callable:
             return rule.jvp((*tensors, *ctx.params), out, tangents[:count])
 
     # In autograd's graph its nodes are called so, with Backward behind it.
-    Followed = type(f"triport_{op._opname}_", (_SingleLevelFunction,),
+    Followed = type(f"triport_{op._opname}_", (of_torch.SingleLevelFunction,),
                     {"forward": staticmethod(forward), "backward": staticmethod(backward), "jvp": staticmethod(jvp)})
 
     def autograd(keyset, *args):  # without a look whether anything follows: for tangents that takes as long
-        if not torch._C._are_functorch_transforms_active():
+        if not of_torch.transforms_active():
             return Followed.apply(keyset, *args)
-        with enable_single_level_autograd_function():
+        with of_torch.single_level():
             return Followed.apply(keyset, *args)
 
     return autograd
+
+
+def register_backward(name: str, count: int, rule: Derivatives):
+    """The public way, backward alone, for a torch that lacks what `kernel` is made of. name: the op's full one."""
+    def setup(ctx, inputs, output):
+        ctx.params = inputs[count:]
+        ctx.save_for_backward(*rule.keep(inputs, output))
+
+    def backward(ctx, grad):
+        return (*rule.backward(ctx.saved_tensors, ctx.params, grad, ctx.needs_input_grad[:count]), *(None,) * len(ctx.params))
+
+    torch.library.register_autograd(name, backward, setup_context=setup)
 
 
 def added(*terms):

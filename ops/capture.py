@@ -12,11 +12,11 @@ from pathlib import Path
 from unittest import mock
 
 import triton
-from torch._library.triton import set_wrap_triton_enabled
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction
 
 from ..backends.base import Error
+from ..backends.of_torch import set_wrap_triton_enabled
 from . import tuning
 
 _TRITON = str(Path(triton.__file__).parent)

@@ -8,16 +8,14 @@ import inspect
 from typing import Any, Callable, TypeVar
 
 import torch
-from torch._library.triton import is_wrap_triton_enabled
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad, profiler
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from ..backends import checking
+from ..backends import checking, of_torch
 from ..backends.base import Unsupported
 from ..backends.context import RECORD, SHAPES, call as context, calling
 from ..backends.dispatch import choice, drivers, quick, replay
+from ..backends.of_torch import FakeTensor, forward_ad, is_wrap_triton_enabled, profiler
 from .layout import roomy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +30,7 @@ def watched(*tensors: torch.Tensor) -> bool:
 
 def followed(*tensors: torch.Tensor) -> bool:
     """As `watched`, whoever was chosen to serve."""
-    if profiler._is_profiler_enabled or _observed():
+    if not _QUICK or profiler._is_profiler_enabled or _observed():
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
@@ -49,7 +47,7 @@ def _here(t: torch.Tensor) -> bool:
 
 def bare(*tensors: torch.Tensor) -> bool:
     """Is a call on plain CUDA tensors, and followed by autograd at most? (The profiler sees kernels on a GPU, whoever launches them.)"""
-    return not (choice.in_use or _observed()) and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
+    return _QUICK and not (choice.in_use or _observed()) and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
                                    and not (t.is_neg() or t._is_zerotensor() or _batched(t)) for t in tensors)
 
 
@@ -59,16 +57,17 @@ def _observed() -> bool:
             or forward_ad._current_level >= 0 or _autocast() or _INTERPRETED)
 
 
-_current_device = getattr(torch._C, "_cuda_getDevice", None)
+_QUICK = of_torch.quick  # else nothing goes round the dispatcher
+_current_device = of_torch.current_gpu
 compiling = torch.compiler.is_dynamo_compiling  # elsewhere tracing works by modes and subclasses, which a site sees
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INTERPRETED = knobs.runtime.interpret  # Triton, too, looks when a kernel is decorated
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_functorch_level = torch._C._functorch.maybe_current_level
-_batched = torch._C._functorch.is_legacy_batchedtensor  # as autograd.grad(is_grads_batched=True) makes them, at no level
-_jit_tracing = torch._C._get_tracing_state
-_autocast = torch._C._is_any_autocast_enabled
+_dispatch_modes = of_torch.dispatch_modes
+_function_modes = of_torch.function_modes
+_functorch_level = of_torch.functorch_level
+_batched = of_torch.batched  # as autograd.grad(is_grads_batched=True) makes them, at no level
+_jit_tracing = of_torch.jit_tracing
+_autocast = of_torch.any_autocast
 
 
 def direct(body: Callable, tensors: tuple, *params):
@@ -108,6 +107,8 @@ def replayed(count: int) -> Callable[[F], F]:
     watches, goes straight to what that one launched (`replay.site`)."""
 
     def decorate(fn: F) -> F:
+        if not _QUICK:
+            return fn
         names = list(inspect.signature(fn).parameters)
         source = _REPLAYED.format(parameters=", ".join(names), names=", ".join(names))  # by name: *args would cost 60 ns a call
         env = {"fn": fn, "site": replay.site(fn.__name__), "chosen": replay.site(fn.__name__, chosen=True), "choice": choice, "compiling": compiling,

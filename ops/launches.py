@@ -8,11 +8,12 @@ numbers of memory. Done, it allocates, puts addresses in and launches: the first
 from __future__ import annotations
 
 import torch
-from torch.autograd import forward_ad, profiler
 from triton.runtime.jit import JITFunction
 
+from ..backends import of_torch
 from ..backends.dispatch import choice, cuda_launch, drivers, replay
 from ..backends.dispatch.cuda_launch import Address, Described, Number
+from ..backends.of_torch import forward_ad, profiler
 from .dispatch import launch
 
 try:
@@ -20,10 +21,7 @@ try:
 except ImportError:  # a Triton that describes no tensors
     TensorDescriptor = None
 
-try:  # how Inductor's code allocates: half the time of torch.empty_strided; on the current device
-    from torch._C._dynamo.guards import _empty_strided_cuda
-except ImportError:
-    _empty_strided_cuda = None
+_empty_strided_cuda = of_torch.empty_strided_cuda  # as Inductor's code allocates: half the time of torch.empty_strided; on the current device
 
 ALIGNED = 256  # bytes at whose multiples pieces of scratch memory begin
 _run = JITFunction.run
@@ -81,7 +79,7 @@ class Plan:
             if block is not None:
                 base = block.data_ptr()
                 memory += [base + begin for begin in self._begins]
-            stream = torch._C._cuda_getCurrentRawStream(self.device)
+            stream = of_torch.gpu_stream(self.device)
             for start in launches:
                 start(memory, numbers, stream)
             return out
@@ -108,7 +106,7 @@ class Plan:
                 launch(kernel, (grid,), *_given(args, memory, numbers), **consts, num_warps=warps, num_stages=stages)
             return
         if self._compiled is not None and self._kept():  # hooks, or what the driver is not asked for
-            stream = torch._C._cuda_getCurrentRawStream(self.device)
+            stream = of_torch.gpu_stream(self.device)
             for compiled, (kernel, grid, args, consts, *_) in zip(self._compiled, self.steps):
                 compiled[grid, 1, 1](*_given(args, memory, numbers), *[consts[name] for name in kernel.arg_names[len(args):]], stream=stream)
             return
@@ -173,9 +171,9 @@ def unaligned(addresses: list[int]) -> bool:
     return bits & 15 != 0
 
 
-_function_modes = torch._C._len_torch_function_stack
+_function_modes = of_torch.function_modes
 
 
 def unseen() -> bool:
     """Does something follow calls that tensors do not show: the profiler, a function mode, forward derivatives, a chosen backend?"""
-    return bool(profiler._is_profiler_enabled or _function_modes() or forward_ad._current_level >= 0 or choice.in_use)
+    return not of_torch.quick or bool(profiler._is_profiler_enabled or _function_modes() or forward_ad._current_level >= 0 or choice.in_use)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
-from ..backends import cuda
+from ..backends import cuda, of_torch
 from ..backends.dispatch.cuda_launch import Address, Described, Number
+from ..backends.of_torch import FakeTensor
 from .checks import FLOATS, check, check_low_rank
 from .dispatch import interpreted
 from .launches import Drawing, Plan, TensorDescriptor
@@ -39,7 +39,7 @@ GRADIENTS, WIDE_GRADIENTS = (128, 64, 4, 3), (32, 64, 4, 3)  # (BM, BC, warps, s
 
 def on(x: torch.Tensor):
     """Within it the device of `x` is the current one."""
-    return contextlib.nullcontext() if not x.is_cuda or x.get_device() == torch._C._cuda_getDevice() else torch.cuda.device(x.device)
+    return contextlib.nullcontext() if not x.is_cuda or x.get_device() == of_torch.current_gpu() else torch.cuda.device(x.device)
 
 
 @dataclass(frozen=True)

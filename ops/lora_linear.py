@@ -13,7 +13,6 @@ import math
 import torch
 import triton
 import triton.language as tl
-from torch._library.triton import is_wrap_triton_enabled
 from torch.autograd import profiler
 
 from . import autocast, launches, lora_gpu
@@ -27,6 +26,7 @@ from .records import Case, Op, traffic
 from .matmul import SMALLEST, _matmul_body, matmul_kernel, product_backward, product_jvp, tile_for
 from .product import add_product, product_tile, tile_of_program
 from ..backends.dispatch.replay import temporary
+from ..backends.of_torch import is_wrap_triton_enabled
 
 
 def reference(x, w, a, b, s=1.0):

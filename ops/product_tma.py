@@ -12,10 +12,9 @@ import functools
 import torch
 import triton
 import triton.language as tl
-from torch._library.triton import is_wrap_triton_enabled
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ..backends import cuda
+from ..backends.of_torch import FakeTensor, is_wrap_triton_enabled
 from . import tuning
 from .dispatch import launch
 from .sizes import cdiv, known

@@ -10,17 +10,15 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
-from unittest import mock
 
 import torch
 import triton
 import triton.language as tl
-from torch._library.triton import triton_ops_to_kernels
 from torch.library import triton_op
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction
 
-from ..backends import get as get_backend
+from ..backends import get as get_backend, of_torch
 from ..backends.base import sources_digest
 from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
@@ -61,10 +59,16 @@ class Registered:
 
     def derive(self, **rule):
         """Register the derivatives (see `autograd.Derivatives`)."""
+        if not of_torch.forward_derivatives:
+            for name, op, count in self._each():
+                autograd.register_backward(name, count, autograd.Derivatives(**rule))
+            return
         self.at("Autograd", lambda op, count: autograd.kernel(op, count, autograd.Derivatives(**rule)))
 
     def autocast(self, dtype_of: Callable, result: Callable | None = None):
         """Register what torch.autocast casts (see `autocast.kernel`)."""
+        if not of_torch.autocasts:
+            return
         for device, key in autocast.KEYS.items():
             self.at(key, lambda op, count, device=device: autocast.kernel(op, count, dtype_of, device, result))
 
@@ -87,11 +91,9 @@ def register(name: str, body: Callable, *kernels, mutates_args=(), implementatio
     BODIES[name] = body
     if mutates_args:
         MUTATING.add(name)
-    # torch 2.13 finds the kernels by reading the body's source, for which it imports all of Inductor (0.7 s). They are named
-    # here instead; where a version has no such search there is nothing to leave out.
-    with mock.patch.object(torch._library.triton, "get_inner_triton_kernels", lambda fn: [], create=True):
+    with of_torch.no_kernel_search():  # the kernels are named here instead
         op = triton_op(full, body if mutates_args else _replaying(body), mutates_args=mutates_args)
-    triton_ops_to_kernels[full] = [*kernels, stamp_kernel]
+    of_torch.kernels_of_op[full] = [*kernels, stamp_kernel]
     for kernel in kernels:
         _serve_by_device(kernel)
     for backend, own in (implementations or {}).items():

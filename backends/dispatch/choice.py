@@ -9,7 +9,7 @@ from typing import Any, Callable, ParamSpec, TypeVar
 
 import torch
 
-from .. import table
+from .. import of_torch, table
 from ..base import Backend, Error, Unavailable
 
 P = ParamSpec("P")
@@ -21,7 +21,7 @@ DEFAULT = {"cpu": "triton-cpu", "cuda": "triton-gpu"}
 _NOBODY: tuple[dict[str, str], Any] = ({}, None)
 #: (device type -> backend, what was chosen before)
 _chosen: contextvars.ContextVar[tuple[dict[str, str], Any]] = contextvars.ContextVar("triport_backend", default=_NOBODY)
-_device, _threads, _initialised = getattr(torch._C, "_cuda_getDevice", None), torch.get_num_threads, torch.cuda.is_initialized
+_device, _threads, _initialised = of_torch.current_gpu, torch.get_num_threads, torch.cuda.is_initialized
 _count = threading.Lock()
 _uses = 0  # how many `use` contexts are open in the process
 in_use = False  # is one? Only then calls look at their context's choice (torch.compile guards on it, so it is no number)

@@ -14,16 +14,13 @@ import torch
 
 from . import call, cuda_ir, cuda_launch
 from .cuda_launch import Address, Described
+from .. import of_torch
 from ..base import Error
 from ..cpu.llvm import targets
 from ..cpu.run import kept
 
-try:  # how Inductor's code allocates: half the time of torch.empty_strided; on the current device
-    from torch._C._dynamo.guards import _empty_strided_cuda
-except ImportError:
-    _empty_strided_cuda = None
-
-_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_empty_strided_cuda = of_torch.empty_strided_cuda  # as Inductor's code allocates: half the time of torch.empty_strided; on the current device
+_stream = of_torch.gpu_stream
 _MAKER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
 
 

@@ -12,13 +12,13 @@ import contextlib
 import os
 
 import torch
-from torch.autograd import forward_ad, profiler
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
 from . import call, choice, cuda_calls
-from .. import active, checking, context
+from .. import active, checking, context, of_torch
 from ..cpu.run import launch
+from ..of_torch import TensorGuards, empty_strided_cpu as empty, forward_ad, profiler
 
 _LIMIT = 1024
 _plans: dict = {}
@@ -38,7 +38,7 @@ def temporary(t: torch.Tensor) -> torch.Tensor:
 
 
 _threads = torch.get_num_threads
-_current_device = getattr(torch._C, "_cuda_getDevice", None)  # small ints: the same objects
+_current_device = of_torch.current_gpu  # small ints: the same objects
 
 
 def key_of(body, tensors: tuple, params: tuple):
@@ -54,26 +54,14 @@ def find(key):
     return None if plan is None or hooked() or checking.on or active.foreign_in_use else plan
 
 
-try:  # what Dynamo's guards are made of: one call compares type, dispatch keys (modes, autograd, views), dtype, sizes and strides
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:
-    TensorGuards = None
-
-
 def _empty_inference(sizes, strides, dtype):
     """A new tensor that inference_mode marks as its own."""
     return torch.empty_strided(sizes, strides, dtype=dtype)
 
 
-try:  # how Inductor's code allocates: half the time of torch.empty_strided
-    from torch._C._dynamo.guards import _empty_strided_cpu as empty
-except ImportError:
-    empty = _empty_inference
-
-
 def _facts():
     """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`)."""
-    out = [(torch._C._len_torch_function_stack, None, 0), (profiler, "_is_profiler_enabled", False),
+    out = [(of_torch.function_modes, None, 0), (profiler, "_is_profiler_enabled", False),
            (forward_ad, "_current_level", -1), (choice, "in_use", False), (active, "foreign_in_use", False), (checking, "on", ""),
            (JITFunction, "run", JITFunction.run)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
