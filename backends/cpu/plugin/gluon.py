@@ -62,8 +62,6 @@ def install():
     import triton
     if os.environ.get("TRIPORT_LAZY_GLUON", "1") == "0" or "torch" not in sys.modules:
         return
-    if tuple(triton.__version__.split(".")[:2]) not in {("3", "6"), ("3", "7"), ("3", "8"), ("3", "9")}:
-        return
     import triton._utils
     import triton.language
     import triton.tools.tensor_descriptor  # noqa: F401  (nothing else is to be imported below)

@@ -51,7 +51,13 @@ def install():
 def install_for_compiling():
     """Mend what is imported where a kernel is compiled; once."""
     from triton.compiler import code_generator
-    names.install(code_generator)
+    from ... import of_triton
+    of_triton.change("gdb sees no variables of kernels", lambda: names.install(code_generator))
+    of_triton.change("loops that pass a variable on under another name may keep its old value, and errors in calls name no line", lambda: _in_loops(code_generator))
+    of_triton.warn()
+
+
+def _in_loops(code_generator):
     code_generator.CodeGenerator.visit_Call = stops.saying_where(code_generator.CodeGenerator.visit_Call)
     if hasattr(code_generator.CodeGenerator, "_find_carries"):
         code_generator.CodeGenerator._find_carries = with_shared_values(code_generator.CodeGenerator._find_carries, code_generator)

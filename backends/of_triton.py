@@ -1,0 +1,54 @@
+"""What triport changes in Triton, and which Tritons that was checked with: 3.6 to 3.9 (`tests/matrix`).
+
+A CPU kernel needs none of the changes to be compiled and launched; they mend gaps and save time (`cpu/plugin/mends.py`, `key.py`, `gluon.py`,
+`names.py`). Each is made through `change`: with a Triton that is not among the checked, or that has other insides than the change expects, it is left
+out, and one warning names all that are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Callable
+
+#: versions (major, minor), first and last, that were tried (`tests/matrix`)
+CHECKED = (3, 6), (3, 9)
+#: changes that were left out
+left_out: list[str] = []
+
+
+def version() -> tuple[int, int]:
+    """Triton's, as (3, 9)."""
+    import triton
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in triton.__version__.split("+")[0].split(".")[:2])
+
+
+def checked() -> bool:
+    """Is this Triton one of those that were checked?"""
+    return CHECKED[0] <= version() <= CHECKED[1]
+
+
+def change(what: str, install: Callable[[], object]):
+    """Make a change, by `install()`, where this Triton was checked and lets it be made. what: it is without it, in a few words."""
+    if checked():
+        try:
+            install()
+            return
+        except (AttributeError, ImportError, KeyError, StopIteration, TypeError) as e:
+            what = f"{what} ({type(e).__name__}: {e})"
+    left_out.append(what)
+
+
+_warned: set[str] = set()
+
+
+def warn():
+    """Say once what was left out, if anything was."""
+    import triton
+    new = [what for what in left_out if what not in _warned]
+    if not new:
+        return
+    _warned.update(new)
+    first, last = (".".join(map(str, v)) for v in CHECKED)
+    known = "lacks what" if checked() else "is not one that"
+    warnings.warn(f"triton-cpu: Triton {triton.__version__} {known} this triport was checked with ({first} to {last}): {'; '.join(new)}; a newer triport may know it",
+                  RuntimeWarning, stacklevel=2)
