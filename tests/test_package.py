@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, TOOLS
+from triport.backends import of_torch, of_triton
 
 #: the folders that are packages of the wheel
 TOPS = ("backends", "ops", "bench", "tools", "checking", "testing")
@@ -69,6 +70,20 @@ def test_what_is_asked_for_is_imported():
     wanted = names(options["options"]["install_requires"]).union(*extras.values()) - indirect - run
     assert {by.get(w, w) for w in wanted} <= imported
     assert set(extras) == {"gpu", "notebook", "test"} and not any(a <= b for a in extras.values() for b in extras.values() if a is not b and b is not extras["test"])
+
+
+def test_versions_are_those_that_were_tried():
+    """setup.cfg's bounds, the classifiers, what modules were checked with and the rows of tests/matrix say the same."""
+    text, options = (ROOT / "tests" / "matrix").read_text(), config()
+    rows = [r.groups() for r in re.finditer(r'^    "[\w.-]+": \("([\d.]+)", "([\d.]*)", "([\d.]*)", "([\d.]*)"\),', text, re.M)]
+    for name, module, column in (("torch", of_torch, 1), ("triton", of_triton, 2)):
+        line = next(x for x in options["options"]["install_requires"].split("\n") if x.startswith(name + ">"))
+        low, high = re.match(r"\w+>=([\d.]+),<([\d.]+)", line).groups()
+        first, last = module.CHECKED
+        assert (low, high) == (f"{first[0]}.{first[1]}", f"{last[0]}.{last[1] + 1}"), line
+        assert any(r[column].startswith(low + ".") for r in rows) and any(not r[column] for r in rows), (name, rows)
+    pythons = set(re.findall(r"Python :: (3\.\d+)", options["metadata"]["classifiers"]))
+    assert pythons <= {r[0] for r in rows} and {r[3][:2] for r in rows} >= {"1.", "2."}
 
 
 def test_every_package_is_typed():
