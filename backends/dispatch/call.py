@@ -35,6 +35,8 @@ class _Method(ctypes.Structure):
 
 
 _FASTCALL = 0x80
+#: CPython 3.10 has the first in its headers only; the second does the same where it is given no keywords, as here
+_OLDER = {"PyObject_Vectorcall": "PyObject_VectorcallDict"}
 
 
 _lock = threading.Lock()
@@ -49,7 +51,8 @@ def _methods() -> list[_Method]:
         if not _made:
             target = targets.native()
             for name in PYTHON:
-                link.give(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
+                found = getattr(ctypes.pythonapi, name, None) or getattr(ctypes.pythonapi, _OLDER[name])
+                link.give(name, ctypes.cast(found, ctypes.c_void_p).value)
             at = load_object(kept.emitted("calls", call_ir, target, POINTERS, WORDS, KNOWN), ["tp_plan", "tp_site"])
             _made.extend((_Method(b"plan", at["tp_plan"], _FASTCALL, b"Launch again what an op launched."),
                           _Method(b"known", at["tp_site"], _FASTCALL, b"The result of a call that is known, else None.")))
