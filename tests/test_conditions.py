@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import conditions
+import pytest
 from conftest import HANGS, ROOT, SEED
 from triport.backends.cpu.llvm import targets
 from triport.ops import tuning
