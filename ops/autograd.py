@@ -14,7 +14,6 @@ import torch
 
 from ..backends import of_torch
 from ..backends.of_torch import forward_ad
-
 from . import distributed
 
 
