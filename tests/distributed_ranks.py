@@ -16,7 +16,7 @@ from datetime import timedelta
 
 import conftest  # noqa: F401  (the name triport in a bare checkout)
 import torch
-import triport.ops
+import triport.ops  # noqa: F401  (alone, to see what it imports)
 
 LIGHT = "torch.distributed.tensor" not in sys.modules  # in a process that has met no DTensor
 

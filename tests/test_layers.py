@@ -13,7 +13,7 @@ TOPS = ("backends", "ops", "bench", "tools", "checking", "testing")
 #: longest counts
 LAYERS = (
     ("what a backend is, and leaves", ("backends.base", "backends.checking", "backends.memo", "backends.host", "backends.context", "backends.active", "backends.table",
-                                       "backends.cpu.pages")),
+                                       "backends.cpu.pages", "backends.of_torch", "backends.of_triton", "backends.platforms", "backends.trust")),
     ("LLVM", ("backends.cpu.llvm",)),
     ("TTIR", ("backends.cpu.ttir",)),
     ("plan", ("backends.cpu.plan",)),
@@ -109,7 +109,12 @@ def imports(module: str, text: str, package: bool) -> list[tuple[str, int]]:
         up = len(name) - len(name.lstrip("."))
         return (here[:len(here) - up + 1] + [p for p in name[up:].split(".") if p]) if up else name.removeprefix("triport.").split(".")
 
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    typing = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" for part in node.body
+              for inner in ast.walk(part)}  # what type checkers alone import is no dependence
+    for node in ast.walk(tree):
+        if id(node) in typing:
+            continue
         if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "triport"):
             add(relative("." * node.level + (node.module or "").removeprefix("triport").lstrip(".")) if node.level else node.module.split(".")[1:],
                 [a.name for a in node.names], node.lineno)

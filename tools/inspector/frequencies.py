@@ -70,8 +70,8 @@ class Walk:
         x, y = block.compared
         states = [{n: values[n] for n in block.phis}]
         sides = [(x(values), y(values))]
+        trial = dict(values)
         for _ in range(2):
-            trial = dict(values) if len(states) == 1 else trial
             trial.update({n: came[label](trial) for n, came in block.phis.items()})
             if _ran(block, trial) != label:
                 return 0, {}
