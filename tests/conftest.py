@@ -35,6 +35,7 @@ if importlib.util.find_spec("triport") is None:  # not installed: the folders ar
     module.__path__ = [str(ROOT)]
     sys.modules["triport"] = module
 
+os.environ.setdefault("TRIPORT_TRUST_CACHE", "1")  # whosever the folder of temporary files is; tests/test_trust.py asks
 SEED = int(os.environ.setdefault("TRIPORT_SEED", str(random.SystemRandom().randrange(1 << 31))))  # to the workers of `-n` by the environment
 #: minutes after which only the first cases of tests begin, None: no such limit
 MINUTES = float(os.environ["TRIPORT_MINUTES"]) if os.environ.get("TRIPORT_MINUTES") else None

@@ -30,6 +30,9 @@ def run():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Triton's cache directory, in a mode of the test's; and as in a process that has not met one that is not used."""
+    monkeypatch.delenv(trust.VARIABLE, raising=False)
+    if (reason := trust.refused(tmp_path)):
+        pytest.skip(f"the folder of temporary files {reason}")
     spare.forget()
     made = tmp_path / "cache"
     made.mkdir()
