@@ -113,7 +113,7 @@ class Kernel:
 def plan(monkeypatch):
     """A plan for GPU 0 whose memory is the CPU's, compiled before: what its launch is called with is noted."""
     monkeypatch.setattr(launches, "_empty_strided_cuda", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
+    monkeypatch.setattr(launches.of_torch, "gpu_stream", lambda device: 77)
     monkeypatch.setattr(launches.drivers, "serving", lambda device: contextlib.nullcontext())
     d = launches.Drawing(2)
     out = d.made((3, 5), torch.float32)
