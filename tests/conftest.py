@@ -194,6 +194,12 @@ def _first_cases_first(items):
     items[:] = [item for k in range(workers) for kind in kinds for item in kind[len(kind) * k // workers:len(kind) * (k + 1) // workers]]
 
 
+def pytest_collection_finish():
+    """What imports and collecting made stays: collections of garbage, of which there is one after each module, need not look at it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     if LATER in item.stash and time.time() > STARTED + 60 * MINUTES:
