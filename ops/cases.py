@@ -107,17 +107,21 @@ def sweep(op, cases: list[Case], texts: list[str]) -> list[Case]:
     """Each of `cases` with the sizes and parameters of sweeps, all combinations, the last sweep fastest. Raises `Error`."""
     if not texts:
         return cases
+    said = f"--sweep {' --sweep '.join(texts)}"
     steps = [_steps(text) for text in texts]
     swept = [name for step in steps for name in step[0]]
     if twice := next((n for n in swept if swept.count(n) > 1), None):
-        raise Error(f"--sweep {' --sweep '.join(texts)}: {twice} is there twice; say NAME=1,2,4 for a list of values")
+        raise Error(f"{said}: {twice} is there twice; say NAME=1,2,4 for a list of values")
     out: dict[str, Case] = {}
     for case in cases:
         for settings in itertools.product(*steps):
-            made = _with(op, case, {k: v for setting in settings for k, v in setting.items()})
+            try:
+                made = _with(op, case, {k: v for setting in settings for k, v in setting.items()})
+            except Error as e:
+                raise Error(f"{said}: {e}") from None
             out[made.name] = made
             if len(out) > LONGEST_SWEEP:
-                raise Error(f"--sweep {' --sweep '.join(texts)}: more than {LONGEST_SWEEP} cases")
+                raise Error(f"{said}: more than {LONGEST_SWEEP} cases")
     return list(out.values())
 
 

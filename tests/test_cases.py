@@ -5,7 +5,7 @@ import string
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from triport.backends.base import Error
 from triport.ops import Case, Op, cases, registry
@@ -70,6 +70,8 @@ def test_any_text_is_a_case_or_an_error(text):
 
 
 @given(st.text("MNK=.,:x+0123456789dim-", max_size=24))
+@example("K=,")
+@example("M=5,x")
 def test_any_text_is_a_sweep_or_an_error(text):
     try:
         assert cases.sweep(MATMUL, [MATMUL.cases[0]], [text])
