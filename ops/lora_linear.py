@@ -19,6 +19,7 @@ from . import autocast, launches, lora_gpu
 from .autograd import added
 from .checks import FLOATS, check, check_low_rank, check_number, check_product, check_tensors
 from .dispatch import PLAIN, bare, compiling, direct, launch, replayed, watched, wrap_triton
+from .distributed import reshaped
 from .layout import roomy, unexpanded
 from .register import register, served
 from .sizes import cdiv, known, next_power_of_2, planned
@@ -111,7 +112,7 @@ def _launch_sum(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor, b: torch.Tens
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """`x` as a matrix of its last dimension's rows."""
-    return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return x if x.dim() == 2 else reshaped(x, math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _lora_linear_body(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, s: float) -> torch.Tensor:
@@ -188,7 +189,7 @@ def _backward(kept, params, grad, needed):
         return _gradients_on_gpu(x, w, a, b, None, s, grad, needed)
     rows, grads = _rows(x), _rows(unexpanded(grad))
     u = _scaled_matmul(grads, b.T, s) if needed[0] or needed[2] else None
-    return (_sum_of_matmuls(grads, w.T, u, a.T).view(x.shape) if needed[0] else None,
+    return (reshaped(_sum_of_matmuls(grads, w.T, u, a.T), *x.shape) if needed[0] else None,
             _matmul(rows.T, grads) if needed[1] else None,
             _matmul(u.T, rows).T if needed[2] else None,  # so that x is read as it lies
             _matmul(_scaled_matmul(rows, a, s).T, grads) if needed[3] else None)

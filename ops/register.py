@@ -144,8 +144,13 @@ def served(name: str, *args):
     """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
     if call.mode == EXPORT:
         return BODIES[name](*args)
-    if not compiling():
-        distributed.meet(name, args)
+    if compiling() or not distributed.meet(name, args):
+        return _dispatched(name, args)
+    with distributed.errors_of_ours():
+        return _dispatched(name, args)
+
+
+def _dispatched(name: str, args):
     if choice.in_use:
         if compiling():  # a graph outlives its context: it asks for the choice when it runs
             return getattr(torch.ops.triport, f"{name}_by")(*args, "")

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -82,6 +82,7 @@ CASES = {
     "matmul_softmax over sharded rows": (lambda a, b: ops.matmul_softmax(a, b, 0), lambda a, b: (a @ b).softmax(0), AB, (S(0), R), S(0), SPREAD),
     "matmul_softmax by K": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda a, b: (a @ b).softmax(-1), AB, (S(1), S(0)), S(0), {"reduce_scatter_tensor": 1}),
     "lora_linear by rows": (lambda *t: ops.lora_linear(*t, 0.7), lambda *t: low_rank(*t, 0.7), LORA, (S(0), R, R, R), S(0), {}),
+    "lora_linear of a batch": (lambda *t: ops.lora_linear(*t, 0.7), lambda *t: low_rank(*t, 0.7), ((5, 3, K), *LORA[1:]), (S(0), R, R, R), S(0), {}),
     "lora_linear by columns": (lambda *t: ops.lora_linear(*t, 0.7), lambda *t: low_rank(*t, 0.7), LORA, (R, S(1), R, S(1)), S(1), {}),
     "lora_linear by K": (lambda *t: ops.lora_linear(*t, 0.7), lambda *t: low_rank(*t, 0.7), LORA, (S(1), S(0), S(0), R), P, {}),
 }
@@ -201,6 +202,30 @@ def in_inference_mode():
     x, = tensors(MATRIX)
     with torch.inference_mode():
         near(ops.softmax(placed(x, mesh, S(1))), x.double().softmax(-1))
+
+
+def outside_of_a_mesh():
+    """Ranks that are none of a mesh's make the same calls, as of torch's ops, and have no part."""
+    mesh, mine = DeviceMesh(device, [0, 1]), dist.get_rank() < 2
+    a, b, bias = tensors((*AB, (K,)))
+    for fn, want in ((lambda a, b: ops.softmax(a, 0), a.softmax(0)), (lambda a, b: ops.softmax(a, 1), a.softmax(1)),
+                     (lambda a, b: ops.matmul_softmax(a, b, 1), (a @ b).softmax(1)),
+                     (lambda a, b: ops.add_mul_act_(a.detach().clone(), a, placed(bias, mesh, R)), torch.relu(1.5 * a + bias))):
+        x = placed(a, mesh, S(0)).requires_grad_()
+        out = fn(x, placed(b, mesh, R))
+        if out.requires_grad:
+            out.sum().backward()
+        if mine:
+            near(out, want)
+        else:
+            assert out.to_local().numel() == 0 and out.shape == want.shape
+
+
+def arguments_that_do_not_fit():
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    a, b = tensors(AB)
+    raises("with the same K", ops.matmul, placed(a, mesh, S(0)), placed(a, mesh, R))
+    raises("argument 'dim' is 2", ops.softmax, placed(a, mesh, S(0)), 2)
 
 
 def raises(words, fn, *args):
@@ -344,6 +369,7 @@ COMPILED = {fn.__name__: fn for fn in (compiled, tensor_parallel_plan_compiled, 
 CHECKS = {**{name: functools.partial(case, name) for name in CASES},
           **{fn.__name__: fn for fn in (half_precision, infinities_and_nans, on_two_dimensions, shards_that_a_view_left, in_place,
                                         a_replayed_call_takes_no_dtensor, by_a_named_backend, in_inference_mode, mixed_meshes, plain_tensors_among_dtensors,
+                                        outside_of_a_mesh, arguments_that_do_not_fit,
                                         tensor_parallel_plan, both_at_once, imported_when_one_is_met)}, **COMPILED}
 
 #: ranks -> the checks that they run

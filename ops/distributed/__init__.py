@@ -7,11 +7,12 @@ so neither is imported before a call has met a DTensor. A new op needs a row in 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import torch
 
-from ...backends.base import ArgumentError, Unavailable
+from ...backends.base import ArgumentError, Error, Unavailable
 
 _registered = False
 
@@ -33,13 +34,42 @@ def register():
     _registered = True
 
 
-def meet(name: str, args):
-    """Called with each call's arguments on its way through the dispatcher: registers what DTensors need, and checks that they are on one mesh.
-    Raises `ArgumentError`."""
-    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+def meet(name: str, args) -> bool:
+    """Called with each call's arguments on its way through the dispatcher: is a DTensor among them? Then it registers what they need, and checks that they
+    are on one mesh. Raises `ArgumentError`."""
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is None:
+        return False
+    kind = getattr(module, "DTensor", None)
     if kind is not None and any(isinstance(a, kind) for a in args):
         register()
         _check_meshes(kind, name, args)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def errors_of_ours():
+    """Within it an error that an op raises of its arguments stays what it is: torch.distributed.tensor makes a RuntimeError of each."""
+    try:
+        yield
+    except RuntimeError as e:
+        if isinstance(e.__cause__, Error):
+            raise e.__cause__ from None
+        raise
+
+
+def reshaped(t: torch.Tensor, *shape: int) -> torch.Tensor:
+    """`t.reshape(shape)`, which keeps the last dimension. torch refuses a DTensor with shards of unequal sizes along what is joined or split: that is
+    gathered first. The same on every rank: torch judges by sizes and placements."""
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    if kind is None or not isinstance(t, kind):
+        return t.reshape(shape)
+    try:
+        return t.reshape(shape)
+    except RuntimeError:
+        from torch.distributed.tensor import Replicate
+        return t.redistribute(placements=[p if p.is_shard(t.ndim - 1) or p.is_partial() else Replicate() for p in t.placements]).reshape(shape)
 
 
 def _check_meshes(kind, name: str, args):

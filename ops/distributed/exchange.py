@@ -48,6 +48,11 @@ def _wide(t: torch.Tensor) -> torch.Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
+def _outside(x: DTensor) -> bool:
+    """Is this rank none of the mesh's? Then it has no part of `x`, and does nothing, as torch's own ops."""
+    return x.device_mesh.get_coordinate() is None
+
+
 def _placed(t: DTensor, placements) -> DTensor:
     return t if tuple(t.placements) == tuple(placements) else t.redistribute(placements=placements)
 
@@ -83,6 +88,8 @@ def _softmax(op, x: DTensor, dim: int, *backend) -> DTensor:
     dim %= max(x.ndim, 1)
     x = _summed(x, dim)
     part = x.to_local()
+    if _outside(x):
+        return _like(part, x, x.placements)
     if not _spread(x, dim):
         return _like(op(part, dim, *backend), x, x.placements)
     t = _wide(part)
@@ -97,6 +104,8 @@ def _softmax_backward(op, grad: DTensor, y: DTensor, dim: int, *backend) -> DTen
     y = _summed(y, dim)
     grad = _placed(grad, y.placements)
     g, part = grad.to_local(), y.to_local()
+    if _outside(y):
+        return _like(part, y, y.placements)
     if not _spread(y, dim):
         return _like(op(g, part, dim, *backend), y, y.placements)
     g, p = _wide(g), _wide(part)
@@ -111,7 +120,8 @@ def _matmul_softmax(op, a: DTensor, b: DTensor, dim: int, *backend) -> DTensor:
     both = [p.is_replicate() and q.is_replicate() or a.device_mesh.size(k) == 1 for k, (p, q) in enumerate(zip(a.placements, b.placements))]
     if all(alone or all(along) for alone, along in zip(both, rows if dim % 2 else columns)):
         places = [Replicate() if alone else Shard(0 if dim % 2 else 1) for alone in both]
-        return _like(op(a.to_local(), b.to_local(), dim, *backend), a, places, (a.shape[0], b.shape[1]))
+        parts = a.to_local(), b.to_local()
+        return _like(parts[0] if _outside(a) else op(*parts, dim, *backend), a, places, (a.shape[0], b.shape[1]))
     ops = torch.ops.triport
     if backend:
         return ops.softmax_by(ops.matmul_by(a, b, *backend), dim, *backend)
@@ -124,7 +134,9 @@ def _add_mul_act_(op, x: DTensor, y: DTensor, bias: DTensor, *params):
         raise ArgumentError(f"triport.add_mul_act_: argument 'x' is a DTensor placed {x.placements}; what is written in place is in plain shards or on "
                             "every rank: redistribute it, or use add_mul_act")
     row = [Shard(0) if p.is_shard(x.ndim - 1) else Replicate() for p in x.placements]
-    op(x.to_local(), _placed(y, x.placements).to_local(), _placed(bias, row).to_local(), *params)
+    parts = x.to_local(), _placed(y, x.placements).to_local(), _placed(bias, row).to_local()
+    if not _outside(x):
+        op(*parts, *params)
 
 
 RULES = {"softmax": _softmax, "softmax_backward": _softmax_backward, "matmul_softmax": _matmul_softmax, "add_mul_act_": _add_mul_act_}
