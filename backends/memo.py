@@ -30,6 +30,11 @@ def folder() -> Path:
     return Path(knobs.cache.dir) / "triport"
 
 
+def _refused(at: Path) -> bool:
+    """Is it not to be used? An empty TRITON_CACHE_DIR is no folder: the working directory is anybody's."""
+    return at.parent == Path() or bool(trust.refused(at.parent) or trust.refused(at))
+
+
 def read(name: str) -> bytes | None:
     """The file `name` of the folder, as `write` was given it; None where there is none that is whole."""
     at = folder()
@@ -37,7 +42,7 @@ def read(name: str) -> bytes | None:
         data = (at / name).read_bytes()
     except OSError:
         return None
-    if trust.refused(at.parent) or trust.refused(at):
+    if _refused(at):
         return None
     body, digest = data[:-64], data[-64:]
     return body if digest == hashlib.sha256(body).hexdigest().encode() else None
@@ -46,7 +51,7 @@ def read(name: str) -> bytes | None:
 def write(name: str, body: bytes):
     """Keep `body` as the file `name` of the folder, whole or not at all; without a writable folder nothing happens."""
     at = folder()
-    if trust.refused(at.parent) or trust.refused(at):
+    if _refused(at):
         return
     tmp = at / f"{name}.{os.getpid()}.{threading.get_ident()}.tmp"
     try:

@@ -19,7 +19,10 @@ def refused(folder: str | Path) -> str | None:
     it is this user. Not asked on systems without Unix's owners."""
     if not hasattr(os, "geteuid") or os.environ.get(VARIABLE, "0") not in ("", "0"):
         return None
-    path = os.path.abspath(folder)
+    try:
+        path = os.path.abspath(folder)
+    except OSError:  # of a relative name, where the working directory is gone: nothing can be read or written there
+        return None
     return _checked(path) if os.path.isdir(path) else _reason(path)
 
 
@@ -39,6 +42,13 @@ def _reason(path: str) -> str | None:
             return f"can be written by its group (gid {found.st_gid}, mode {stat.S_IMODE(found.st_mode):o}); chmod g-w it, once nothing in it is another user's"
     except OSError:  # it is to be made
         pass
+    for way in dict.fromkeys((path, os.path.realpath(path))):  # who can put another link in a link's place, or another folder where it leads
+        if (reason := _above(way)):
+            return reason
+    return None
+
+
+def _above(path: str) -> str | None:
     above = os.path.dirname(path)
     while above:  # who can rename a folder on the way can put another in its place
         try:

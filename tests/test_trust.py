@@ -87,6 +87,34 @@ def test_whose_folder_it_is(folder, monkeypatch):
     trust._checked.cache_clear()
 
 
+def test_where_links_lead(folder, tmp_path):
+    """A folder of ours below one that everybody can write, by a link from one that nobody can."""
+    (folder / "open").mkdir()
+    (folder / "open" / "own").mkdir(mode=0o700)
+    (folder / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(folder / "open" / "own")
+    assert "not sticky" in trust.refused(tmp_path / "link")
+
+
+def test_names_that_are_no_folders(folder, tmp_path, monkeypatch):
+    """An empty TRITON_CACHE_DIR, of which nothing comes to lie in the working directory, and a relative one where the working directory has gone."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setattr(knobs.cache, "dir", "")
+    with pytest.warns(RuntimeWarning, match="TRITON_CACHE_DIR is empty"):
+        run()
+    memo.write("a", b"b")
+    assert memo.read("a") is None and not list(gone.iterdir())
+    gone.rmdir()
+    spare.forget()
+    monkeypatch.setattr(knobs.cache, "dir", "cache")
+    with pytest.warns(RuntimeWarning, match="cannot be written"):
+        run()
+    memo.write("a", b"b")
+    assert memo.read("a") is None
+
+
 def test_perfs_map_is_not_written_through_a_link(tmp_path):
     path, target = f"/tmp/perf-{os.getpid()}.map", tmp_path / "victim"
     target.write_text("as it was")

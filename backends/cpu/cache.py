@@ -62,11 +62,11 @@ class CheckedCacheManager(FileCacheManager):
             return
         try:
             super().__init__(key, override=override, dump=dump)
-        except OSError as e:
+        except (OSError, RuntimeError) as e:  # Triton's, where TRITON_CACHE_DIR is empty, is a RuntimeError
             if self._named:
                 raise
-            self._at(knobs.cache.dir, key)
-            spare.instead_of(knobs.cache.dir, e)
+            self._at(knobs.cache.dir or spare.folder(), key)
+            spare.instead_of(knobs.cache.dir or "''", e if isinstance(e, OSError) else "is no folder (TRITON_CACHE_DIR is empty)")
 
     def _at(self, folder: str, key: str):
         self.key, self.cache_dir = key, os.path.join(folder, key)
