@@ -55,8 +55,9 @@ def write(name: str, body: bytes):
         return
     tmp = at / f"{name}.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
-        at.mkdir(parents=True, exist_ok=True)
-        tmp.write_bytes(body + hashlib.sha256(body).hexdigest().encode())
+        trust.make(at)
+        with open(tmp, "wb", opener=trust.opener) as f:
+            f.write(body + hashlib.sha256(body).hexdigest().encode())
         os.replace(tmp, at / name)
     except OSError:
         with contextlib.suppress(OSError):

@@ -14,16 +14,43 @@ from pathlib import Path
 VARIABLE = "TRIPORT_TRUST_CACHE"
 
 
+def trusting() -> bool:
+    """Is whatever cache there is used?"""
+    return os.environ.get(VARIABLE, "0") not in ("", "0")
+
+
 def refused(folder: str | Path) -> str | None:
     """Why files below `folder` are not to be trusted, in words that follow its name; None where they are, and where it does not exist and whoever makes
     it is this user. Not asked on systems without Unix's owners."""
-    if not hasattr(os, "geteuid") or os.environ.get(VARIABLE, "0") not in ("", "0"):
+    if not hasattr(os, "geteuid") or trusting():
         return None
     try:
         path = os.path.abspath(folder)
     except OSError:  # of a relative name, where the working directory is gone: nothing can be read or written there
         return None
     return _checked(path) if os.path.isdir(path) else _reason(path)
+
+
+def make(folder: str | Path):
+    """As os.makedirs, but nobody else can write what it makes, whatever the umask: the next process would refuse it. Raises OSError."""
+    if trusting():
+        os.makedirs(folder, exist_ok=True)
+        return
+    path, missing = os.path.abspath(folder), []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for path in reversed(missing):
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+
+def opener(path: str, flags: int) -> int:
+    """`open`'s, of a file that nobody else can write."""
+    return os.open(path, flags, 0o666 if trusting() else 0o644)
 
 
 @functools.lru_cache(maxsize=256)

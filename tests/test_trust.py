@@ -87,6 +87,20 @@ def test_whose_folder_it_is(folder, monkeypatch):
     trust._checked.cache_clear()
 
 
+def test_what_is_made_others_cannot_write(folder, monkeypatch):
+    """With a umask of 0 it would be refused by the next process, and a file be written by anybody."""
+    monkeypatch.setattr(knobs.cache, "dir", str(folder / "new" / "cache"))
+    before = os.umask(0)
+    try:
+        run()
+        memo.write("a", b"b")
+    finally:
+        os.umask(before)
+    made = [p for p in folder.rglob("*")]
+    assert any(p.suffix == ".obj" for p in made) and not any(p.stat().st_mode & 0o22 for p in made), [(p, oct(p.stat().st_mode)) for p in made]
+    assert memo.read("a") == b"b" and trust.refused(folder / "new" / "cache") is None
+
+
 def test_where_links_lead(folder, tmp_path):
     """A folder of ours below one that everybody can write, by a link from one that nobody can."""
     (folder / "open").mkdir()

@@ -61,6 +61,8 @@ class CheckedCacheManager(FileCacheManager):
             spare.instead_of(knobs.cache.dir, why)
             return
         try:
+            if knobs.cache.dir and not self._named:
+                trust.make(os.path.join(knobs.cache.dir, key))
             super().__init__(key, override=override, dump=dump)
         except (OSError, RuntimeError) as e:  # Triton's, where TRITON_CACHE_DIR is empty, is a RuntimeError
             if self._named:
@@ -110,10 +112,10 @@ class CheckedCacheManager(FileCacheManager):
 
 def write(folder: str, filename: str, data: bytes) -> str:
     """Write a file whole or not at all, and return its path. Raises OSError."""
-    os.makedirs(folder, exist_ok=True)
+    trust.make(folder)
     path, temp = os.path.join(folder, filename), os.path.join(folder, f"tmp.pid_{os.getpid()}_{uuid.uuid4()}")
     try:
-        with open(temp, "wb") as f:
+        with open(temp, "wb", opener=trust.opener) as f:
             f.write(data)
         try:
             os.replace(temp, path)
