@@ -13,12 +13,12 @@ from triport.backends.cpu.emit import parts
 
 @triton.jit
 def steps_kernel(x_ptr, out_ptr, n, TIMES: tl.constexpr, N: tl.constexpr, LEAST: tl.constexpr):
-    """Numbers and places on the stack go from part to part: n, the sums, what the loop carries, and x in memory."""
+    """Numbers and places on the stack go from part to part: n, the sums, what the loop carries, and x in memory. One alone asks for the grid's depth."""
     i = tl.arange(0, N)
     x = tl.load(x_ptr + tl.program_id(0) * N + i, mask=i < n, other=0.0)
     first = tl.sum(x)
     turned = tl.flip(tl.cumsum(x), 0)
-    carried = 0.0
+    carried = tl.num_programs(2) - 1.0
     for k in tl.static_range(TIMES):
         total = tl.sum(turned * (k + 1))
         tl.device_assert(total > LEAST, "small")

@@ -46,7 +46,8 @@ def outline(fn: ir.Function, parts: list[Part]) -> bool:
             return False
         pieces.append(_Piece(part, blocks, {n: None for n in _NAME.findall(text) if n not in labels}, set(_MADE.findall(text))))
     moved = {id(b) for piece in pieces for b in piece.blocks}
-    users = collections.Counter({n for b in fn.blocks if id(b) not in moved for line in b.lines() for n in _NAME.findall(line)})
+    users = collections.Counter(n for _, n in fn.params)
+    users.update({n for b in fn.blocks if id(b) not in moved for line in b.lines() for n in _NAME.findall(line)})
     for piece in pieces:
         users.update(piece.used.keys())
     for piece in pieces:
