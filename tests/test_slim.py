@@ -1,5 +1,6 @@
 """What Triton keeps of compiled kernels: their texts are compressed, their metadata share a class, and they go when nobody holds them."""
 
+import copy
 import gc
 import pickle
 import weakref
@@ -60,6 +61,19 @@ def test_texts_are_what_the_cache_has():
     assert sent == expected and type(sent) is type(asm).__base__
     kept = {ext: len(value) for ext, value in dict.items(asm) if ext != "obj"}
     assert sum(kept.values()) < sum(len(expected[ext]) for ext in kept) / 2
+
+
+def test_texts_are_a_dictionary_of_texts():
+    """By every way that a dictionary has to give a value away."""
+    _, compiled = made("dictionary", 6.)
+    asm, expected = compiled.asm, compiled.asm.copy()
+    assert asm == expected and expected == asm and not asm != expected and asm != {**expected, "llir": ""} and repr(asm) == repr(expected)
+    assert asm | {} == {} | asm == copy.copy(asm) == copy.deepcopy(asm) == expected
+    assert asm.setdefault("llir", "") == expected["llir"] and asm.setdefault("new", "text") == "text" and asm.popitem() == ("new", "text")
+    asm |= {"llir": "other"}
+    assert asm["llir"] == asm.pop("llir") == "other" and asm.pop("llir", None) is None and asm.pop("ttir") == expected["ttir"]
+    with pytest.raises(KeyError):
+        asm.pop("ttir")
 
 
 def test_metadata_share_their_class():

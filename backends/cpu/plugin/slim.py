@@ -86,6 +86,31 @@ def _packed(base: type):
         def values(self):
             return {key: self[key] for key in self}.values()
 
+        def pop(self, key, *default):
+            found = self[key] if key in self or not default else default[0]
+            super().pop(key, None)
+            return found
+
+        def popitem(self):
+            if not self:
+                raise KeyError("there are no texts")
+            key = next(reversed(self))
+            return key, self.pop(key)
+
+        def setdefault(self, key, default=None):
+            if key not in self:
+                self[key] = default
+            return self[key]
+
+        def __eq__(self, other):
+            return self.copy() == other
+
+        def __ne__(self, other):
+            return self.copy() != other
+
+        def __repr__(self):
+            return repr(self.copy())
+
         def copy(self):
             return {key: self[key] for key in self}
 
