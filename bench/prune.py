@@ -57,7 +57,7 @@ class Pruning:
     def _found(self, table: str, tiles, op, pairs: list) -> list[Prediction] | None:
         found = []
         for case, dtype in pairs:
-            if (p := self.predict(table, tiles, op, case, dtype)) is None:
+            if (p := self.predict(table, tiles, op, case, dtype)) is None or not p.cycles:  # no loop, or no program, runs
                 return None
             found.append(p)
         return found

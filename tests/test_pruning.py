@@ -56,6 +56,7 @@ def test_what_has_no_prediction_is_measured():
     assert kept(cycles, 1)[0] == ["a", "b", "c"]
     chosen, said = kept({**cycles, "a": None}, 1)
     assert chosen == list(cycles) and said.endswith("all 4 candidates are measured: the default's time cannot be predicted")
+    assert kept({**cycles, "a": Prediction(0)}, 1)[0] == list(cycles) and kept({**cycles, "d": Prediction(0)}, 1)[0] == list(cycles), "nothing costs 0 cycles"
 
 
 def test_a_search_measures_what_is_kept(monkeypatch):
