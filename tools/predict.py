@@ -33,7 +33,8 @@ class Predictor:
         self._known: dict[str, Prediction] = {}
 
     def __call__(self, table: str, tiles, op, case, dtype: str) -> Prediction | None:
-        """An op's case with `tiles` for the table of that name; None where it does not compile, or its data say what runs. Raises `NoModel`."""
+        """An op's case with `tiles` for the table of that name; None where it does not compile, its data say what runs, or it calls functions of its own
+        (a kernel of very many steps, a micro-kernel of machine code). Raises `NoModel`."""
         try:
             with tuning.trying(table, tiles, op.name, {}):
                 caught = launches.of_op(op, case, dtype, "cpu", row=self._row)

@@ -63,6 +63,21 @@ def test_data_that_steer_are_refused():
         frequencies.Walk(text.replace("CONDITION", "false"), "k", [integers.TENSORS, 64]).counts(0, (1, 1, 1))
     with pytest.raises(integers.Unknown, match="no function other"):
         frequencies.Walk(LOOPS, "other", [])
+    part = "define internal fastcc void @k.part0(ptr %x) {\nentry:\n  ret void\n}\n"
+    called = LOOPS.replace("  br label %rows, !dbg !7", "  tail call fastcc void @k.part0(ptr %x), !dbg !7\n  br label %rows")
+    with pytest.raises(integers.Unknown, match=r"calls k\.part0"):
+        frequencies.Walk(called + part, "k", [integers.TENSORS, 64])
+
+
+def test_turns_that_do_not_grow_evenly_are_tried_few_times(monkeypatch):
+    """Of a thousand turns by 8 and by 9."""
+    text = LOOPS.replace("  %c.next = add nuw nsw i64 %c, 8", "  %odd.next = xor i64 %odd, 1\n  %by = add i64 %odd, 8\n  %c.next = add i64 %c, %by")
+    text = text.replace("  %worst = phi", "  %odd = phi i64 [ %odd.next, %cols ], [ 0, %rows ]\n  %worst = phi").replace("i64 100)", "i64 8500)")
+    tried = []
+    plain = frequencies.Walk._evenly
+    monkeypatch.setattr(frequencies.Walk, "_evenly", staticmethod(lambda *given: tried.append(1) or plain(*given)))
+    counts = frequencies.Walk(text.replace("CONDITION", "true"), "k", [integers.TENSORS, 8500]).counts(0, (1, 1, 1))
+    assert counts["cols"] == 1000 * counts["rows"] and len(tried) < 20
 
 
 @pytest.mark.parametrize("target", ["spacemit-x60", "x86-64-v4"])

@@ -43,7 +43,7 @@ class Walk:
         """Label of a block -> how often it runs, in one program of a grid. Raises `Unknown`."""
         values = {"%args": ARGUMENTS, "%scratch": SCRATCH, "%begin": program, "%end": program + 1, "%gx": grid[0], "%gy": grid[1], "%gz": grid[2]}
         runs: Counter = Counter()
-        label, before, left = self.first, "", MOST
+        label, before, left, stays = self.first, "", MOST, 0
         while label is not None:
             block = self.blocks[label]
             left -= 1
@@ -52,7 +52,8 @@ class Walk:
             values.update({n: came[before](values) for n, came in block.phis.items()})
             after = _ran(block, values)
             runs[label] += 1
-            if after == label and block.compared:
+            stays = stays + 1 if after == label else 0
+            if stays & -stays == stays and stays and block.compared:  # what did not grow evenly before is tried ever more rarely
                 key = label, *(values.get(n) for n in block.reads)
                 if key not in self._turned:
                     self._turned[key] = self._evenly(label, block, values)
