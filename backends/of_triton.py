@@ -7,6 +7,7 @@ out, and one warning names all that are.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Callable
 
@@ -36,6 +37,16 @@ def change(what: str, install: Callable[[], object]):
         except (AttributeError, ImportError, KeyError, StopIteration, TypeError) as e:
             what = f"{what} ({type(e).__name__}: {e})"
     left_out.append(what)
+
+
+def heard(hook) -> bool:
+    """Does a launch hook call anybody? Triton's own chain of hooks may be empty; whatever else a user puts there is one, also where it has `calls`."""
+    return hook is not None and (not chained(hook) or bool(hook.calls))
+
+
+def chained(hook) -> bool:
+    """Is a launch hook Triton's own chain of them?"""
+    return type(hook) is sys.modules["triton.knobs"].HookChain
 
 
 _warned: set[str] = set()

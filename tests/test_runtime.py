@@ -205,6 +205,44 @@ def test_nothing_is_made_for_hooks_that_nobody_has():
             chain.remove(hook)
 
 
+class Counted:
+    """A launch hook that has `calls`, as Triton's chain of hooks has, and begins with none."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, lazy):
+        self.calls.append(lazy.get()["name"])
+
+
+def test_a_hook_of_the_users_may_have_calls(monkeypatch):
+    x, hook = torch.randn(2, 8), Counted()
+    ops.softmax(x)
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", hook)
+    ops.softmax(x)
+    sum_rows[4,](torch.randn(4, 64), torch.empty(4), 64, BLOCK=64)
+    assert hook.calls == ["softmax_rows_kernel", "sum_rows"]
+
+
+def test_a_hook_that_comes_while_a_launch_begins_is_not_called_without_its_kernel(monkeypatch):
+    runtime, seen = triton.knobs.runtime, []
+    made = sum_rows.warmup(torch.randn(4, 64), torch.empty(4), 64, BLOCK=64, grid=(1,))
+    before = type(made).launch_metadata
+
+    def slowly(*args):
+        found = before(*args)
+        runtime.launch_enter_hook.add(seen.append)  # another thread's
+        return found
+
+    monkeypatch.setattr(type(made), "launch_metadata", slowly)
+    try:
+        for _ in range(2):
+            sum_rows[4,](torch.randn(4, 64), torch.empty(4), 64, BLOCK=64)
+    finally:
+        runtime.launch_enter_hook.remove(seen.append)
+    assert [lazy.get()["name"] for lazy in seen] == ["sum_rows"]
+
+
 def test_launch_hooks_are_called():
     seen = []
     enter = lambda lazy: seen.append(("enter", lazy.get()["name"]))  # noqa: E731

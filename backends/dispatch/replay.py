@@ -19,6 +19,7 @@ from . import call, choice, cuda_calls
 from .. import active, checking, context, of_torch
 from ..cpu.run import launch
 from ..of_torch import TensorGuards, empty_strided_cpu as empty, forward_ad, profiler
+from ..of_triton import chained, heard
 
 _LIMIT = 1024
 _plans: dict = {}
@@ -27,7 +28,7 @@ _plans: dict = {}
 def hooked() -> bool:
     """Has somebody hooked launches? (Triton keeps a chain of hooks, which may be empty.)"""
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-    return bool(getattr(enter, "calls", enter)) or bool(getattr(leave, "calls", leave))
+    return heard(enter) or heard(leave)
 
 
 def temporary(t: torch.Tensor) -> torch.Tensor:
@@ -67,7 +68,7 @@ def _facts():
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)
         out.append((knobs.runtime, name, hook))
-        if hasattr(hook, "calls"):
+        if chained(hook):
             out.append((hook.calls, None, None))
     return out
 

@@ -18,6 +18,7 @@ import threading
 
 from . import names, slim, stops
 from ...active import CPU
+from ...of_triton import heard
 
 _parsing = threading.RLock()
 _installed = False
@@ -110,8 +111,7 @@ def three_dimensions(launch_metadata):
             from ..run.grid import sizes
             sizes(self.name, grid)
         runtime = knobs.runtime
-        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
-        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave) or self.metadata.target.backend not in CPU:
+        if heard(runtime.launch_enter_hook) or heard(runtime.launch_exit_hook) or self.metadata.target.backend not in CPU:
             return launch_metadata(self, grid, *args)
         return None
 

@@ -16,6 +16,7 @@ from typing import Callable
 
 from ... import checking
 from ...base import ArgumentError, CompileError, Error
+from ...of_triton import chained
 from . import codes, crash, elf, grid, interrupt, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
@@ -227,13 +228,13 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
         raise
     if {beyond}:
         return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
-    if enter is not None and getattr(enter, "calls", enter):  # Triton's chain of hooks, without any, need not be called
+    if enter is not None and (lm is not None or not chained(enter)):  # without `lm`, Triton's chain of hooks had none when the launch began
         enter(lm)
     if profiler._is_profiler_enabled:
         status = traced(kernel, gx, gy, gz, [x for x in a if type(x) in tensors], call, packed)
     else:
         status = call(packed)
-    if leave is not None and getattr(leave, "calls", leave):  # also of a launch that fails: what a hook opened, it can close
+    if leave is not None and (lm is not None or not chained(leave)):  # also of a launch that fails: what a hook opened, it can close
         leave(lm)
     if status:
         failed(name, status, scratch, asserts, gx, gy)
@@ -280,7 +281,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
-           "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "wrong": (struct.error, TypeError)}
+           "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "chained": chained, "wrong": (struct.error, TypeError)}
     exec(compile(_LAUNCH.format(values=", ".join(values), beyond=" or ".join(beyond) or "0"), f"<launch {name}>", "exec"), env)  # noqa: S102  (source of ours, by the types of a kernel's arguments)
     launch = env["launch"]
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
