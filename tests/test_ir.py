@@ -112,3 +112,12 @@ def test_a_structure_and_a_string():
 def test_what_llvm_does_not_take_is_an_error():
     with pytest.raises(CompileError, match="does not take"):
         run(lambda b, x: b.emit("ret i32 0"), 1)
+
+
+def test_a_function_is_not_called_as_another_of_its_name():
+    """A kernel called fmodf, whose call of C's fmodf would be one of itself."""
+    module = ir.Module("m", "x86_64-unknown-linux-gnu")
+    b = ir.define(module, "fmodf", "i64", args="ptr", program="i64")
+    b.call("fmodf", "i64", [ir.Val("ptr", "%args"), ir.Val("i64", "%program")])
+    with pytest.raises(CompileError, match="kernel fmodf: calls C's function fmodf"):
+        b.call("fmodf", "float", [ir.Val("float", "1.0"), ir.Val("float", "2.0")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...base import CompileError
 from .values import Val
 
 
@@ -68,7 +69,10 @@ class Module:
         self._strings: dict[str, Val] = {}
 
     def declare(self, name: str, ret: str, params: list[str], tail: str = ""):
-        if name not in self.decls and not any(f.name == name for f in self.functions):
+        known = next((f for f in self.functions if f.name == name), None)
+        if known is not None and [t.partition(" ")[0] for t, _ in known.params] != params:
+            raise CompileError(f"kernel {name}: calls C's function {name}, which its own name hides; give the kernel another name")
+        if name not in self.decls and known is None:
             self.decls[name] = f"declare {ret} @{name}({', '.join(params)}){tail}"
 
     def variable(self, name: str, value: str, kind: str = "internal global", tail: str = "") -> Val:
