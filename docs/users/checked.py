@@ -1,0 +1,37 @@
+"""What the scripts of this folder share: run each way that a library is used, hold its result against float64, print a line for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import torch
+from triport.ops.accuracy import error
+
+#: a way gives pairs of a result and what it should be, computed in float64
+Way = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
+#: for each element type the largest error, in norm, relative to what is wanted
+ALLOWED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+def run(name: str, way: Way) -> tuple[bool, float]:
+    """(right?, the largest error) of one way; its random inputs are the same each time."""
+    torch.manual_seed(0)
+    pairs = way()
+    errors = [(error(got, want), ALLOWED.get(got.dtype, 0.0)) for got, want in pairs]
+    return bool(errors) and all(e <= allowed for e, allowed in errors), max((e for e, _ in errors), default=float("inf"))
+
+
+def main(ways: dict[str, Way]) -> int:
+    """A line for each way, or for those that the command line names by a part of their name; 1 where one is wrong."""
+    wanted = {n: w for n, w in ways.items() if not sys.argv[1:] or any(part in n for part in sys.argv[1:])}
+    wrong = not wanted
+    for name, way in wanted.items():
+        try:
+            right, e = run(name, way)
+            said = f"{'right' if right else 'WRONG'}, error {e:.1e}"
+        except Exception as reason:
+            right, said = False, f"FAILED: {type(reason).__name__}: {(str(reason).splitlines() or [''])[0]}"
+        wrong |= not right
+        print(f"{name:<58} {said}", flush=True)
+    return int(wrong)
