@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from conftest import ROOT
 
 FOLDER = ROOT / "docs" / "users"
@@ -27,18 +29,49 @@ checked = loaded("checked")
 @pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:.isinstance.treespec")
 @pytest.mark.parametrize("name", loaded("torch_ways").WAYS)
 def test_a_way_of_torch(name):
-    right, e = checked.run(name, loaded("torch_ways").WAYS[name])
-    assert right, e
+    right, e, kernels = checked.run(name, loaded("torch_ways").WAYS[name])
+    assert right, (e, kernels)
 
 
-@pytest.mark.parametrize("way", [list, lambda: [(torch.zeros(3), torch.ones(3))], lambda: [(torch.ones(3), torch.ones(3).double() * (1 + 1e-4))],
-                                 lambda: [(torch.ones(3), torch.ones(3)), (torch.full((3,), torch.nan), torch.ones(3))]])
-def test_what_is_wrong_counts(way, capsys, monkeypatch):
-    """Nothing, zeros, a small error, and NaN beside what is right."""
-    assert not checked.run("a way", way)[0]
+#: script -> the packages that it imports
+LIBRARIES = {"liger": ("liger_kernel", "transformers")}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("script", LIBRARIES)
+def test_a_library(script):
+    for package in LIBRARIES[script]:
+        pytest.importorskip(package, reason=f"{package} is not installed, which docs/users/{script}.py is about")
+    ways = loaded(script).WAYS
+    assert ways
+    for name, way in ways.items():
+        right, e, kernels = checked.run(name, way)
+        assert right, (name, e, kernels)
+
+
+@triton.jit
+def ones_kernel(out_ptr, BLOCK: tl.constexpr):
+    tl.store(out_ptr + tl.arange(0, BLOCK), 1.0)
+
+
+def ones() -> torch.Tensor:
+    out = torch.empty(4)
+    ones_kernel[(1,)](out, BLOCK=4)
+    return out
+
+
+WRONG = {"nothing": lambda: [ones()][1:], "zeros": lambda: [(ones() * 0, torch.ones(4))],
+         "a small error": lambda: [(ones(), torch.ones(4).double() * (1 + 1e-4))],
+         "NaN beside what is right": lambda: [(ones(), torch.ones(4)), (ones() * torch.nan, torch.ones(4))],
+         "no kernel": lambda: [(torch.ones(4), torch.ones(4))]}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_counts(what, capsys, monkeypatch):
+    assert not checked.run(what, WRONG[what])[0]
     monkeypatch.setattr(sys, "argv", ["script.py"])
-    assert checked.main({"a way": way, "another": lambda: [(torch.ones(3), torch.ones(3))]}) == 1
-    assert re.search(r"a way +WRONG.*\nanother +right, error 0", capsys.readouterr().out)
+    assert checked.main({"a way": WRONG[what], "another": lambda: [(ones(), torch.ones(4))]}) == 1
+    assert re.search(r"a way +WRONG.*\nanother +right, error 0.0e\+00, 1 kernel\n", capsys.readouterr().out)
 
 
 def test_a_way_that_fails_is_said(capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: run each way that a library is used, hold its result against float64, print a line for each."""
+"""What the scripts of this folder share: run each way that a library is used, hold its result against float64, count the kernels, print a line for each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from triport.ops.accuracy import error
+from triport.testing import launches
 
 #: a way gives pairs of a result and what it should be, computed in float64
 Way = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
@@ -14,12 +15,15 @@ Way = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
 ALLOWED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
-def run(name: str, way: Way) -> tuple[bool, float]:
-    """(right?, the largest error) of one way; its random inputs are the same each time."""
+def run(name: str, way: Way) -> tuple[bool, float, int]:
+    """(right?, the largest error, how many Triton kernels were launched) of one way; what launched none is not right. Random inputs are the same
+    each time."""
     torch.manual_seed(0)
-    pairs = way()
+    with launches.watched() as report:
+        pairs = way()
     errors = [(error(got, want), ALLOWED.get(got.dtype, 0.0)) for got, want in pairs]
-    return bool(errors) and all(e <= allowed for e, allowed in errors), max((e for e, _ in errors), default=float("inf"))
+    right = bool(errors and report.launches) and all(e <= allowed for e, allowed in errors)
+    return right, max((e for e, _ in errors), default=float("inf")), len(report.kernels)
 
 
 def main(ways: dict[str, Way]) -> int:
@@ -28,10 +32,10 @@ def main(ways: dict[str, Way]) -> int:
     wrong = not wanted
     for name, way in wanted.items():
         try:
-            right, e = run(name, way)
-            said = f"{'right' if right else 'WRONG'}, error {e:.1e}"
+            right, e, kernels = run(name, way)
+            said = f"{'right' if right else 'WRONG'}, error {e:.1e}, {kernels} kernel{'s' * (kernels != 1)}"
         except Exception as reason:
             right, said = False, f"FAILED: {type(reason).__name__}: {(str(reason).splitlines() or [''])[0]}"
         wrong |= not right
-        print(f"{name:<58} {said}", flush=True)
+        print(f"{name:<42} {said}", flush=True)
     return int(wrong)
