@@ -34,7 +34,7 @@ def test_a_way_of_torch(name):
 
 
 #: script -> the packages that it imports
-LIBRARIES = {"liger": ("liger_kernel", "transformers")}
+LIBRARIES = {"liger": ("liger_kernel", "transformers"), "flash_linear_attention": ("fla",)}
 
 
 @pytest.mark.filterwarnings("ignore")
