@@ -70,7 +70,7 @@ class Module:
 
     def declare(self, name: str, ret: str, params: list[str], tail: str = ""):
         known = next((f for f in self.functions if f.name == name), None)
-        if known is not None and [t.partition(" ")[0] for t, _ in known.params] != params:
+        if known is not None and not known.linkage and [t.partition(" ")[0] for t, _ in known.params] != params:
             raise CompileError(f"kernel {name}: calls C's function {name}, which its own name hides; give the kernel another name")
         if name not in self.decls and known is None:
             self.decls[name] = f"declare {ret} @{name}({', '.join(params)}){tail}"
