@@ -132,8 +132,9 @@ def lines():
 
 
 def parsed(line):
-    """The arguments of a line of the shell, by the parser that takes them."""
-    argv = shlex.split(line, comments=True)[1:]
+    """The arguments of a line of the shell, by the parser that takes them. A line begins with triport, or has torchrun begin it on each rank."""
+    program, *argv = shlex.split(re.sub(r"^torchrun .*? -m triport\.tools ", "triport ", line), comments=True)
+    assert program == "triport", line
     args = commands.parser()[0].parse_args(argv)
     if args.command == "models" and args.model and args.rest and "-h" not in args.rest and "--help" not in args.rest:
         from triport.bench import models
@@ -144,7 +145,7 @@ def parsed(line):
 
 @pytest.mark.parametrize("line", dict.fromkeys(lines()))
 def test_examples_parse_and_run(line, tmp_path, monkeypatch, capsys):
-    assert line.startswith("triport ") and parsed(line)
+    assert parsed(line)
     runs = any(line.partition("  ")[0].startswith(r) for r in RUN) and not any(n in line for n in NOT_RUN)
     if not runs:
         return
@@ -160,7 +161,7 @@ def test_lines_of_the_pages_parse(page):
     """What a page shows in its blocks and tables is what the parser takes."""
     text = (ROOT / page).read_text()
     blocks = "\n".join(re.findall(r"```[a-z]*\n(.*?)```", text, re.S)).replace("\\\n", " ")
-    found = re.findall(r"^\s*(?:\$ )?(?:\.venv/bin/)?(triport [a-z-].*)$", blocks, re.M)
+    found = re.findall(r"^\s*(?:\$ )?(?:\.venv/bin/)?((?:torchrun .* -m triport\.tools|triport) [a-z-].*)$", blocks, re.M)
     found += [x for line in text.splitlines() if line.startswith("|") for x in re.findall(r"`(triport [^`]*)`", line)]
     for line in found:
         if re.search(r"\[\w|\.\.\.", line) or re.match(r"triport [a-z]+: ", line):
