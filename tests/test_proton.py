@@ -124,23 +124,42 @@ def test_metrics_of_tensors_are_read(start):
     assert found["loss"] == 2.5 and found["sizes"] == [3, 4]
 
 
-def test_threads_have_scopes_of_their_own(start):
-    together = threading.Barrier(2, timeout=60)
-    session = start()
+@pytest.mark.parametrize("hook", [None, "triton"])
+def test_threads_have_scopes_and_launches_of_their_own(start, hook):
+    """Each round's launches run at the same time, and the other thread's scope is measured while they do."""
+    together = threading.Barrier(3, timeout=60)
+    meets = lambda lazy: (together.wait(), together.wait())  # noqa: E731
+    session = start(hook=hook)
 
-    def work(k):
-        with proton.scope(f"thread {k}"):
-            together.wait()
-            for _ in range(k):
-                fill()
-            together.wait()
+    def launches(k):
+        try:
+            with proton.scope(f"thread {k}"):
+                for _ in range(2):
+                    fill(k)
+        except BaseException:
+            together.abort()
+            raise
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in (1, 2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert counts(start.end(session)) == {("thread 1", "fill_kernel"): 1, ("thread 2", "fill_kernel"): 2}
+    threads = [threading.Thread(target=launches, args=(k,)) for k in (5, 7)]
+    knobs.runtime.launch_enter_hook.add(meets)  # after Proton's: within what it times
+    try:
+        for t in threads:
+            t.start()
+        for _ in range(2):
+            together.wait()
+            with proton.scope("beside", {"rows": 3}):
+                pass
+            together.wait()
+    finally:
+        for t in threads:
+            t.join()
+        knobs.runtime.launch_enter_hook.remove(meets)
+    found = start.end(session)
+    names = {k: f"fill_{k}" if hook else "fill_kernel" for k in (5, 7)}
+    assert counts(found) == {(f"thread {k}", name): 2 for k, name in names.items()}
+    assert found["beside",] == {"rows": 6} and all("rows" not in m for path, m in found.items() if path != ("beside",))
+    if hook:
+        assert all(found[f"thread {k}", name]["bytes"] == 2 * 4 * k for k, name in names.items())
 
 
 @pytest.mark.parametrize("hook", [None, "triton"])

@@ -45,7 +45,7 @@ class _Profiler:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name not in ("triton.profiler.metric", "triton.profiler.profile"):
+        if name not in ("triton.profiler.metric", "triton.profiler.profile", "triton.profiler.scope", "triton.profiler.hooks.launch"):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None:

@@ -4,6 +4,9 @@ libproton profiles GPUs through their vendors' libraries and takes no profiler f
 contexts, states, metrics, and the files that proton-viewer reads. So a session on the CPU is one of libproton's, begun with the profiler that does
 nothing until a kernel is instrumented, and a launch hook adds to it what CUPTI would: each launch as an op with its time and count. What Proton does
 for such a session beyond that is its own code, unchanged. Sessions for a GPU never come here but to be told apart.
+
+That profiler of libproton's has one open op for all threads: whoever measures anything gives it to the op that was opened last. So an op on the CPU is
+opened, measured and closed in one go when its launch has ended, and nobody else measures meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ def on_cpu() -> bool:
 
 def mend(module):
     """Make one of `triton.profiler`'s modules, which was just imported, take sessions on the CPU."""
-    if module.__name__ == "triton.profiler.metric":
+    if module.__name__ in ("triton.profiler.scope", "triton.profiler.hooks.launch"):
+        module.libproton = _ops()
+    elif module.__name__ == "triton.profiler.metric":
         if hasattr(module, "set_metric_kernels"):  # from Triton 3.7
             module.set_metric_kernels = _where_needed(module.set_metric_kernels)
             module.transform_tensor_metrics = _read(module.transform_tensor_metrics)
@@ -138,13 +143,61 @@ class _Sessions:
                     json.dump(tree, f, indent=1)
 
 
+class _Ops:
+    """libproton as those see it who open ops and measure: an op on the CPU is noted, and handed on when it ends."""
+
+    def __init__(self, lib):
+        self._lib = lib
+        self._measuring = threading.Lock()
+        self._thread = threading.local()  # .op: (id, name, what was measured of it: arguments of add_metrics) of the launch that runs now
+
+    def __getattr__(self, name):
+        return getattr(self._lib, name)
+
+    def enter_op(self, op, name):
+        if on_cpu():
+            self.begin(op, name)
+        else:
+            self._lib.enter_op(op, name)
+
+    def begin(self, op, name):
+        self._thread.op = (op, name, [])
+
+    def add_metrics(self, op, *metrics):
+        noted = getattr(self._thread, "op", None)
+        if noted is not None and noted[0] == op:
+            noted[2].append(metrics)
+        else:
+            with self._measuring:
+                self._lib.add_metrics(op, *metrics)
+
+    def exit_op(self, op, name):
+        noted = getattr(self._thread, "op", None)
+        if noted is None or noted[0] != op:
+            self._lib.exit_op(op, name)
+            return
+        self._thread.op = None
+        with self._measuring:
+            self._lib.enter_op(op, noted[1])
+            for metrics in noted[2]:
+                self._lib.add_metrics(op, *metrics)
+            self._lib.exit_op(op, noted[1])
+
+
+@functools.lru_cache(maxsize=1)
+def _ops() -> _Ops:
+    from triton._C.libproton import proton as lib
+
+    return _Ops(lib)
+
+
 @functools.lru_cache(maxsize=1)
 def _timer():
     """The hook that all sessions on the CPU share."""
     from triton import knobs
-    from triton._C.libproton import proton as lib
     from triton.profiler.hooks import HookManager, hook, launch
 
+    ops = _ops()
     opened = threading.local()  # .op: (id, name or None where Proton's own hook opened the op, start) of the launch that runs now
 
     def of_launch_hook():
@@ -163,13 +216,10 @@ def _timer():
             launched = metadata.data if metadata is not None else {}
             if not isinstance(launched.get("function"), Function):
                 return  # a launch on a GPU
-            stale = getattr(opened, "op", None)
-            if stale is not None and stale[1] is not None:  # an interrupt came between
-                lib.exit_op(*stale[:2])
             op, name = of_launch_hook(), None
             if op is None:
-                op, name = lib.record_scope(), launched["name"]
-                lib.enter_op(op, name)
+                op, name = ops.record_scope(), launched["name"]
+                ops.begin(op, name)
             opened.op = (op, name, time.perf_counter_ns())
 
         def exit(self, metadata):
@@ -178,9 +228,9 @@ def _timer():
             if op is None:
                 return  # it began before the session
             opened.op = None
-            lib.add_metrics(op[0], {TIME: end - op[2], COUNT: 1})
+            ops.add_metrics(op[0], {TIME: end - op[2], COUNT: 1})
             if op[1] is not None:
-                lib.exit_op(*op[:2])
+                ops.exit_op(*op[:2])
 
         def activate(self):
             knobs.runtime.launch_enter_hook.add(HookManager.enter)
