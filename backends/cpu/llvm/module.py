@@ -69,11 +69,13 @@ class Module:
         self._strings: dict[str, Val] = {}
 
     def declare(self, name: str, ret: str, params: list[str], tail: str = ""):
+        if name in self.decls:
+            return
         known = next((f for f in self.functions if f.name == name), None)
-        if known is not None and not known.linkage and [t.partition(" ")[0] for t, _ in known.params] != params:
-            raise CompileError(f"kernel {name}: calls C's function {name}, which its own name hides; give the kernel another name")
-        if name not in self.decls and known is None:
+        if known is None:
             self.decls[name] = f"declare {ret} @{name}({', '.join(params)}){tail}"
+        elif not known.linkage and [t.partition(" ")[0] for t, _ in known.params] != params:
+            raise CompileError(f"kernel {name}: calls C's function {name}, which its own name hides; give the kernel another name")
 
     def variable(self, name: str, value: str, kind: str = "internal global", tail: str = "") -> Val:
         """A global, the same one once; value: its type and first value; tail: ", align 64" and the like. Returns its address."""
