@@ -69,18 +69,15 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
     asked = [(case, dtype) for case in chosen for dtype in dtypes if dtype in op.dtypes]
     candidates = [by_name[n] for n in pruning.kept(name, name, by_name, op, asked, [], say)]
     times: dict[int, list[float]] = {n: [] for n in range(len(candidates))}
-    for case in chosen:
-        for dtype in dtypes:
-            if dtype not in op.dtypes:
-                continue
-            args = case.make(DTYPES[dtype], "cuda" if device == "cuda" else "cpu")
-            want = op.expected(*args, **case.kwargs)
-            runs = {n: _with(tiles, c, op, args, case.kwargs, device, rounds) for n, c in enumerate(candidates)}
-            for n, c in enumerate(candidates):
-                _check(runs[n](), want, op.allowed(DTYPES[dtype]), f"{op.name} {case.name} {dtype} with {name} {c}")
-                _progress(runs[n], f"{op.name} {case.name} {dtype} with {name} {c}", n, len(candidates), say)
-            for n, wall in seconds_of(runs, rounds, device).items():
-                times[n].append(math.log(statistics.median(wall)))
+    for case, dtype in asked:
+        args = case.make(DTYPES[dtype], "cuda" if device == "cuda" else "cpu")
+        want = op.expected(*args, **case.kwargs)
+        runs = {n: _with(tiles, c, op, args, case.kwargs, device, rounds) for n, c in enumerate(candidates)}
+        for n, c in enumerate(candidates):
+            _check(runs[n](), want, op.allowed(DTYPES[dtype]), f"{op.name} {case.name} {dtype} with {name} {c}")
+            _progress(runs[n], f"{op.name} {case.name} {dtype} with {name} {c}", n, len(candidates), say)
+        for n, wall in seconds_of(runs, rounds, device).items():
+            times[n].append(math.log(statistics.median(wall)))
     score = {n: math.exp(statistics.fmean(x - y for x, y in zip(t, times[0]))) for n, t in times.items()}
     for n, c in enumerate(candidates):
         say(f"{name} {c}: {score[n]:.3f} of the default's time")
