@@ -1,5 +1,6 @@
 """Matrix products whose micro-kernel walks strips of A along one pointer and multiplies what it widens (the X60's row)."""
 
+import dataclasses
 import re
 
 import pytest
@@ -20,6 +21,14 @@ def product_kernel(a_ptr, b_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: t
     if HALF:
         a, b = a.to(tl.float16), b.to(tl.float16)
     tl.store(out_ptr + m[:, None] * N + n[None, :], tl.dot(a, b, input_precision="ieee"))
+
+
+@triton.jit
+def masked_kernel(a_ptr, b_ptr, out_ptr, rows, depth, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a = tl.load(a_ptr + m[:, None] * depth + k[None, :], mask=(m[:, None] < rows) & (k[None, :] < depth), other=0.0)
+    b = tl.load(b_ptr + k[:, None] * N + n[None, :], mask=k[:, None] < depth, other=0.0)
+    tl.store(out_ptr + m[:, None] * N + n[None, :], tl.dot(a, b, input_precision="ieee"), mask=m[:, None] < rows)
 
 
 def loop_of(kernel, instruction: str) -> str:
@@ -48,6 +57,20 @@ def test_few_columns_read_a_where_it_lies():
 def test_other_rows_do_not(other):
     plan = compiled(product_kernel, other, M=64, N=64, K=64, HALF=False).asm["plan"]
     assert "strips" not in plan and "widened" not in compiled(product_kernel, other, M=64, N=64, K=64, HALF=True).asm["plan"]
+
+
+@pytest.mark.parametrize("height", [2, 4])
+def test_vectors_end_where_strips_do(height, monkeypatch, seed):
+    """On this machine, whose vectors have more lanes than these strips rows."""
+    row = dataclasses.replace(targets.native(), strips=True, dot=(height, 1))
+    monkeypatch.setattr(targets, "native", lambda: row)
+    a, b, out = (torch.randn(s, generator=torch.Generator().manual_seed(seed)) for s in ((12 * height, 17), (17, 256), (12 * height, 256)))
+    a, out = (torch.cat([x, x.new_full((64 - len(x), x.shape[1]), 7.0)]) for x in (a, out))
+    kernel = masked_kernel[(1,)](a, b, out, 12 * height, 17, M=64, N=256, K=32)
+    assert "A is put into strips of its rows" in kernel.asm["plan"]
+    exact = a[:12 * height].double() @ b.double()
+    torch.testing.assert_close(out[:12 * height].double(), exact, rtol=1e-5, atol=1e-5)
+    assert (out[12 * height:] == 7).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
