@@ -1,6 +1,7 @@
 """docs/users: every script there is right in every way that it shows; where a library is not installed its ways are skipped."""
 
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -47,6 +48,101 @@ def test_a_library(script):
     for name, way in ways.items():
         right, e, kernels = checked.run(name, way)
         assert right, (name, e, kernels)
+
+
+#: a file in the shape of Triton's tutorials, with all around its kernel that must not be run
+STAND_IN = """
+import torch
+
+import triton
+import triton.language as tl
+import no_such_package_that_only_the_benchmark_needs
+
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+
+
+def is_gpu():
+    return triton.runtime.driver.active.get_current_target().backend == "cuda"
+
+
+if is_gpu():
+    BLOCKS = []
+else:
+    BLOCKS = [64, 128, 256, 512]
+
+MORE = 1.0 if is_gpu() else 0.0
+
+
+@triton.autotune([triton.Config({"BLOCK_SIZE": b}) for b in BLOCKS], key=["n_elements"])
+@triton.jit
+def add_kernel(x_ptr, y_ptr, output_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    tl.store(output_ptr + offsets, total(tl.load(x_ptr + offsets, mask=mask), tl.load(y_ptr + offsets, mask=mask)), mask=mask)
+
+
+@triton.jit
+def total(x, y):
+    return x + y
+
+
+def add(x, y):
+    output = torch.empty_like(x)
+    assert x.device == DEVICE
+    add_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK_SIZE"]), )](x, y, output, x.numel())
+    return output + MORE
+
+
+x = torch.rand(2**60)
+output = add(x, x)
+no_such_package_that_only_the_benchmark_needs.run()
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    path = tmp_path / "01-vector-add.py"
+    path.write_text(STAND_IN)
+    yield path
+    sys.modules.pop(path.stem, None)
+
+
+def test_a_tutorial_is_taken_as_it_stands(stand_in):
+    module = loaded("tutorials").taken(stand_in, "add")
+    x, y = torch.randn(1000), torch.randn(1000)
+    assert torch.equal(module.add(x, y), x + y)
+    assert [config.kwargs["BLOCK_SIZE"] for config in module.add_kernel.configs] == [64, 128]  # the first CONFIGS
+    assert {"is_gpu", "total", "DEVICE", "BLOCKS"} <= vars(module).keys() and not {"x", "output"} & vars(module).keys()
+
+
+def test_what_a_tutorial_asks_of_the_host_is_given(stand_in):
+    """Functions that are given replace the file's own, and what is made of them follows."""
+    assert loaded("tutorials").taken(stand_in, "MORE", is_gpu=lambda: True).MORE == 1
+    with pytest.raises(LookupError, match=r"01-vector-add\.py has no multiply: another version of Triton's tutorials"):
+        loaded("tutorials").taken(stand_in, "add", "multiply")
+
+
+def test_the_tutorials_of_a_folder(stand_in, capsys, monkeypatch):
+    """The command: a tutorial that is right, one that is wrong, one that is not there; without a folder its usage."""
+    stand_in.with_name("02-fused-softmax.py").write_text("import torch\n\ndef softmax(x):\n    return x\n")
+    monkeypatch.setattr(sys, "argv", ["tutorials.py", str(stand_in.parent), "01", "02", "03"])
+    assert loaded("tutorials").main() == 1
+    out = capsys.readouterr().out
+    assert re.fullmatch(r"01 vector addition +right, error \S+, 1 kernel\n02 fused softmax +WRONG, error \S+, 0 kernels\n"
+                        r"03 matrix multiplication +FAILED: FileNotFoundError: .*\n", out), out
+    monkeypatch.setattr(sys, "argv", ["tutorials.py", str(stand_in)])
+    with pytest.raises(SystemExit, match="usage: tutorials.py FOLDER"):
+        loaded("tutorials").main()
+
+
+@pytest.mark.filterwarnings("ignore:tl.where with a non-boolean")
+@pytest.mark.parametrize("name", loaded("tutorials").TUTORIALS)
+def test_a_tutorial(name):
+    folder = os.environ.get("TRIPORT_TUTORIALS")
+    if not folder:
+        pytest.skip("Triton's tutorials are in no package: TRIPORT_TUTORIALS=FOLDER, python/tutorials of a checkout of Triton, runs them")
+    right, e, kernels = checked.run(name, lambda: loaded("tutorials").TUTORIALS[name](Path(folder)))
+    assert right, (e, kernels)
 
 
 @triton.jit
