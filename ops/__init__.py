@@ -7,6 +7,7 @@ from ..backends import platforms
 
 platforms.need_triton("triport.ops")  # before the first import of it below
 
+from . import batched  # noqa: E402, F401  (products of two batches, for vmap)
 from .add_mul_act import add_mul_act, add_mul_act_  # noqa: E402
 from .add_relu import add_relu  # noqa: E402
 from .gelu import gelu  # noqa: E402

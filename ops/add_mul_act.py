@@ -14,7 +14,7 @@ import triton.language as tl
 
 from ..backends import cuda
 from ..backends.base import ArgumentError, suggest
-from . import autocast, autograd
+from . import autocast, autograd, batching
 from .add_relu import of_rows, row_tile
 from .aliasing import elements_share, overlaps
 from .autograd import added, wide
@@ -245,6 +245,8 @@ def _jvp(inputs, out, tangents):
 
 _add_mul_act.derive(keep=lambda inputs, out: inputs[:3], jvp=_jvp, backward=lambda kept, params, grad, needed: _of_arguments(
     torch.ops.triport.add_mul_act_backward(grad, *kept, *params[:2]), params[0], needed))
+_add_mul_act.batch(batching.with_row)
+_add_mul_act_backward.batch(batching.with_row)
 _add_mul_act.autocast(autocast.widest)
 
 

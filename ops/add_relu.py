@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from . import autocast
+from . import autocast, batching
 from .autograd import added
 from .checks import FLOATS, check, check_bias, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -106,6 +106,7 @@ def _jvp(inputs, out, tangents):
 
 
 _add_relu.derive(keep=lambda inputs, out: (out,), backward=_backward, jvp=_jvp)
+_add_relu.batch(batching.with_row)
 _add_relu.autocast(autocast.widest)
 
 

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
+from . import batching
 from .autograd import added, wide
 from .checks import FLOATS, check, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -127,6 +128,8 @@ def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 _gelu_backward = register("gelu_backward", _gelu_backward_body, gelu_backward_kernel)
+_gelu.batch(batching.elementwise)
+_gelu_backward.batch(batching.elementwise)
 _gelu.derive(keep=lambda inputs, out: inputs[:1],
              backward=lambda kept, params, grad, needed: (torch.ops.triport.gelu_backward(grad, *kept),),
              jvp=lambda inputs, out, tangents: torch.ops.triport.gelu_backward(tangents[0], inputs[0]))

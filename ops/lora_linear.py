@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch.autograd import profiler
 
-from . import autocast, launches, lora_gpu
+from . import autocast, batching, launches, lora_gpu
 from .autograd import added
 from .checks import FLOATS, check, check_low_rank, check_number, check_product, check_tensors
 from .dispatch import PLAIN, bare, compiling, direct, launch, replayed, watched, wrap_triton
@@ -333,6 +333,9 @@ def _scaled_jvp(inputs, out, tangents):
 
 
 _lora_linear.derive(keep=lambda inputs, out: inputs[:4], backward=_backward, jvp=_jvp)
+_lora_linear.batch(batching.low_rank)
+_scaled.batch(batching.scaled_product)
+_sum.batch(batching.sum_of_products)
 _lora_linear.autocast(autocast.lower)
 _scaled.derive(keep=lambda inputs, out: inputs[:2], backward=_scaled_backward, jvp=_scaled_jvp)
 _sum.derive(keep=lambda inputs, out: inputs[:4],

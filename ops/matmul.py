@@ -23,7 +23,7 @@ from .layout import roomy, unexpanded
 from .register import register, served
 from .sizes import cdiv, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from . import autocast, product_tma
+from . import autocast, batching, product_tma
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .tuning import Tiles, tries, workers
@@ -237,6 +237,7 @@ def product_jvp(inputs, out, tangents) -> torch.Tensor:
 
 _matmul.derive(keep=lambda inputs, out: inputs[:2], backward=lambda kept, params, grad, needed: product_backward(*kept, grad, needed),
                jvp=product_jvp)
+_matmul.batch(batching.product)
 _matmul.autocast(autocast.lower)
 
 

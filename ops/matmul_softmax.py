@@ -21,7 +21,7 @@ from .register import register, served
 from .sizes import cdiv, known, next_power_of_2
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
-from . import autocast, product_tma
+from . import autocast, batching, product_tma
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
 from .tuning import Tiles, workers
@@ -216,6 +216,7 @@ def _jvp(inputs, out, tangents):
 
 
 _matmul_softmax.derive(keep=lambda inputs, out: (*inputs[:2], out), backward=_backward, jvp=_jvp)
+_matmul_softmax.batch(batching.product_along)
 _matmul_softmax.autocast(autocast.lower, result=autocast.fp32_on_cuda)  # as a product, then a softmax
 
 

@@ -22,7 +22,7 @@ from ..backends import get as get_backend, of_torch
 from ..backends.base import sources_digest
 from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
-from . import autocast, autograd, distributed
+from . import autocast, autograd, batching, distributed
 from .dispatch import compiling, direct, followed, watched
 
 SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
@@ -64,6 +64,11 @@ class Registered:
                 autograd.register_backward(name, count, autograd.Derivatives(**rule))
             return
         self.at("Autograd", lambda op, count: autograd.kernel(op, count, autograd.Derivatives(**rule)))
+
+    def batch(self, rule: batching.Rule):
+        """Register what `vmap` runs instead (see `batching`)."""
+        for name, op, count in self._each():
+            batching.register(name, op, count, rule)
 
     def autocast(self, dtype_of: Callable, result: Callable | None = None):
         """Register what torch.autocast casts (see `autocast.kernel`)."""

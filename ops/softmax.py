@@ -14,7 +14,7 @@ import triton.language as tl
 
 from ..backends import cuda
 from ..backends.dispatch.replay import temporary
-from . import autocast
+from . import autocast, batching
 from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -308,6 +308,8 @@ _softmax_backward = register("softmax_backward", _softmax_backward_body, softmax
 _softmax.derive(keep=lambda inputs, out: (out,),
                 backward=lambda kept, params, grad, needed: (torch.ops.triport.softmax_backward(grad, kept[0], params[0]),),
                 jvp=lambda inputs, out, tangents: torch.ops.triport.softmax_backward(tangents[0], out, inputs[1]))
+_softmax.batch(batching.along)
+_softmax_backward.batch(batching.along)
 _softmax.autocast(autocast.fp32_on_cuda)
 
 

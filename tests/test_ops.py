@@ -290,6 +290,7 @@ CHECKS = {
                                                               "relu")),
     "gelu_backward": lambda: (torch.ops.triport.gelu_backward, (torch.randn(5, 7), torch.randn(5, 7))),
     "scaled_matmul": lambda: (torch.ops.triport.scaled_matmul, (torch.randn(5, 7, requires_grad=True), torch.randn(7, 3), 0.7)),
+    "batched_matmul": lambda: (torch.ops.triport.batched_matmul, (torch.randn(2, 5, 7, requires_grad=True), torch.randn(2, 7, 3), 0.7)),
     "sum_of_matmuls": lambda: (torch.ops.triport.sum_of_matmuls, (torch.randn(5, 7, requires_grad=True), torch.randn(7, 4), torch.randn(5, 3),
                                                                   torch.randn(3, 4))),
     "softmax_backward": lambda: (torch.ops.triport.softmax_backward, (torch.randn(5, 7), torch.rand(5, 7), 0)),

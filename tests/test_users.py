@@ -27,7 +27,7 @@ def loaded(name: str):
 checked = loaded("checked")
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:.isinstance.treespec")
+@pytest.mark.filterwarnings("error:There is a performance drop", "ignore:.isinstance.treespec")
 @pytest.mark.parametrize("name", loaded("torch_ways").WAYS)
 def test_a_way_of_torch(name):
     right, e, kernels = checked.run(name, loaded("torch_ways").WAYS[name])

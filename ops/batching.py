@@ -1,0 +1,151 @@
+"""Batching rules: what `torch.func.vmap` runs in place of an op, on tensors that have the batch as one dimension more.
+
+Without a rule torch runs the op once for each element of the batch. With one it is a single call wherever the op's kernels can take the batch as more
+rows, more columns or more elements; products of two batches have a kernel of their own (`batched.py`). What is left (two batches in what does more than
+a product) is a call for each element, as before. A rule calls ops, so it may be nested in other transforms.
+
+A rule has `(op, tensors, dims, params, size)`: the op (an OpOverload), its tensor arguments, where each has the batch (None: it has none; one at least has),
+its other arguments, the batch's size. It returns (result, where that has the batch). Sizes are checked as the user sees them, without the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Callable
+
+import torch
+
+from .checks import check_bias, check_dim, check_low_rank, check_product, check_same_shape
+
+Rule = Callable[..., "tuple[torch.Tensor, int]"]
+
+
+def register(name: str, op, count: int, rule: Rule):
+    """Let vmap run `rule` for `op` (an OpOverload of that full name, whose first `count` arguments are tensors)."""
+
+    def batched(info, dims, *args):
+        return rule(op, args[:count], dims[:count], args[count:], info.batch_size)
+
+    torch.library.register_vmap(name, batched)
+
+
+def _name(op) -> str:
+    return op._opname.removesuffix("_by")
+
+
+def _first(t: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+    """`t` with the batch as its first dimension."""
+    return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
+
+
+def _seen(t: torch.Tensor, dim: int | None) -> torch.Tensor:
+    """What the user sees of `t`: as large, and empty."""
+    shape = t.shape if dim is None else t.movedim(dim, 0).shape[1:]
+    return torch.empty(shape, dtype=t.dtype, device="meta")
+
+
+def each(op, tensors, dims, params, size):
+    """A call for each element of the batch."""
+    if not size:
+        one = op(*(t if d is None else t.new_zeros(t.movedim(d, 0).shape[1:]) for t, d in zip(tensors, dims)), *params)
+        return one.new_empty((0, *one.shape)), 0
+    return torch.stack([op(*(t if d is None else t.select(d, k) for t, d in zip(tensors, dims)), *params) for k in range(size)]), 0
+
+
+def _same_shapes(op, tensors, dims):
+    seen = [_seen(t, d) for t, d in zip(tensors, dims)]
+    check_same_shape(_name(op), **{a.name: t for a, t in zip(op._schema.arguments, seen)})
+
+
+def elementwise(op, tensors, dims, params, size):
+    """Of tensors of one shape, element by element: the batch is a dimension like others."""
+    _same_shapes(op, tensors, dims)
+    return op(*(_first(t, d, size) for t, d in zip(tensors, dims)), *params), 0
+
+
+def along(op, tensors, dims, params, size):
+    """As `elementwise`, along the dimension that is the first parameter."""
+    _same_shapes(op, tensors, dims)
+    seen = _seen(tensors[0], dims[0])
+    dim, rest = check_dim(_name(op), seen, params[0]), params[1:]
+    tensors = [_first(t, d, size) for t, d in zip(tensors, dims)]
+    if not seen.dim():
+        return op(*(t.unsqueeze(-1) for t in tensors), 1, *rest).squeeze(-1), 0
+    return op(*tensors, dim + 1, *rest), 0
+
+
+def with_row(op, tensors, dims, params, size):
+    """As `elementwise`, but the last tensor is a row for the last dimension of the others. A batch of rows is one long row: the batch goes beside the
+    last dimension."""
+    *full, row = tensors
+    _same_shapes(op, full, dims[:-1])
+    check_bias(_name(op), _seen(full[0], dims[0]), _seen(row, dims[-1]))
+    if dims[-1] is None:
+        return op(*(_first(t, d, size) for t, d in zip(full, dims)), row, *params), 0
+    n = row.shape[1 - dims[-1]]
+    wide = [_first(t, d, size).movedim(0, -2).flatten(-2) for t, d in zip(full, dims)]
+    out = op(*wide, row.movedim(dims[-1], 0).flatten(), *params).unflatten(-1, (size, n))
+    return out, out.dim() - 2
+
+
+def _more_rows(op, tensors, dims, params, size, which=(0,)):
+    """Of products whose factors `which` on the left alone have the batch: their rows, one below the other."""
+    m = _seen(tensors[0], dims[0]).shape[0]
+    out = op(*(_first(t, d, size).flatten(0, 1) if k in which else t for k, (t, d) in enumerate(zip(tensors, dims))), *params)
+    return out.unflatten(0, (size, m)), 0
+
+
+def _more_columns(op, tensors, dims, params, size):
+    """Of a product whose right factor alone has the batch: its matrices, side by side."""
+    a, b = tensors
+    b = b.movedim(dims[1], 1)
+    return op(a, b.flatten(1), *params).unflatten(1, (size, b.shape[2])), 1
+
+
+def _check_product(op, tensors, dims):
+    check_product(_name(op), *(_seen(t, d) for t, d in zip(tensors, dims)))
+
+
+def product(op, tensors, dims, params, size, scaled: bool = False):
+    """Of two matrices. scaled: the first parameter is a factor of the result."""
+    _check_product(op, tensors, dims)
+    if dims[1] is None:
+        return _more_rows(op, tensors, dims, params, size)
+    if len(params) > scaled:  # `<op>_by`: the kernel for batches is Triton's
+        return each(op, tensors, dims, params, size) if dims[0] is not None else _more_columns(op, tensors, dims, params, size)
+    return torch.ops.triport.batched_matmul(*(_first(t, d, size) for t, d in zip(tensors, dims)), float(params[0]) if scaled else 1.0), 0
+
+
+scaled_product = functools.partial(product, scaled=True)
+
+
+def batched_product(op, tensors, dims, params, size):
+    """Of two batches of matrices: batches of them are one longer batch."""
+    inner = _seen(tensors[0], dims[0]).shape[0]
+    return op(*(_first(t, d, size).flatten(0, 1) for t, d in zip(tensors, dims)), *params).unflatten(0, (size, inner)), 0
+
+
+def product_along(op, tensors, dims, params, size):
+    """Of a product whose rows (the first parameter 1 or -1) or columns are scaled."""
+    _check_product(op, tensors, dims)
+    axis = int(params[0]) % 2
+    if axis and dims[1] is None:
+        return _more_rows(op, tensors, dims, params, size)
+    if not axis and dims[0] is None:
+        return _more_columns(op, tensors, dims, params, size)
+    return each(op, tensors, dims, params, size)
+
+
+def sum_of_products(op, tensors, dims, params, size):
+    """Of the first two tensors' product and the last two's."""
+    if dims[1] is None and dims[3] is None:
+        return _more_rows(op, tensors, dims, params, size, which=(0, 2))
+    return each(op, tensors, dims, params, size)
+
+
+def low_rank(op, tensors, dims, params, size):
+    """Of a layer, whose input has any number of dimensions, and its weights."""
+    check_low_rank(_name(op), *(_seen(t, d) for t, d in zip(tensors, dims)))
+    if all(d is None for d in dims[1:]):
+        return op(_first(tensors[0], dims[0], size), *tensors[1:], *params), 0
+    return each(op, tensors, dims, params, size)
