@@ -193,6 +193,32 @@ def test_classes_that_are_asked_for():
     assert found == {f"x_size0 > {p // 2} && x_size0 <= {p}" for p in (64, 128, 256)}
 
 
+def half(x, table):
+    assert x.numel() % 2 == 0 and table.shape[0] == x.numel() // 2
+    return launched(x, triton.next_power_of_2(x.numel() // 2))
+
+
+def half_of_a_table(x, table):
+    n = table.shape[0]
+    assert x.numel() // 2 == n and x.numel() % 2 == 0
+    return launched(x, triton.next_power_of_2(n))
+
+
+def double_of_a_table(x, table):
+    assert x.shape[0] == 2 * table.shape[0]
+    return launched(x, triton.next_power_of_2(table.shape[0]))
+
+
+@pytest.mark.parametrize("function", [half, half_of_a_table, double_of_a_table])
+def test_sizes_that_are_tied_to_others_have_classes(function):
+    """Where one size changes, so do those that the function asserts to fit."""
+    calls = user.calls(function, Path(__file__), inspect.getmodule(function), ["x=fp32[64], table=fp32[32]"])
+    found, _ = classes.programs(calls, ROW, (16, 64))
+    for n in (9, 16, 17, 32, 33, 64):
+        fits = [p for p in found if classes._holds(p, {q.name: 2 * n if q.name == "x_size0" else n for q in p.parameters})]
+        assert len(fits) == 1 and fits[0].launches[0].consts["BLOCK"] == triton.next_power_of_2(n), (n, [p.conditions for p in found])
+
+
 def test_expressions_in_c():
     import sympy
     from torch.utils._sympy.functions import FloorDiv, Mod

@@ -108,14 +108,42 @@ def _others(p: Program, reach: tuple[int, int], all_of_them: bool):
         if isinstance(e, sympy.Eq) and not any(q.kind in ("bool", "ld") for q in p.parameters if q.symbol in e.free_symbols) or not symbols:
             continue  # fixed
         for symbol in symbols:
-            found = next((hints for hints in _candidates(p, symbol, e, reach) if _turned(p, conditions[:k], e, hints)), None)
-            if found is not None:
-                yield found
+            turned = [hints for c in _candidates(p, symbol, e, reach) if _turned(p, conditions[:k], e, hints := _tied(p, c, symbol))]
+            if turned:
+                yield next((hints for hints in turned if all(_true(x, _names(p, hints)) for x in conditions[:k])), turned[0])
+
+
+def _names(p: Program, hints: dict) -> dict:
+    return {q.symbol: _number(hints[q.name]) for q in p.parameters}
 
 
 def _turned(p: Program, before: list, e, hints: dict) -> bool:
-    names = {q.symbol: _number(hints[q.name]) for q in p.parameters}
+    names = _names(p, hints)
     return e.xreplace(names) == sympy.false and all(_true(x, names) for x in before if not x.free_symbols & e.free_symbols)
+
+
+def _tied(p: Program, hints: dict, symbol) -> dict:
+    """Hints of which one parameter was changed, with those that have to be equal to what it makes: the function asserts that they fit."""
+    moved = {symbol}
+    for _ in p.parameters:
+        names = _names(p, hints)
+        found = next(((q, v) for e in p.conditions if isinstance(e, sympy.Eq) and e.free_symbols & moved and not _true(e, names) for q in p.parameters
+                      if q.kind in ("size", "int") and q.symbol in e.free_symbols - moved for v in _fitting(e, names, q.symbol)), None)
+        if found is None:
+            break
+        hints, moved = {**hints, found[0].name: found[1]}, moved | {found[0].symbol}
+    return hints
+
+
+def _fitting(e, names: dict, symbol):
+    """Values of one symbol for which an equation holds: both sides are mostly multiples, or shifted by a constant."""
+    now = int(names[symbol])
+    for mine, other in ((e.lhs, e.rhs), (e.rhs, e.lhs)):
+        if symbol in mine.free_symbols and mine.xreplace(names).is_number and other.xreplace(names).is_number:
+            has, wanted = int(mine.xreplace(names)), int(other.xreplace(names))
+            for v in (wanted, *([now * wanted // has] if has else []), now + wanted - has):
+                if v > 0 and _true(e, {**names, symbol: sympy.Integer(v)}):
+                    yield v
 
 
 def _candidates(p: Program, symbol, e, reach: tuple[int, int]):
