@@ -49,7 +49,11 @@ class PerThread:
 
     @property
     def utils(self):
-        return Utils(self, getattr(self._now(), "utils", None))
+        try:
+            now = self._now()
+        except ImportError:  # Python ends, and the last kernels go
+            now = None
+        return Utils(self, getattr(now, "utils", None))
 
 
 class Utils:

@@ -15,6 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource
 from triton.language.extra.cpu import libdevice
 from triton.language.extra.cpu.libdevice import atan as arctangent
+from triport.backends import active
 
 
 def program(tmp_path, text, **env):
@@ -188,3 +189,11 @@ def test_the_reproducer_holds_all_passes(tmp_path):
     told = "".join(p.read_text() for p in tmp_path.glob("r*"))
     for name in ("inline", "canonicalize", "triton-combine", "triton-reorder-broadcast", "cse", "triton-licm", "symbol-dce", "triton-loop-unroll"):
         assert name in told, (name, told)
+
+
+def test_kernels_go_when_python_has_ended(monkeypatch):
+    """Nothing can be imported any more, and Triton asks the active driver to unload what is left."""
+    driver = active.PerThread(None)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    for module in (active.Held(), object()):
+        driver.utils.unload_module(module)
