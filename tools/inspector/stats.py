@@ -101,6 +101,11 @@ def works(i: Instruction) -> bool:
     return c.is_float_work or c.unit == "matrix" or _is_data(c)
 
 
+def _keeps_integers(c: Class) -> bool:
+    """Does it write one integer to memory? A loop of floating point that does so has other work beside that."""
+    return c.unit == "scalar" and bool(c.stores) and not c.is_float and _is_data(c)
+
+
 def _is_data(c: Class) -> bool:
     return c.is_memory and not c.is_spill and not c.address and c.kind not in ("branch", "config", "call")
 
@@ -174,8 +179,8 @@ def data_of(r: Region) -> list[Class]:
     there are none of the first two, accesses to memory; where there are none of those either, integer arithmetic."""
     every = [i.what for i in r.instructions if id(i) not in r.left]
     floats = [c for c in every if c.is_float_work or c.unit == "matrix" or c.kind == "call" and c.unit == "vector"]
-    if not floats:
-        floats = [c for c in every if _is_data(c)]
+    if not floats or any(map(_keeps_integers, every)):
+        floats += [c for c in every if _is_data(c) and not (c.is_float_work or c.unit == "matrix")]
     inner = r.loop is None and not r.function.loops or r.loop is not None and r.loop.inner
     divisions = [i.what for i in r.instructions if inner and DIVIDE.match(i.mnemonic) and not i.what.is_float and i.what.unit == "scalar"]
     if floats or divisions:
