@@ -54,6 +54,14 @@ def twins(monkeypatch):
     calls.clear()
 
 
+def test_a_board_that_went_is_refused(monkeypatch):
+    with backends.use("twin"):
+        pass
+    monkeypatch.setattr(Twin, "unavailable", lambda self: "it went")
+    with pytest.raises(base.Unavailable, match="backend twin cannot run here: it went"):
+        backends.use("twin")
+
+
 def test_within_it_the_chosen_one_serves():
     x, y = torch.randn(5, 7), torch.randn(7, 3)
     ops.square(x)
