@@ -28,9 +28,9 @@ checked = loaded("checked")
 
 
 @pytest.mark.filterwarnings("error:There is a performance drop", "ignore:.isinstance.treespec")
-@pytest.mark.parametrize("name", loaded("torch_ways").WAYS)
-def test_a_way_of_torch(name):
-    right, e, kernels = checked.run(name, loaded("torch_ways").WAYS[name])
+@pytest.mark.parametrize("script, name", [(s, name) for s in ("torch_ways", "quantised") for name in loaded(s).WAYS])
+def test_a_way(script, name):
+    right, e, kernels = checked.run(name, loaded(script).WAYS[name])
     assert right, (e, kernels)
 
 
