@@ -105,12 +105,18 @@ def _others(p: Program, reach: tuple[int, int], all_of_them: bool):
         symbols = sorted(e.free_symbols, key=str)
         if not all_of_them and not asked & e.free_symbols:
             continue
-        if isinstance(e, sympy.Eq) and not any(q.kind in ("bool", "ld") for q in p.parameters if q.symbol in e.free_symbols) or not symbols:
-            continue  # fixed
+        if _fixes(p, e) or not symbols:
+            continue
         for symbol in symbols:
             turned = [hints for c in _candidates(p, symbol, e, reach) if _turned(p, conditions[:k], e, hints := _tied(p, c, symbol))]
             if turned:
                 yield next((hints for hints in turned if all(_true(x, _names(p, hints)) for x in conditions[:k])), turned[0])
+
+
+def _fixes(p: Program, e) -> bool:
+    """Does a condition tie sizes and numbers to one another, so that there is no class in which it does not hold? A leading dimension that is the line's
+    length, and a truth value, do have another."""
+    return isinstance(e, sympy.Eq) and not any(q.kind in ("bool", "ld") for q in p.parameters if q.symbol in e.free_symbols)
 
 
 def _names(p: Program, hints: dict) -> dict:
@@ -127,7 +133,7 @@ def _tied(p: Program, hints: dict, symbol) -> dict:
     moved = {symbol}
     for _ in p.parameters:
         names = _names(p, hints)
-        found = next(((q, v) for e in p.conditions if isinstance(e, sympy.Eq) and e.free_symbols & moved and not _true(e, names) for q in p.parameters
+        found = next(((q, v) for e in p.conditions if _fixes(p, e) and e.free_symbols & moved and not _true(e, names) for q in p.parameters
                       if q.kind in ("size", "int") and q.symbol in e.free_symbols - moved for v in _fitting(e, names, q.symbol)), None)
         if found is None:
             break
