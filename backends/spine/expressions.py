@@ -12,6 +12,8 @@ from ..cpu.llvm.ir import Builder, Val, const, i64
 _RELATIONS = {sympy.Eq: "eq", sympy.Ne: "ne", sympy.StrictLessThan: "slt", sympy.LessThan: "sle", sympy.StrictGreaterThan: "sgt",
               sympy.GreaterThan: "sge"}
 _BITS = {"BitwiseFn_bitwise_and": "and", "BitwiseFn_bitwise_or": "or", "BitwiseFn_bitwise_xor": "xor", "LShift": "shl", "RShift": "ashr"}
+#: whole numbers made of doubles: what C's mathematical library calls it; Python's round, too, goes to the even one of two
+_ROUNDED = {"CeilToInt": "ceil", "FloorToInt": "floor", "RoundToInt": "rint", "TruncToInt": "trunc"}
 _FLOATS = ("ToFloat", "FloatTrueDiv", "IntTrueDiv", "FloatPow")
 
 
@@ -56,8 +58,11 @@ class Emitter:
         if type(e) in _RELATIONS and any(map(is_float, e.args)):
             kind = _RELATIONS[type(e)].replace("s", "")
             return b.fcmp(("u" if kind == "ne" else "o") + kind, *map(self.real, e.args))
-        if name == "TruncToInt":
-            return b.cast("fptosi", self.real(e.args[0]), "i64")
+        if name in _ROUNDED:
+            return b.cast("fptosi", b.call(_ROUNDED[name], "double", [self.real(e.args[0])]), "i64")
+        if name == "Abs":
+            x = self.value(e.args[0])
+            return b.smax(x, b.sub(i64(0), x))
         if name in _BITS:
             return b.bin(_BITS[name], *map(self.value, e.args))
         if type(e) in _RELATIONS:
@@ -66,7 +71,8 @@ class Emitter:
             return b.not_(self.value(e.args[0]))
         joined = {"Add": b.add, "Max": b.smax, "Min": b.smin, "And": b.and_, "Or": b.or_}.get(name)
         if joined is None:
-            raise Unsupported(f"a size is {e}, and a bundle computes with sums, products, divisions, minima and maxima of whole numbers")
+            raise Unsupported(f"a size is {e}, and a bundle computes with sums, products, divisions, minima, maxima and rounded quotients of whole numbers; "
+                              "int(...) of it fixes it, which the header then says")
         return functools.reduce(joined, map(self.value, e.args))
 
     def real(self, e) -> Val:
@@ -97,7 +103,8 @@ class Emitter:
             return functools.reduce(lambda x, y: b.call("fmax" if name == "Max" else "fmin", "double", [x, y]), args)
         how = {"Add": "fadd", "Mul": "fmul"}.get(name)
         if how is None:
-            raise Unsupported(f"a number is {e}, and a bundle computes with sums, products, quotients, powers and roots")
+            raise Unsupported(f"a number is {e}, and a bundle computes with sums, products, quotients, powers and roots; float(...) of it fixes it, "
+                              "which the header then says")
         return functools.reduce(lambda x, y: b.fbin(how, x, y, ""), args)
 
     def _product(self, args) -> Val:

@@ -43,12 +43,17 @@ class Parameter:
         return {"float": "double", "bool": "int"}.get(self.kind, "int64_t")
 
 
+def is_users(file: str) -> bool:
+    """Is code in this file a user's?"""
+    return not file.startswith(_FOREIGN) and (not file.startswith(_HERE) or "/ops/" in file.removeprefix(_HERE) or "/docs/" in file or "/tests/" in file)
+
+
 def users_line(frame=None) -> str:
     """file.py:23 of the innermost frame that is a user's; "" where none is."""
     frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_FOREIGN) and (not file.startswith(_HERE) or "/ops/" in file.removeprefix(_HERE) or "/docs/" in file or "/tests/" in file):
+        if is_users(file):
             return f"{Path(file).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

@@ -6,6 +6,7 @@ K fit?") becomes a condition of the program.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from ...ops.case import KEPT
 from ...ops.records import DTYPES
 from ..base import Error, Unsupported
 from ..context import EXPORT, calling
-from . import blame
+from . import blame, plain
 from .example import WORDS_OF_C, Argument, of_case
 from .steps import OWN, Steps
 from .symbols import Open, Parameter, expression
@@ -134,7 +135,9 @@ def trace_call(call: Call, row, hints: dict | None = None, groups: list | None =
     """A call on `row`. hints: other sizes than the example's; groups: of another trace of the call, whose parameters this one's are to be."""
     opened = Open(call.arguments, hints or {}, bool(call.file))
     with capture.launches(row) as caught, calling(EXPORT), opened.mode, Steps(call.name, caught), opened.asked():
-        with blame.told(call):
+        if call.file:
+            plain.refuse_looks(call)
+        with blame.told(call), plain.numbers(call.function) if call.file else contextlib.nullcontext():
             out = call.function(**opened.values) if call.file else call.function(*_positional(call, opened.values), **call.constants)
         if all(c.remark in OWN for c in caught):
             raise Unsupported(f"{call.name} cannot be exported{blame.returns_at(call)}: it launches no Triton kernel for {', '.join(str(a) for a in call.arguments if not a.constant)}")
