@@ -114,11 +114,10 @@ def _strips(s: Schedule, values: list[Value], kind: Kind, strip: int) -> Operand
     *batch, m, piece = values[0].type.shape
     k, axis = piece * len(values), len(batch)
     out = s.alloc((*batch, m, k), kind.packed, (*_batches(batch, m * k), 1, strip), panel=(axis, strip, k * strip))
-    lanes = min(strip, s.target.lanes(32))  # a vector that is stored ends where its strip does
     with captured(s) as steps:
         for u, x in enumerate(values):
             part = replace(s.view(out, u * piece * strip, x.type.shape, out.strides), panel=out.panel)
-            s.fill(part, x, vdim=axis, inner=axis + 1, lanes=lanes, why="strips of a product's operand")
+            s.fill(part, x, vdim=axis, inner=axis + 1, why="strips of a product's operand")
     return Operand("strips", out, tuple(steps))
 
 

@@ -33,6 +33,11 @@ def _in_order(buf: Buffer | None, d: int) -> bool:
     return buf is None or buf.panel is None and buf.strides[d:d + 1] == (1,)
 
 
+def _side_by_side(into: Buffer | None, d: int, shape: tuple[int, ...]) -> int:
+    """How many neighbours along `d` a vector may hold: it ends where a panel that it is stored to does."""
+    return min(shape[d], into.panel[1]) if into is not None and into.panel and into.panel[0] == d else shape[d]
+
+
 class Schedule:
     """What has been decided so far, and what is known where the walk stands.
 
@@ -156,7 +161,7 @@ class Schedule:
             if needs is not None:
                 registers = pressure.width(self.target, needs)
                 chunks = pressure.chunks(self.target, needs, registers)
-            lanes = min(one * registers, shape[vdim]) if shape else 1
+            lanes = min(one * registers, _side_by_side(want.into, vdim, shape)) if shape else 1
             registers = -(-lanes // one)
         full = tuple(want.shape)
         ident = tuple(range(len(shape)))
