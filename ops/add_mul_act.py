@@ -98,7 +98,9 @@ def argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask):
 
 @triton.jit
 def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n, ACT: tl.constexpr, ROWS: tl.constexpr,
-                       COLS: tl.constexpr):
+                       COLS: tl.constexpr, ALIGN: tl.constexpr):
+    if ALIGN > 1:
+        n = n // ALIGN * ALIGN
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
     offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
@@ -109,8 +111,10 @@ def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n,
 
 @triton.jit
 def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n, ACT: tl.constexpr,
-                                ROWS: tl.constexpr, COLS: tl.constexpr):
+                                ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr):
     """d act / dz times the gradient."""
+    if ALIGN > 1:
+        n = n // ALIGN * ALIGN
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
     offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
@@ -154,9 +158,9 @@ def _add_mul_act_body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
     out = roomy(torch.empty(x.shape, dtype=x.dtype, device=x.device))
     if x.numel():
         rows, n = x.numel() // x.shape[-1], x.shape[-1]
-        r, c = row_tile(x, n)
-        launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, r), cdiv(n, c)),
-               as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+        tile = row_tile(x, n)
+        launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, tile["ROWS"]), cdiv(n, tile["COLS"])),
+               as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, **tile)
     return out
 
 
@@ -187,12 +191,12 @@ def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: 
     if not x.numel():
         return
     rows, n = x.numel() // x.shape[-1], x.shape[-1]
-    r, c = row_tile(x, n)
+    tile = row_tile(x, n)
     flat, other, row = as_rows(x), as_rows(y), bias.contiguous()
     over = x.is_contiguous() and not overlaps(flat, other) and not overlaps(flat, row)
     out = flat if over else torch.empty_like(flat)
-    launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, r), cdiv(n, c)),
-           flat, other, row, out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+    launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, tile["ROWS"]), cdiv(n, tile["COLS"])),
+           flat, other, row, out, m, rows, n, ACT=number, **tile)
     if not over:
         x.copy_(out.view(x.shape))
 
@@ -217,9 +221,9 @@ def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Ten
     out = roomy(torch.empty(x.shape, dtype=x.dtype, device=x.device))
     if x.numel():
         rows, n = x.numel() // x.shape[-1], x.shape[-1]
-        r, c = row_tile(x, n)
-        launch(wrap_triton(add_mul_act_backward_kernel), (cdiv(rows, r), cdiv(n, c)),
-               as_rows(grad), as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, ROWS=r, COLS=c)
+        tile = row_tile(x, n)
+        launch(wrap_triton(add_mul_act_backward_kernel), (cdiv(rows, tile["ROWS"]), cdiv(n, tile["COLS"])),
+               as_rows(grad), as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, **tile)
     return out
 
 

@@ -6,6 +6,8 @@ import ctypes
 
 import torch
 
+from .sizes import known
+
 #: outputs of at least this many bytes ask for huge pages: glibc keeps smaller blocks, once used, in its heap
 HUGE = 32 << 20
 _PAGE = 2 << 20
@@ -48,3 +50,11 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     """`x` as a contiguous matrix of its last dimension's rows."""
     n = x.shape[-1] if x.dim() else 1
     return x.contiguous().view(x.numel() // n if n else 0, n)
+
+
+def row_alignment(x: torch.Tensor, n: int) -> int:
+    """The ALIGN of a kernel on rows of n elements: how many of them 16 bytes hold, on a GPU where rows are a multiple of that and Triton, which looks for
+    multiples of 16 elements, would not see it; else 1. A kernel that begins with `if ALIGN > 1: n = n // ALIGN * ALIGN` reads and writes such rows 16 bytes
+    at a time."""
+    whole = 16 // x.element_size()
+    return whole if x.is_cuda and known(n) and n % 16 and n % whole == 0 else 1

@@ -285,30 +285,40 @@ __global__ void __launch_bounds__(THREADS) column_stats(const T* x, Wide<T>* sta
         }
 }
 
-// Joins the statistics of all parts and writes this part's rows.
+// Joins the statistics of all parts, its teams taking turns, and writes this part's rows.
 template <class T, class P, int THREADS, int LANES>
 __global__ void __launch_bounds__(THREADS) column_scale(const T* x, T* out, const Wide<T>* stats, i64 outer, i64 n, i64 inner, i64 step) {
     using F = Wide<T>;
     constexpr int TEAMS = THREADS / LANES, N = P::N;
-    const i64 parts = gridDim.z, part = blockIdx.z;
+    __shared__ F scratch[THREADS / 32][LANES * N];
+    const i64 parts = gridDim.z, part = blockIdx.z, team = threadIdx.x / LANES;
     const i64 first = (i64(blockIdx.x) * LANES + threadIdx.x % LANES) * N;
-    if (first >= inner) return;
-    Running<F> all[N];
-    for (i64 p = 0; p < parts; p++)
+    const bool inside = first < inner;
+    const F* const tops = stats + i64(blockIdx.y) * parts * inner + first;
+    const F* const sums = tops + outer * parts * inner;
+    F top[N], sum[N];
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-            const i64 at = (i64(blockIdx.y) * parts + p) * inner + first + j;
-            Running<F> o;
-            o.top = stats[at];
-            o.sum = stats[outer * parts * inner + at];
-            all[j].add(o);
-        }
+    for (int j = 0; j < N; j++) top[j] = -infinity<F>(), sum[j] = 0;
+    if (inside)
+        for (i64 p = team; p < parts; p += TEAMS)
+#pragma unroll
+            for (int j = 0; j < N; j++) top[j] = larger(top[j], tops[p * inner + j]);
+    join_teams<THREADS, LANES, N>(top, scratch, Max());
+    if (inside)
+        for (i64 p = team; p < parts; p += TEAMS)
+#pragma unroll
+            for (int j = 0; j < N; j++) sum[j] += sums[p * inner + j] * exp_from(tops[p * inner + j], no_less_than_all(top[j]));
+    join_teams<THREADS, LANES, N>(sum, scratch, Sum());
+    if (!inside) return;
+#pragma unroll
+    for (int j = 0; j < N; j++) sum[j] = F(1) / sum[j];
     const i64 origin = i64(blockIdx.y) * n * inner + first;
     const i64 end = n < (part + 1) * step ? n : (part + 1) * step;
-    for (i64 row = part * step + threadIdx.x / LANES; row < end; row += TEAMS) {
+#pragma unroll 4
+    for (i64 row = part * step + team; row < end; row += TEAMS) {
         P p = load<P>(x + origin + row * inner, 0);
 #pragma unroll
-        for (int j = 0; j < N; j++) p.at[j] = narrow<T>(exp_from(wide(p.at[j]), all[j].top) / all[j].sum);
+        for (int j = 0; j < N; j++) p.at[j] = narrow<T>(exp_from(wide(p.at[j]), top[j]) * sum[j]);
         store(out + origin + row * inner, 0, p);
     }
 }
