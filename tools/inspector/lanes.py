@@ -1,5 +1,5 @@
 """What names of instructions do not say: packed instructions of which one lane holds data are scalar code, scalar loads and stores of several narrow
-elements are vector code, and a scalar load of an address, or of an element for all lanes, is no data. Followed along the registers of one region, in text
+elements are vector code, a scalar load of an address, or of an element for all lanes, is no data, and what is gathered in an integer register is some. Followed along the registers of one region, in text
 order and once round where it is a loop."""
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def refine(found):
         code = _Code(every, [registers.of(i, r.code.isa) for i in every], r.loop is not None)
         mine = [k for k, i in enumerate(every) if id(i) in own]
         _addresses(code, mine)
+        if r.loop is not None:
+            _gathered(code, mine)
         if r.code.isa != "riscv64":
             _halves(code, mine)
             _single(r, [code.registers[k] for k in mine])
@@ -95,6 +97,48 @@ def _broadcasts(i, name: str) -> bool:
         return True
     number = name[1:]
     return bool(re.search(rf"[vz]{number}\.\d*[bhsd]\[\d+\]$", i.operands))
+
+
+# --- integers that a loop gathers ------------------------------------------------------------------------------------
+
+#: arithmetic that may move an index or a pointer on, whatever the name
+_LINEAR = re.compile(r"(add|sub|lea|inc|dec|neg|mov|cmov|c\.add|c\.mv|mv|sh\dadd)")
+
+
+def _gathered(code: _Code, mine):
+    """Mark scalar integer instructions whose results go round the loop and nowhere else: a hash, a sum, a generator of random numbers."""
+    inside = set(mine)
+    for k in mine:
+        if not _integer(code, k):
+            continue
+        nodes = _circle(code, k)
+        if nodes and nodes <= inside and any(code.instructions[n].what.loads or not _LINEAR.match(code.instructions[n].mnemonic) for n in nodes):
+            i = code.instructions[k]
+            i.what = dataclasses.replace(i.what, gathered=True)
+
+
+def _integer(code: _Code, k: int) -> bool:
+    """A scalar load of an integer, or integer arithmetic?"""
+    c, written = code.instructions[k].what, code.registers[k].written
+    return (c.unit == "scalar" and not c.is_float and not c.stores and not c.is_spill and not c.address and c.kind in ("load", "arithmetic", "fma", "move")
+            and bool(written) and not any(_VECTOR.match(name) for name in written))
+
+
+def _circle(code: _Code, start: int) -> set[int]:
+    """The instructions that a scalar integer goes through, where all of them are integer arithmetic again and one is met twice; else none."""
+    found, todo, met = {start}, [start], False
+    while todo:
+        k = todo.pop()
+        used = code.registers[k]
+        for name in set(used.written) - (set(used.address) if code.instructions[k].what.is_memory else set()):  # but for what moves its address on
+            for p in code.later(k, name):
+                if not _integer(code, p) or code.instructions[p].what.is_memory and name in code.registers[p].address or len(found) > 64:
+                    return set()
+                met |= p in found
+                if p not in found:
+                    found.add(p)
+                    todo.append(p)
+    return found if met else set()
 
 
 # --- several elements in a scalar access ---------------------------------------------------------------------------

@@ -35,7 +35,8 @@ class Class:
     thread; 0 where unknown. loads, stores: bits it reads from and writes to memory. space: "" or a GPU's memory space, "stack"
     for a spill slot. flow: "", "jump", "branch" (may fall through), "return". target: label or address where it goes.
     masked: only some elements, by a mask register. splat: one element from memory for all lanes. address: a
-    scalar load of what is used as an address, a loop's end or an element for all lanes, and is no data of its own."""
+    scalar load of what is used as an address, a loop's end or an element for all lanes, and is no data of its own. gathered: integers that a loop
+    gathers in a register, a hash or a sum, for nothing else in it."""
 
     kind: str
     unit: str = "scalar"
@@ -49,6 +50,7 @@ class Class:
     masked: bool = False
     splat: bool = False
     address: bool = False
+    gathered: bool = False
 
     @property
     def is_float(self) -> bool:

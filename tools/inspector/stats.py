@@ -102,8 +102,8 @@ def works(i: Instruction) -> bool:
 
 
 def _keeps_integers(c: Class) -> bool:
-    """Does it write one integer to memory? A loop of floating point that does so has other work beside that."""
-    return c.unit == "scalar" and bool(c.stores) and not c.is_float and _is_data(c)
+    """Does it write one integer to memory, or gather integers in a register? A loop of floating point that does so has other work beside that."""
+    return c.gathered or c.unit == "scalar" and bool(c.stores) and not c.is_float and _is_data(c)
 
 
 def _is_data(c: Class) -> bool:
@@ -180,7 +180,7 @@ def data_of(r: Region) -> list[Class]:
     every = [i.what for i in r.instructions if id(i) not in r.left]
     floats = [c for c in every if c.is_float_work or c.unit == "matrix" or c.kind == "call" and c.unit == "vector"]
     if not floats or any(map(_keeps_integers, every)):
-        floats += [c for c in every if _is_data(c) and not (c.is_float_work or c.unit == "matrix")]
+        floats += [c for c in every if (_is_data(c) or c.gathered) and not (c.is_float_work or c.unit == "matrix")]
     inner = r.loop is None and not r.function.loops or r.loop is not None and r.loop.inner
     divisions = [i.what for i in r.instructions if inner and DIVIDE.match(i.mnemonic) and not i.what.is_float and i.what.unit == "scalar"]
     if floats or divisions:
