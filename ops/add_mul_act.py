@@ -21,7 +21,7 @@ from .autograd import added, wide
 from .checks import FLOATS, check, check_bias, check_number, check_same_shape, check_tensors
 from .dispatch import compiling, direct, launch, replayed, watched, wrap_triton
 from .layout import as_rows, roomy
-from .register import register, served
+from .register import beneath, register, served
 from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
 from .gelu import curvature as gelu_curvature, gelu_slope, gelu_value
@@ -228,6 +228,7 @@ def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Ten
 
 
 _add_mul_act_backward = register("add_mul_act_backward", _add_mul_act_backward_body, add_mul_act_backward_kernel)
+_backward = beneath("add_mul_act_backward", 4)
 
 
 def _of_arguments(dz: torch.Tensor, m: float, needed):
@@ -248,7 +249,7 @@ def _jvp(inputs, out, tangents):
 
 
 _add_mul_act.derive(keep=lambda inputs, out: inputs[:3], jvp=_jvp, backward=lambda kept, params, grad, needed: _of_arguments(
-    torch.ops.triport.add_mul_act_backward(grad, *kept, *params[:2]), params[0], needed))
+    _backward(grad, *kept, *params[:2]), params[0], needed))
 _add_mul_act.batch(batching.with_row)
 _add_mul_act_backward.batch(batching.with_row)
 _add_mul_act.autocast(autocast.widest)

@@ -19,7 +19,7 @@ from .autograd import added, wide
 from .checks import FLOATS, check, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import dense
-from .register import register, served
+from .register import beneath, register, served
 from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
 from .tuning import Tiles, blocks, gpu_blocks, tile
@@ -128,10 +128,11 @@ def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 _gelu_backward = register("gelu_backward", _gelu_backward_body, gelu_backward_kernel)
+_backward = beneath("gelu_backward", 2)
 _gelu.batch(batching.elementwise)
 _gelu_backward.batch(batching.elementwise)
 _gelu.derive(keep=lambda inputs, out: inputs[:1],
-             backward=lambda kept, params, grad, needed: (torch.ops.triport.gelu_backward(grad, *kept),),
+             backward=lambda kept, params, grad, needed: (_backward(grad, *kept),),
              jvp=lambda inputs, out, tangents: torch.ops.triport.gelu_backward(tangents[0], inputs[0]))
 
 

@@ -20,7 +20,7 @@ from ..backends.context import call
 from .checks import FLOATS, check, check_product, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import roomy, unexpanded
-from .register import register, served
+from .register import beneath, register, served
 from .sizes import cdiv, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
 from . import autocast, batching, product_tma
@@ -223,10 +223,13 @@ def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 _matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tma_kernel, implementations={"cuda": _matmul_cuda})
 
 
+_product = beneath("matmul", 2)
+
+
 def product_backward(a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, needed):
     """Of a @ b: (gradient of a, gradient of b), None where it is not needed."""
     grad = unexpanded(grad)
-    return (torch.ops.triport.matmul(grad, b.T) if needed[0] else None, torch.ops.triport.matmul(a.T, grad) if needed[1] else None)
+    return (_product(grad, b.T) if needed[0] else None, _product(a.T, grad) if needed[1] else None)
 
 
 def product_jvp(inputs, out, tangents) -> torch.Tensor:

@@ -18,6 +18,7 @@ import triton.language as tl
 from .checks import check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .register import register, served
+from .softmax import backward_of_softmax
 from .sizes import cdiv, known, next_power_of_2
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
@@ -208,7 +209,7 @@ _matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_k
 
 def _backward(kept, params, grad, needed):
     a, b, y = kept
-    return product_backward(a, b, torch.ops.triport.softmax_backward(grad, y, params[0]), needed)
+    return product_backward(a, b, backward_of_softmax(grad, y, params[0]), needed)
 
 
 def _jvp(inputs, out, tangents):

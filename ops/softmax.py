@@ -19,7 +19,7 @@ from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import roomy, row_alignment
-from .register import register, served
+from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
 from .parts import exp_of, join_parts, keep_part
@@ -327,10 +327,9 @@ def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> tor
 
 
 _softmax_backward = register("softmax_backward", _softmax_backward_body, softmax_backward_kernel)
-
-
+backward_of_softmax = beneath("softmax_backward", 2)
 _softmax.derive(keep=lambda inputs, out: (out,),
-                backward=lambda kept, params, grad, needed: (torch.ops.triport.softmax_backward(grad, kept[0], params[0]),),
+                backward=lambda kept, params, grad, needed: (backward_of_softmax(grad, kept[0], params[0]),),
                 jvp=lambda inputs, out, tangents: torch.ops.triport.softmax_backward(tangents[0], out, inputs[1]))
 _softmax.batch(batching.along)
 _softmax_backward.batch(batching.along)

@@ -3,6 +3,7 @@
 import itertools
 import random
 import shutil
+import sys
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ import torch.nn.functional as F
 from conftest import everywhere
 from torch.autograd import forward_ad
 from triport import ops
-from triport.ops import registry
+from triport.ops import register, registry
+from triport.ops.dispatch import direct
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 ACTS = ("relu", "sigmoid", "gelu", "silu", "tanh")
@@ -332,6 +334,40 @@ def test_first_order_keeps_the_fused_backward(seed):
         ops.gelu(x).sum().backward()
     names = {e.key for e in prof.key_averages()}
     assert "triport::gelu_backward" in names and not names & {"aten::sigmoid", "aten::clamp"}
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in ("square", "lora_linear", "add_relu")])
+def test_a_backward_that_nothing_follows_goes_round_the_dispatcher(name, monkeypatch, seed):
+    """It costs less so; what follows it, a graph of derivatives, tangents, the profiler, still sees its ops."""
+    callers = []  # below the dispatcher `direct` is called as well
+    monkeypatch.setattr(register, "direct", lambda body, *args: callers.append(sys._getframe(1).f_code.co_name) or direct(body, *args))
+    tensors = arguments(name, seed, requires_grad=True, layouts=("plain",))
+    g = torch.randn(CASES[name][2](*tensors).shape, dtype=torch.float64)
+    plain = torch.autograd.grad(fn_of(name, "ops")(*tensors), tensors, g)
+    assert "derivative" in callers
+    same(plain, torch.autograd.grad(CASES[name][2](*tensors), tensors, g))
+    callers.clear()
+    same(torch.autograd.grad(fn_of(name, "ops")(*tensors), tensors, g.clone().requires_grad_(), create_graph=True), plain)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
+        torch.autograd.grad(fn_of(name, "ops")(*tensors), tensors, g)
+    assert "derivative" not in callers and any(e.key.startswith("triport::") and "backward" in e.key or e.key == "triport::matmul" for e in prof.key_averages())
+
+
+@pytest.mark.parametrize("backend", ["", "eager", "aot_eager"])
+@pytest.mark.parametrize("name", [n for n in CASES if "relu" not in n])
+def test_forward_over_reverse(name, backend, seed):
+    """Hessians times vectors: the backward's own tangents are not lost, in a graph of Dynamo's either."""
+    tensors = arguments(name, seed, layouts=("plain",))
+    along = tuple(torch.randn_like(t) for t in tensors)
+
+    def product(f):
+        gradient = torch.func.grad(lambda ts: f(*ts).square().sum())
+        return lambda ts, vs: torch.func.jvp(gradient, (ts,), (vs,))[1]
+
+    want = product(CASES[name][2])(tuple(tensors), along)
+    ours = product(fn_of(name, "ops"))
+    torch._dynamo.reset()
+    same((torch.compile(ours, backend=backend, fullgraph=True) if backend else ours)(tuple(tensors), along), want)
 
 
 def test_a_graph_goes_with_its_result():
