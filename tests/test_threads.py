@@ -4,12 +4,14 @@ import gc
 import os
 import sys
 import threading
+import time
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 from triport.backends.cpu.plugin import mends
+from triport.backends.cpu.run import launch
 
 
 @triton.jit
@@ -33,6 +35,12 @@ def kernel_{n}(x_ptr, out_ptr, N: tl.constexpr):
         y = (y + 1) if {n} > 3 else (y - 1)
     tl.store(out_ptr + i, y)
 """
+
+
+@triton.jit
+def first_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i) + 5)
 
 
 def right_of(n, x):
@@ -152,3 +160,33 @@ def test_a_fork_while_another_thread_parses():
         pytest.fail("the child waits for a lock that nobody holds")
     done.set()
     thread.join()
+
+
+def test_who_comes_while_a_kernel_is_loaded_waits_for_it(monkeypatch):
+    """The first launch of a kernel by two threads: Triton makes its launcher before its code is there."""
+    made, loading = launch.load_function, threading.Event()
+
+    def slowly(*args):
+        loading.set()
+        time.sleep(0.3)
+        return made(*args)
+
+    monkeypatch.setattr(launch, "load_function", slowly)
+    x = torch.arange(64.0)
+    kernel = first_kernel.warmup(x, x, N=64, grid=(1,))
+    errors, right = [], []
+
+    def run(late: bool):
+        try:
+            if late:
+                assert loading.wait(60)
+            out = torch.empty_like(x)
+            first_kernel[(1,)](x, out, N=64)
+            right.append(torch.equal(out, x + 5))
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=run, args=(late,)) for late in (False, True, True)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not errors and right == [True] * 3 and kernel.function is not None

@@ -6,6 +6,7 @@
 - carries: Triton's front end takes a variable for unchanged in a loop that ends with the value it began with, also where that is
   another variable's, which the loop does change (`y = x` before it, `x, y = f(x), x` in it: y stays what it was).
 - memory: what Triton keeps of a kernel (`slim.py`).
+- loading: a kernel's launcher is there before its code is, so a thread that comes while another launches the kernel for the first time would launch no code.
 - dtypes: a tensor of a dtype that Triton has no name for ends in `KeyError: 'complex64'`.
 """
 
@@ -20,13 +21,13 @@ from . import names, slim, stops
 from ...active import CPU
 from ...of_triton import heard
 
-_parsing = threading.RLock()
+_parsing, _loading = threading.RLock(), threading.RLock()
 _installed = False
 
 
 def _fresh_lock():
-    global _parsing
-    _parsing = threading.RLock()  # in a forked child: whoever held it is gone
+    global _parsing, _loading
+    _parsing, _loading = threading.RLock(), threading.RLock()  # in a forked child: whoever held it is gone
 
 
 def install():
@@ -45,6 +46,8 @@ def install():
     parser.parse = one_at_a_time(parser.parse)
     os.register_at_fork(after_in_child=_fresh_lock)
     CompiledKernel.launch_metadata = three_dimensions(CompiledKernel.launch_metadata)
+    if isinstance(CompiledKernel.run, property):
+        CompiledKernel.run = property(loaded_by_one(CompiledKernel.run.fget))
     utils.canonicalize_dtype = named(utils.canonicalize_dtype)
 
 
@@ -78,6 +81,18 @@ def one_at_a_time(parse):
         return parse(self)
 
     return parse_alone
+
+
+def loaded_by_one(run):
+    """`CompiledKernel.run`, which loads a kernel where nobody has; here the others wait until it is loaded."""
+    @functools.wraps(run)
+    def loaded(self):
+        if self.function is None and self.metadata.target.backend in CPU:
+            with _loading:
+                return run(self)
+        return run(self)
+
+    return loaded
 
 
 def with_shared_values(find_carries, generator):
