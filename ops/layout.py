@@ -52,6 +52,15 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().view(x.numel() // n if n else 0, n)
 
 
+def split(x: torch.Tensor, dim: int) -> tuple[int, int, int]:
+    """(outer, n, inner): the sizes before, of and after `dim`."""
+    shape = x.shape or (1,)
+    outer = inner = 1
+    for k, size in enumerate(shape):
+        outer, inner = (outer * size, inner) if k < dim else (outer, inner * size) if k > dim else (outer, inner)
+    return outer, shape[dim], inner
+
+
 def row_alignment(x: torch.Tensor, n: int) -> int:
     """The ALIGN of a kernel on rows of n elements: how many of them 16 bytes hold, on a GPU where rows are a multiple of that and Triton, which looks for
     multiples of 16 elements, would not see it; else 1. A kernel that begins with `if ALIGN > 1: n = n // ALIGN * ALIGN` reads and writes such rows 16 bytes

@@ -30,8 +30,9 @@ def sass(file: str, kernel: str, arch: str) -> tuple[str, dict]:
 
 FLAT = [("square.cu", "square<{}>"), ("gelu.cu", "gelu<{}>"), ("add_relu.cu", "add_relu<{}>"), ("add_mul_act.cu", "add_mul_act<{}, 2>"),
         ("softmax.cu", "softmax_rows<{}, 4, 256, false>"), ("softmax.cu", "softmax_rows<{}, 2, 128, true>"), ("softmax.cu", "softmax_long_rows<{}>"),
-        ("softmax.cu", "softmax_columns<{0}, Vec<{0}>, 128, 8>"), ("softmax.cu", "column_stats<{0}, Vec<{0}>, 256, 8>"),
-        ("softmax.cu", "column_scale<{0}, Vec<{0}>, 256, 8>"), ("matmul_softmax.cu", "scale_rows<{0}, Vec<{0}>>"),
+        ("softmax.cu", "softmax_columns<{0}, Vec<{0}>, 256, 8>"), ("softmax.cu", "softmax_kept_rows<{}, 128, true>"),
+        ("softmax.cu", "softmax_kept_rows<{}, 256, false>"), ("softmax.cu", "column_stats<{0}, Vec<{0}>, 512, 8, 2>"),
+        ("softmax.cu", "column_scale<{0}, Vec<{0}>, 512, 8>"), ("matmul_softmax.cu", "scale_rows<{0}, Vec<{0}>>"),
         ("matmul_softmax.cu", "scale_columns<{0}, Vec<{0}>, 128>")]
 
 
