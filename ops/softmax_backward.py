@@ -61,6 +61,46 @@ def softmax_backward_rows_kernel(grad_ptr, y_ptr, out_ptr, m, n, ROWS: tl.conste
 
 
 @triton.jit
+def softmax_backward_long_rows_kernel(grad_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr, ALIGN: tl.constexpr):
+    """One row a program, piece by piece: one pass for the sum, one to write, from the last piece on, which is still in the cache. For GPUs."""
+    if ALIGN > 1:
+        n = n // ALIGN * ALIGN
+    row = tl.program_id(0).to(tl.int64) * n
+    cols = tl.arange(0, BLOCK)
+    y = tl.load(y_ptr + row + cols, mask=cols < n, other=0.0)
+    wide = y.to(tl.float32) if y.dtype.primitive_bitwidth < 32 else y
+    products = wide * tl.load(grad_ptr + row + cols, mask=cols < n, other=0.0).to(wide.dtype)
+    for start in range(BLOCK, n, BLOCK):
+        inside = start + cols < n
+        y2 = tl.load(y_ptr + row + start + cols, mask=inside, other=0.0).to(wide.dtype)
+        products += y2 * tl.load(grad_ptr + row + start + cols, mask=inside, other=0.0).to(wide.dtype)
+    dot = tl.sum(products, axis=0)
+    last = (tl.cdiv(n, BLOCK) - 1) * BLOCK
+    for back in range(0, n, BLOCK):
+        at = last - back + cols
+        y3 = tl.load(y_ptr + row + at, mask=at < n)
+        g3 = tl.load(grad_ptr + row + at, mask=at < n).to(wide.dtype)
+        tl.store(out_ptr + row + at, (y3.to(wide.dtype) * (g3 - dot)).to(y3.dtype), mask=at < n)
+
+
+@triton.jit
+def softmax_backward_columns_kernel(grad_ptr, y_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr):
+    """COLS neighbouring columns of the middle of (outer, n, inner) a program, read once. For GPUs."""
+    if ALIGN > 1:
+        inner = inner // ALIGN * ALIGN
+    tiles = tl.cdiv(inner, COLS)
+    cols = tl.program_id(0) % tiles * COLS + tl.arange(0, COLS)
+    rows = tl.arange(0, ROWS)
+    offs = (tl.program_id(0) // tiles).to(tl.int64) * n * inner + rows[:, None].to(tl.int64) * inner + cols[None, :]
+    mask = (rows[:, None] < n) & (cols[None, :] < inner)
+    y = tl.load(y_ptr + offs, mask=mask, other=0.0)
+    wide = y.to(tl.float32) if y.dtype.primitive_bitwidth < 32 else y
+    g = tl.load(grad_ptr + offs, mask=mask, other=0.0).to(wide.dtype)
+    dot = tl.sum(g * wide, axis=0)
+    tl.store(out_ptr + offs, (wide * (g - dot[None, :])).to(y.dtype), mask=mask)
+
+
+@triton.jit
 def column_dots_kernel(grad_ptr, y_ptr, dots_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, TURNS: tl.constexpr, ALIGN: tl.constexpr):
     """The sums of g y over the rows of a part, TURNS times ROWS of them, of COLS neighbouring columns. dots: (outer, parts, inner)."""
     if ALIGN > 1:
@@ -103,11 +143,14 @@ def column_gradient_kernel(grad_ptr, y_ptr, dots_ptr, out_ptr, n, inner, parts, 
         tl.store(out_ptr + offs, (y.to(dot.dtype) * (g - dot[None, :])).to(y.dtype), mask=mask)
 
 
-KERNELS = (softmax_backward_kernel, softmax_backward_rows_kernel, column_dots_kernel, column_gradient_kernel)
+KERNELS = (softmax_backward_kernel, softmax_backward_rows_kernel, softmax_backward_long_rows_kernel, softmax_backward_columns_kernel, column_dots_kernel,
+           column_gradient_kernel)
 
-#: on a GPU: longest row that a program takes whole, and elements of the shorter ones that it takes together. 4096 x 8192 on an H100: 60.6 us in fp16 for 76.2 with
-#: rows read twice, 128 for 187 in fp32
+#: on a GPU: longest row that a program takes whole, and piece of longer ones; elements of the shorter ones that it takes together. 4096 x 8192 on an H100: 60.6 us
+#: in fp16 for 76.2 with rows read twice, 128 for 187 in fp32; 256 x 131072 103 for 171, 213 for 233
 ROW, SHORT = 16384, 2048
+#: on a GPU: longest columns that a program reads once, and how many of them. 256 x 131072 on an H100: 71.7 us in fp16 for 125, 137 for 197 in fp32
+COLUMN, COLUMNS = 256, 64
 #: on a GPU: rows at a time, columns and turns of a part and of a tile of the result; fastest of 16 (4096 x 8192 fp16 and fp32, 65536 x 256, 32768 x 1000, H100)
 PART, TILE = (32, 64, 8), (64, 64, 2)
 
@@ -117,11 +160,13 @@ def gradient(grad: torch.Tensor, y: torch.Tensor, out: torch.Tensor, dim: int, c
     outer, n, inner = split(y, dim)
     on_gpu = y.device.type == "cuda"
     rows, cols = columns
-    if on_gpu and known(outer, n, inner) and inner == 1 and n <= ROW:
-        block = next_power_of_2(n)
-        launch(wrap_triton(softmax_backward_rows_kernel), (cdiv(outer, max(1, SHORT // block)),), grad, y, out, outer, n, ROWS=max(1, SHORT // block),
-               BLOCK=block, ALIGN=row_alignment(y, n), num_warps=min(16, max(4, block // 1024)))
-    elif on_gpu and known(outer, n, inner) and inner > 1 and PART[0] * PART[2] < n and outer < 65536:
+    if on_gpu and known(outer, n, inner) and inner == 1:
+        _rows(grad, y, out, outer, n)
+    elif on_gpu and known(outer, n, inner) and n <= COLUMN:
+        rows = next_power_of_2(n)
+        launch(wrap_triton(softmax_backward_columns_kernel), (cdiv(inner, COLUMNS) * outer,), grad, y, out, n, inner, ROWS=rows, COLS=COLUMNS,
+               ALIGN=row_alignment(y, inner), num_warps=max(4, rows // 32))
+    elif on_gpu and known(outer, n, inner) and outer < 65536:
         _by_parts(grad, y, out, outer, n, inner)
     else:
         if known(inner) and inner == 1:
@@ -129,6 +174,17 @@ def gradient(grad: torch.Tensor, y: torch.Tensor, out: torch.Tensor, dim: int, c
         tiles = cdiv(inner, cols)
         launch(wrap_triton(softmax_backward_kernel), (tiles * outer,) if on_gpu else (tiles, outer), grad, y, out, n, inner, ROWS=rows, COLS=cols,
                FOLDED=on_gpu)
+
+
+def _rows(grad: torch.Tensor, y: torch.Tensor, out: torch.Tensor, outer: int, n: int):
+    """Over rows of n, on a GPU."""
+    align, block = row_alignment(y, n), next_power_of_2(n)
+    if n > ROW:
+        launch(wrap_triton(softmax_backward_long_rows_kernel), (outer,), grad, y, out, n, BLOCK=ROW, ALIGN=align, num_warps=16)
+        return
+    together = max(1, SHORT // block)
+    launch(wrap_triton(softmax_backward_rows_kernel), (cdiv(outer, together),), grad, y, out, outer, n, ROWS=together, BLOCK=block, ALIGN=align,
+           num_warps=min(16, max(4, block // 1024)))
 
 
 def _by_parts(grad: torch.Tensor, y: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):

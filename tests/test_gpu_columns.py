@@ -35,6 +35,27 @@ def test_gradient_of_rows(m, n, rows, dtype, seed):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m,n,block", [(3, 1000, 128), (2, 64, 64), (1, 7, 16), (2, 781, 256)])
+def test_gradient_of_long_rows(m, n, block, dtype, seed):
+    g, y, want = pair((m, n), 1, dtype, seed)
+    out, whole = check.guarded((m, n), dtype)
+    softmax_backward.softmax_backward_long_rows_kernel[(m,)](g, y, out, n, BLOCK=block, ALIGN=8 if n % 8 == 0 else 1)
+    assert (out.double() - want).norm() <= CLOSE.get(dtype, 8e-3) * max(want.norm(), y.double().norm())
+    assert check.guards_hold(whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outer,n,inner,align", [(2, 100, 72, 8), (3, 33, 65, 1), (1, 1, 5, 1), (5, 16, 8, 8)])
+def test_gradient_of_short_columns(outer, n, inner, align, dtype, seed):
+    g, y, want = pair((outer, n, inner), 1, dtype, seed)
+    out, whole = check.guarded((outer, n, inner), dtype)
+    softmax_backward.softmax_backward_columns_kernel[(triton.cdiv(inner, 16) * outer,)](g, y, out, n, inner, ROWS=triton.next_power_of_2(n), COLS=16,
+                                                                                      ALIGN=align)
+    assert (out.double() - want).norm() <= CLOSE.get(dtype, 8e-3) * max(want.norm(), y.double().norm())
+    assert check.guards_hold(whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("outer,n,inner,align", [(1, 700, 40, 8), (2, 257, 33, 1), (1, 5000, 3, 1), (3, 1, 8, 8)])
 def test_gradient_of_columns_by_parts(outer, n, inner, align, dtype, monkeypatch, seed):
     g, y, want = pair((outer, n, inner), 1, dtype, seed)
@@ -71,20 +92,29 @@ def test_folded_grids(shape, dim, seed):
     assert check.error(out, torch.softmax(x, dim)) < 1e-14 and check.error(dx, want) < 1e-14
 
 
+def launched(shape, dim, monkeypatch) -> list:
+    """(kernel, grid) of what softmax and its gradient launch for a GPU's tensor."""
+    seen = []
+    with monkeypatch.context() as m, FakeTensorMode():
+        for module in (softmax, softmax_backward):
+            m.setattr(module, "launch", lambda kernel, grid, *args, **consts: seen.append((kernel.fn.__name__, grid)))
+            m.setattr(module, "wrap_triton", lambda kernel: kernel)
+        x = torch.empty(shape, dtype=torch.float16, device="cuda")
+        softmax._softmax_body(x, dim)
+        softmax._softmax_backward_body(x, x, dim)
+    return seen
+
+
+@pytest.mark.parametrize("shape,dim,kernel", [
+    ((4096, 8192), 1, "softmax_backward_rows_kernel"), ((16, 131072), 1, "softmax_backward_long_rows_kernel"), ((256, 4096), 0, "softmax_backward_columns_kernel"),
+    ((4096, 8192), 0, "column_gradient_kernel"), ((70_000, 300, 2), 1, "softmax_backward_kernel")])
+def test_which_kernel_a_gpus_gradient_takes(shape, dim, kernel, monkeypatch):
+    assert launched(shape, dim, monkeypatch)[-1][0] == kernel
+
+
 @pytest.mark.parametrize("shape,dim", [((65537, 8), 1), ((65537, 20_000), 1), ((65537, 4, 3), 1), ((66_000, 300, 2), 1), ((2, 5_000_000), 0), ((70_000, 256), 0),
                                        ((30_000, 7, 64), 1)])
 def test_grids_that_a_gpu_has(shape, dim, monkeypatch):
     """2**31 - 1 blocks in the first dimension, 65,535 in the others."""
-    seen = []
-
-    def launch(kernel, grid, *args, **consts):
-        seen.append((kernel.fn.__name__ if hasattr(kernel, "fn") else str(kernel), grid))
-
-    for module in (softmax, softmax_backward):
-        monkeypatch.setattr(module, "launch", launch)
-        monkeypatch.setattr(module, "wrap_triton", lambda kernel: kernel)
-    with FakeTensorMode():
-        x = torch.empty(shape, dtype=torch.float16, device="cuda")
-        softmax._softmax_body(x, dim)
-        softmax._softmax_backward_body(x, x, dim)
+    seen = launched(shape, dim, monkeypatch)
     assert len(seen) >= 2 and all(0 < grid[0] < 1 << 31 and all(0 < g < 65536 for g in grid[1:]) for _, grid in seen), seen
