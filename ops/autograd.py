@@ -80,9 +80,7 @@ def kernel(op, count: int, rule: Derivatives) -> Callable:
         with forward_ad._set_fwd_grad_enabled(True):
             return rule.jvp((*tensors, *ctx.params), out, tangents[:count])
 
-    # In autograd's graph its nodes are called so, with Backward behind it.
-    Followed = type(f"triport_{op._opname}_", (of_torch.SingleLevelFunction,),
-                    {"forward": staticmethod(forward), "backward": staticmethod(backward), "jvp": staticmethod(jvp)})
+    Followed = _function(op._opname, forward, backward, jvp)
 
     def autograd(keyset, *args):  # without a look whether anything follows: for tangents that takes as long
         if not of_torch.transforms_active():
@@ -91,6 +89,31 @@ def kernel(op, count: int, rule: Derivatives) -> Callable:
             return Followed.apply(keyset, *args)
 
     return autograd
+
+
+def straight(name: str, count: int, rule: Derivatives, run: Callable) -> Callable:
+    """The op of that name for calls that nothing follows but backward mode: `run`, on its arguments, with the rule's backward, without the dispatcher."""
+
+    def forward(ctx, *args):
+        out = run(*args)
+        ctx.params = args[count:]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*rule.keep(args, out))
+        return out
+
+    def backward(ctx, grad):
+        none = (None,) * len(ctx.params)
+        if grad is None:
+            return (None,) * count + none
+        return (*rule.backward(ctx.saved_tensors, ctx.params, grad, ctx.needs_input_grad[:count]), *none)
+
+    return _function(name, forward, backward).apply
+
+
+def _function(name: str, forward: Callable, backward: Callable, jvp: Callable | None = None):
+    """In autograd's graph its nodes are called triport_<name>_Backward."""
+    parts = {"forward": forward, "backward": backward} | ({"jvp": jvp} if jvp is not None else {})
+    return type(f"triport_{name}_", (of_torch.SingleLevelFunction,), {k: staticmethod(f) for k, f in parts.items()})
 
 
 def register_backward(name: str, count: int, rule: Derivatives):

@@ -40,6 +40,18 @@ def followed(*tensors: torch.Tensor) -> bool:
     return False
 
 
+def only_backward_follows(*tensors: torch.Tensor) -> bool:
+    """Does autograd's backward mode follow a call on plain tensors, and nothing else?"""
+    if not _QUICK or choice.in_use or profiler._is_profiler_enabled or not torch.is_grad_enabled() or _observed():
+        return False
+    some = False
+    for t in tensors:
+        if (type(t) not in PLAIN or not (t.is_cpu or _here(t)) or t.is_neg() or t._is_zerotensor() or t.layout is not torch.strided or _batched(t)):
+            return False
+        some = some or t.requires_grad
+    return some
+
+
 def _here(t: torch.Tensor) -> bool:
     """Is it on the current GPU, and plain?"""
     return t.is_cuda and t.device.index == _current_device()

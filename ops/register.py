@@ -23,7 +23,7 @@ from ..backends.base import sources_digest
 from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
 from . import autocast, autograd, batching, distributed
-from .dispatch import compiling, direct, followed, watched
+from .dispatch import compiling, direct, followed, only_backward_follows, watched
 
 SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
@@ -39,6 +39,8 @@ def stamp_kernel():
 MUTATING: set[str] = set()
 #: op -> its body, which launches Triton's kernels
 BODIES: dict[str, Callable] = {}
+#: op -> (number of its tensors, the op for calls that nothing follows but backward mode)
+STRAIGHT: dict[str, tuple[int, Callable]] = {}
 #: backend -> op -> its body there, where that is not the one that launches Triton's kernels
 IMPLEMENTATIONS: dict[str, dict[str, Callable]] = {}
 
@@ -64,6 +66,11 @@ class Registered:
                 autograd.register_backward(name, count, autograd.Derivatives(**rule))
             return
         self.at("Autograd", lambda op, count: autograd.kernel(op, count, autograd.Derivatives(**rule)))
+        name, _, count = next(self._each())
+        name = name.partition("::")[2]
+        if name not in MUTATING:
+            body = BODIES[name]
+            STRAIGHT[name] = count, autograd.straight(name, count, autograd.Derivatives(**rule), lambda *args: direct(body, args[:count], *args[count:]))
 
     def batch(self, rule: batching.Rule):
         """Register what `vmap` runs instead (see `batching`)."""
@@ -149,6 +156,8 @@ def served(name: str, *args):
     """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
     if call.mode == EXPORT:
         return BODIES[name](*args)
+    if (found := STRAIGHT.get(name)) is not None and only_backward_follows(*args[:found[0]]):
+        return found[1](*args)
     if compiling() or not distributed.meet(name, args):
         return _dispatched(name, args)
     with distributed.errors_of_ours():

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from conftest import everywhere
 from torch.autograd import forward_ad
-from triport import ops
+from torch.utils._python_dispatch import TorchDispatchMode
+from triport import backends, ops
 from triport.ops import register, registry
 from triport.ops.dispatch import direct
 
@@ -351,6 +352,55 @@ def test_a_backward_that_nothing_follows_goes_round_the_dispatcher(name, monkeyp
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
         torch.autograd.grad(fn_of(name, "ops")(*tensors), tensors, g)
     assert "derivative" not in callers and any(e.key.startswith("triport::") and "backward" in e.key or e.key == "triport::matmul" for e in prof.key_averages())
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "lora_linear"])
+def test_a_call_that_backward_alone_follows_goes_round_the_dispatcher(name, monkeypatch, seed):
+    """What else follows it still meets its op."""
+    dispatched = []
+    real = register._dispatched
+    monkeypatch.setattr(register, "_dispatched", lambda op, args: dispatched.append(op) or real(op, args))
+    tensors = arguments(name, seed, requires_grad=True, layouts=("plain",))
+    f = fn_of(name, "ops")
+    out = f(*tensors)
+    assert not dispatched and out.grad_fn.name().startswith("triport_") and out.requires_grad
+    want = CASES[name][2](*tensors)
+    torch.testing.assert_close(out, want)
+    g = torch.randn_like(out)
+    same(torch.autograd.grad(out, tensors, g, create_graph=True), torch.autograd.grad(want, tensors, g))
+    with torch.no_grad():
+        assert not f(*tensors).requires_grad
+    some = f(tensors[0].detach(), *tensors[1:])
+    assert some.requires_grad == (len(tensors) > 1)
+    dispatched.clear()
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def tangents():
+        with forward_ad.dual_level():
+            f(*(forward_ad.make_dual(t, torch.ones_like(t)) for t in tensors))
+
+    def profiled():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            f(*tensors)
+
+    def moded():
+        with Seen():
+            f(*tensors)
+
+    def transformed():
+        torch.func.grad(lambda t: f(t, *tensors[1:]).sum())(tensors[0])
+
+    def chosen():
+        with backends.use("triton-cpu"):
+            f(*tensors)
+
+    for way in (tangents, profiled, moded, transformed, chosen):
+        way()
+        assert dispatched, way.__name__
+        dispatched.clear()
 
 
 @pytest.mark.parametrize("backend", ["", "eager", "aot_eager"])
