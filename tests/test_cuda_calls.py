@@ -91,6 +91,17 @@ def test_temporaries_and_several_launches(driver):
     assert a[0] == x.data_ptr() and a[1] == b[0] and b[1] == got.data_ptr() and grid == (2, 3, 4)
 
 
+def test_several_results_and_those_that_are_empty(driver):
+    d = driver(SIZES)
+    x, first, last, mid = torch.zeros(48), torch.zeros(48), torch.zeros(12), torch.zeros(4, 12)
+    launches = [(compiled(SIGNATURE), None, (1,), (x, first, 1, 2)), (compiled(SIGNATURE), None, (2,), (mid, last, 3, 4))]
+    got = cuda_calls.plan(launches, [mid], (x,), (first, torch.zeros(0), torch.zeros(0), last))(x)
+    assert [t.shape for t in got] == [(48,), (0,), (0,), (12,)]
+    a, b = (struct.unpack_from("=QQ", parameters) for *_, parameters in d.launched)
+    assert a == (x.data_ptr(), got[0].data_ptr()) and b[1] == got[3].data_ptr() and b[0] not in (x.data_ptr(), got[0].data_ptr(), got[3].data_ptr())
+    assert cuda_calls.plan(launches, [mid], (x,), (first, None)) is None and cuda_calls.plan(launches, [mid], (x,), (first, first)) is None
+
+
 def test_a_thread_without_a_context_gets_it_and_a_refusal_is_an_error(driver):
     d = driver(SIZES)
     x, out = torch.zeros(48), torch.zeros(48)

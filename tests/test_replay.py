@@ -188,14 +188,14 @@ def test_a_forked_child_starts_from_nothing():
 Entry = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.POINTER(ctypes.c_uint64))
 
 
-def make_plan(statuses, alignments=(0,), allocations=2, show=None, fail=None, words=()):
+def make_plan(statuses, alignments=(0,), allocations=2, show=None, fail=None, words=(), results=None):
     """A plan whose launches return `statuses`, and what they were passed."""
     seen, keep = [], []
     for k, status in enumerate(statuses):
         keep.append(Entry(lambda p, k=k, status=status: seen.append((k, p[0], p[1], p[2])) or status))
     launches = [(ctypes.cast(e, ctypes.c_void_p).value, False, [0, len(alignments), b"\x2a" + bytes(7), *words]) for e in keep]
     made = [(show, (3, 5), (5, 1), torch.float32), (None, (2,), (1,), torch.float64)][:allocations]
-    plan = call.plan(alignments, made, launches, replay.empty, fail)
+    plan = call.plan(alignments, made, launches, replay.empty, fail, results=results)
     return plan, seen, keep
 
 
@@ -210,6 +210,21 @@ def test_a_plan_passes_addresses_and_values():
     assert out.shape == (3, 5) and out.stride() == (5, 1) and out.dtype is torch.float32 and shown[0] is out
     assert seen == [(k, x.data_ptr(), out.data_ptr(), 42) for k in range(2)]
     assert plan(x[1:]) is None and plan(x, x) is None and plan() is None and len(seen) == 2
+
+
+@pytest.mark.parametrize("results", [1, 2])
+def test_a_plan_of_several_results_returns_a_tuple(results):
+    plan, seen, _keep = make_plan([0], results=results)
+    x = torch.zeros(64)
+    for _ in range(3):
+        gc.collect()
+        before = sum(isinstance(o, torch.Tensor) for o in gc.get_objects())
+        out = plan(x)
+        assert type(out) is tuple and [t.shape for t in out] == [(3, 5), (2,)][:results]
+        assert sum(isinstance(o, torch.Tensor) for o in gc.get_objects()) == before + results, "what is no result goes"
+        assert seen.pop() == (0, x.data_ptr(), out[0].data_ptr(), 42)
+        del out
+        assert sum(isinstance(o, torch.Tensor) for o in gc.get_objects()) == before
 
 
 def test_a_plan_that_fails_raises_and_drops_what_it_made():

@@ -76,20 +76,20 @@ _DATA_PTR = "data_ptr"
 _GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-def plan(alignments, allocations, launches, empty, fail, hold=(), stream=None):
-    """A function of tensors that does `launches` and returns a new tensor; None where they are too large for a table.
+def plan(alignments, allocations, launches, empty, fail, hold=(), stream=None, results=None):
+    """A function of tensors that does `launches` and returns a new tensor, or a tuple of so many results; None where they are too large for a table.
 
     alignments: of each tensor, its address modulo 16; for any other the function does nothing and returns None.
-    allocations: (function that the new tensor is shown to or None, sizes, strides, dtype), the output first, for
+    allocations: (function that the new tensor is shown to or None, sizes, strides, dtype), what is returned first, for
     `empty(sizes, strides, dtype)`. launches: (entry point, does it give up the GIL?, its words), a word being bytes or the
     number of a pointer: the tensors', then the new ones'. `fail(launch, status)` raises for a status other than 0. hold: what has to live as long
     as the plan, such as the functions whose addresses stand in the words. stream: (function, argument) that returns an int at every call, whose number
     follows the new tensors'."""
     if len(alignments) + len(allocations) + (stream is not None) > POINTERS or any(len(words) > WORDS for _, _, words in launches):
         return None
-    # tensors, allocations, launches, empty, fail, "data_ptr", None, who is asked for the stream, with what, alignments;
-    words = [len(alignments), len(allocations), len(launches), id(empty), id(fail), id(_DATA_PTR), id(None), *map(id, stream or ()), *[0] * (0 if stream else 2),
-             *alignments]
+    # tensors, allocations, results or 0 for one that is no tuple, launches, empty, fail, "data_ptr", None, who is asked for the stream, with what, alignments;
+    words = [len(alignments), len(allocations), results or 0, len(launches), id(empty), id(fail), id(_DATA_PTR), id(None), *map(id, stream or ()),
+             *[0] * (0 if stream else 2), *alignments]
     for show, *like in allocations:  # advise, sizes, strides, dtype;
         words += [id(show) if show else 0, *map(id, like)]
     for entry, gil, parts in launches:  # releases the GIL, entry point, words; (is a pointer, value or number) each
@@ -98,6 +98,22 @@ def plan(alignments, allocations, launches, empty, fail, hold=(), stream=None):
             words += [0, int.from_bytes(p, "little")] if isinstance(p, bytes) else [1, p]
     table = _table(words)
     return _callable(_methods()[0], table, (allocations, empty, fail, hold, stream))
+
+
+def results_of(out) -> tuple:
+    """What an op returned, one tensor or a tuple, as a tuple."""
+    return out if isinstance(out, tuple) else (out,)
+
+
+def numbered(tensors: tuple, out, temps: list) -> dict[int, int] | None:
+    """Address -> number of the memory there: the tensors', then what is returned (empty tensors have a number and no memory), then temporaries. None where
+    addresses do not tell, or there is no result."""
+    outs = results_of(out)
+    if not all(hasattr(t, "data_ptr") for t in outs) or not any(t.numel() for t in outs):
+        return None
+    of = [(t.data_ptr(), k) for k, t in enumerate((*tensors, *outs, *temps)) if k < len(tensors) or t.numel()]
+    number = dict(of)
+    return number if len(number) == len(of) else None
 
 
 def packed(format: str, *values) -> list[bytes]:

@@ -14,13 +14,14 @@ PYTHON = {"PyTuple_GetItem": ("ptr", "ptr", "i64"), "PyLong_AsVoidPtr": ("ptr", 
           "PyFloat_AsDouble": ("double", "ptr"), "PyList_Size": ("i64", "ptr"), "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
           "PyLong_FromLongLong": ("ptr", "i64"), "PyObject_Vectorcall": ("ptr", "ptr", "ptr", "i64", "ptr"),
           "PyObject_VectorcallMethod": ("ptr", "ptr", "ptr", "i64", "ptr"), "PyObject_CallNoArgs": ("ptr", "ptr"),
-          "PyObject_GetAttr": ("ptr", "ptr", "ptr"), "PyEval_SaveThread": ("ptr",), "PyEval_RestoreThread": ("void", "ptr"), "Py_IncRef": ("void", "ptr"), "Py_DecRef": ("void", "ptr")}
+          "PyObject_GetAttr": ("ptr", "ptr", "ptr"), "PyTuple_New": ("ptr", "i64"), "PyTuple_SetItem": ("i32", "ptr", "i64", "ptr"),
+          "PyEval_SaveThread": ("ptr",), "PyEval_RestoreThread": ("void", "ptr"), "Py_IncRef": ("void", "ptr"), "Py_DecRef": ("void", "ptr")}
 
 
 class _Plan:
     """Words of a plan's table; the alignments follow."""
 
-    TENSORS, ALLOCATIONS, LAUNCHES, EMPTY, FAIL, DATA_PTR, NONE, STREAM, DEVICE, ALIGNMENTS = range(10)
+    TENSORS, ALLOCATIONS, RESULTS, LAUNCHES, EMPTY, FAIL, DATA_PTR, NONE, STREAM, DEVICE, ALIGNMENTS = range(11)
 
 
 class _Site:
@@ -137,9 +138,24 @@ def _run(m: Module, pointers: int, words: int):
             _report(b, plan, n, status, failure)
             _undone(b, made, allocations)
         row.set(after)
+    results = word(b, plan, _Plan.RESULTS)
+    with b.when(b.icmp("ne", results, 0)):
+        _several(b, made, allocations, results)
     with b.loop(i64(1), allocations) as k:  # the temporaries go, the output is the first
         dropped(b, thing(b, made, k))
     b.ret(b.load("ptr", made))
+
+
+def _several(b: Builder, made: Val, count: Val, results: Val):
+    """Return a tuple of so many results; they are the first of what was made."""
+    together = python(b, "PyTuple_New", results)
+    with b.when(missing(b, together)):
+        _undone(b, made, count)
+    with b.loop(i64(0), results) as k:
+        python(b, "PyTuple_SetItem", together, k, thing(b, made, k))  # which takes the reference
+    with b.loop(results, count) as k:
+        dropped(b, thing(b, made, k))
+    b.ret(together)
 
 
 def _ask(b: Builder, plan: Val, made: Val, count: Val, to: Val):

@@ -56,15 +56,11 @@ def _start() -> int:
 def plan(launches, temps, tensors, out):
     """A function of the input tensors that allocates and launches, or None where the record does not say everything (replay.py, whose CPU plans are
     alike). launches: (kernel as Triton compiled it, or `cuda.Own`, None, grid, arguments without constexprs) of each."""
-    pointers = [t.data_ptr() for t in tensors]
-    if (not launches or None in launches or not isinstance(out, torch.Tensor) or len(set(pointers)) != len(pointers) or out.data_ptr() in pointers
-            or not out.numel() or cuda_launch.driver() is None or _empty_strided_cuda is None):
+    number = call.numbered(tensors, out, temps)
+    if not launches or None in launches or number is None or cuda_launch.driver() is None or _empty_strided_cuda is None:
         return None
-    device = out.device.index
-    number = {t.data_ptr(): k for k, t in enumerate((*tensors, out, *temps))}
-    stream = len(number)  # the stream's number follows the memory's
-    if len(number) != len(tensors) + 1 + len(temps):
-        return None
+    outs, device = call.results_of(out), tensors[0].device.index
+    stream = len(tensors) + len(outs) + len(temps)  # the stream's number follows the memory's
     todo, hold, names = [], [], []
     for compiled, _, grid, args in launches:
         placed = [_place(a, number) for a in args]
@@ -80,8 +76,9 @@ def plan(launches, temps, tensors, out):
         raise said or Error(f"launching {names[which]} failed: {cuda_launch.driver().name(status)}")
 
     empty = functools.partial(_empty_inference, device) if torch.is_inference_mode_enabled() else _empty_strided_cuda
-    made = [(None, tuple(t.shape), t.stride(), t.dtype) for t in (out, *temps)]
-    return call.plan([p & 15 for p in pointers], made, todo, empty, fail, hold, stream=(_stream, device))
+    made = [(None, tuple(t.shape), t.stride(), t.dtype) for t in (*outs, *temps)]
+    return call.plan([t.data_ptr() & 15 for t in tensors], made, todo, empty, fail, hold, stream=(_stream, device),
+                     results=len(outs) if isinstance(out, tuple) else None)
 
 
 def _empty_inference(device: int, sizes, strides, dtype):

@@ -142,12 +142,11 @@ def plans(op: str, own: dict):
 def _compile(launches, temps, tensors, out, advise):
     """A function of the input tensors that allocates and launches, or None where the record does not say everything. Called with
     tensors of another alignment it does nothing and returns None."""
-    pointers = [t.data_ptr() for t in tensors]
-    if (not launches or None in launches or not isinstance(out, torch.Tensor) or len(set(pointers)) != len(pointers)
-            or out.data_ptr() in pointers or not out.numel()):
+    number = call.numbered(tensors, out, temps) if launches and None not in launches else None
+    if number is None:
         return None
-    number = {t.data_ptr(): k for k, t in enumerate((*tensors, out, *temps))}
-    made = [(advise if t is out and t.nbytes >= advise.from_bytes else None, tuple(t.shape), t.stride(), t.dtype) for t in (out, *temps)]
+    outs = call.results_of(out)
+    made = [(advise if k < len(outs) and t.nbytes >= advise.from_bytes else None, tuple(t.shape), t.stride(), t.dtype) for k, t in enumerate((*outs, *temps))]
     pool, threads = launch.pool(), _threads()
     todo, told = [], []
     for run, function, grid, args in launches:
@@ -171,5 +170,5 @@ def _compile(launches, temps, tensors, out, advise):
         name, scratch, asserts, x, y = told[which]
         launch.failed(name, status, scratch, asserts, x, y)
 
-    return call.plan([p & 15 for p in pointers], made, todo, _empty_inference if torch.is_inference_mode_enabled() else empty, fail,
-                     hold=[function for _, function, _, _ in launches])
+    return call.plan([t.data_ptr() & 15 for t in tensors], made, todo, _empty_inference if torch.is_inference_mode_enabled() else empty, fail,
+                     hold=[function for _, function, _, _ in launches], results=len(outs) if isinstance(out, tuple) else None)
