@@ -9,12 +9,13 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from . import autocast, batching
+from . import autocast, batching, row_sums
 from .autograd import added
-from .checks import FLOATS, check, check_bias, check_tensors
+from .checks import FLOATS, check, check_bias, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import as_rows, roomy, row_alignment
-from .register import register, served
+from .row_sums import gradient_at, keep_sums
+from .register import beneath, register, served
 from .sizes import cdiv, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
 from .tuning import Tiles
@@ -38,6 +39,27 @@ def add_relu_kernel(x_ptr, bias_ptr, out_ptr, m, n, ROWS: tl.constexpr, COLS: tl
     bias = tl.load(bias_ptr + cols, mask=cols < n)
     z = x + bias[None, :]
     tl.store(out_ptr + offs, tl.where(z <= 0, 0.0, z).to(x.dtype), mask=mask)
+
+
+@triton.jit
+def add_relu_gradients_kernel(grad_ptr, out_ptr, dz_ptr, parts_ptr, m, n, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr, STAGES: tl.constexpr,
+                              DZ: tl.constexpr, ONE: tl.constexpr):
+    """The gradient of x + bias, where DZ is, and its sums over a part of the rows (row_sums.py), from the gradient of relu's result and that result."""
+    if ALIGN > 1:
+        n = n // ALIGN * ALIGN
+    first, step = tl.program_id(1) * ROWS, tl.num_programs(1) * ROWS
+    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    sums = tl.zeros((ROWS, COLS), tl.float64 if out_ptr.dtype.element_ty == tl.float64 else tl.float32)
+    for turn in tl.range(0, tl.cdiv(m - first, step), num_stages=STAGES):
+        rows = first + turn * step + tl.arange(0, ROWS)
+        offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
+        mask = (rows[:, None] < m) & (cols[None, :] < n)
+        out = tl.load(out_ptr + offs, mask=mask, other=0.0)
+        dz = tl.where(out <= 0, 0.0, gradient_at(grad_ptr, offs, mask, ONE))  # no product: infinity times 0 is NaN; NaN counts as passed, as in torch
+        if DZ:
+            tl.store(dz_ptr + offs, dz, mask=mask)
+        sums += dz.to(sums.dtype)
+    keep_sums(sums, parts_ptr, cols, n)
 
 
 CASES = tuple(Case(((m, n), (n,))) for m, n in ((128, 128), (256, 256), (512, 512), (1823, 781), (4096, 2048))) + (
@@ -105,9 +127,49 @@ def _through(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.threshold_backward(grad, out, 0)
 
 
+def _add_relu_gradients_body(grad: torch.Tensor, out: torch.Tensor, x: int, bias: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of x and of bias; empty where they are not asked for, by 0 for 1: of what is no integer torch.distributed.tensor takes no notice."""
+    check("add_relu_gradients", FLOATS, grad=grad, out=out)
+    check_same_shape("add_relu_gradients", grad=grad, out=out)
+    none = torch.empty(0, dtype=out.dtype, device=out.device)
+    if not bias:
+        return _through(grad, out).contiguous() if x else none, none.clone()
+    n = out.shape[-1] if out.dim() else 1
+    row = torch.empty(n, dtype=out.dtype, device=out.device)
+    dz = roomy(torch.empty(out.shape, dtype=out.dtype, device=out.device)) if x else none
+    if not out.numel():
+        return dz, row.zero_()
+    flat, (given, one) = as_rows(out), row_sums.rows_of(grad)
+    m = flat.shape[0]
+    walked = row_sums.walk("add_relu", out, m, n)
+    parts = row_sums.total(walked, row, n)
+    launch(wrap_triton(add_relu_gradients_kernel), (walked.tiles, walked.parts), given, flat, dz if x else flat, parts, m, n, **walked.consts, DZ=bool(x), ONE=one)
+    row_sums.add_up(walked, parts, row, n)
+    return dz, row
+
+
+_add_relu_gradients = register("add_relu_gradients", _add_relu_gradients_body, add_relu_gradients_kernel, row_sums.add_parts_kernel)
+_gradients = beneath("add_relu_gradients", 2)
+
+
 def _backward(kept, params, grad, needed):
+    if needed[1] and row_sums.serves(grad):
+        dz, row = _gradients(grad, *kept, *map(int, needed))
+        return dz if needed[0] else None, row
     dz = _through(grad, *kept)
     return dz, of_rows(dz) if needed[1] else None
+
+
+def _backward_twice(kept, params, outer, needed):
+    """Linear in grad; towards out they are 0 but at relu's corner."""
+    (out,), (dz, row) = kept, outer
+    to_z = added(dz if params[0] else None, row if params[1] else None)
+    return None if to_z is None else _through(to_z.expand_as(out), out), None
+
+
+def _backward_jvp(inputs, out, tangents):
+    grad, kept, *wanted = inputs
+    return torch.ops.triport.add_relu_gradients(torch.zeros_like(grad) if tangents[0] is None else tangents[0], kept, *wanted)
 
 
 def _jvp(inputs, out, tangents):
@@ -115,6 +177,8 @@ def _jvp(inputs, out, tangents):
 
 
 _add_relu.derive(keep=lambda inputs, out: (out,), backward=_backward, jvp=_jvp)
+_add_relu_gradients.derive(keep=lambda inputs, out: inputs[1:2], backward=_backward_twice, jvp=_backward_jvp)
+_add_relu_gradients.batch(batching.with_sums)
 _add_relu.batch(batching.with_row)
 _add_relu.autocast(autocast.widest)
 

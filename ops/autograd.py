@@ -21,6 +21,8 @@ from . import distributed
 class Derivatives:
     """An op's derivatives, in terms of ops that have derivatives themselves.
 
+    Of an op with several results `out`, `grad` and the result's tangent are tuples, in which gradients may be None.
+
     keep(inputs, out): the tensors among them that `backward` takes. backward(kept, params, grad, needed): a gradient for each tensor
     argument, None where it is not needed[k]; params: the arguments behind the tensors. jvp(inputs, out, tangents): the result's tangent; inputs:
     all arguments, tangents: of each tensor argument, None where it has none (one at least has). Behind an op's own arguments there may be
@@ -59,26 +61,27 @@ def _outer(op, keyset, args):
 
 def kernel(op, count: int, rule: Derivatives) -> Callable:
     """What the dispatcher is to call for `op` (an OpOverload, whose first `count` arguments are tensors) at its key Autograd."""
+    several = len(op._schema.returns) > 1
 
     def forward(ctx, keyset, *args):
         out = _outer(op, keyset, args)
         ctx.params = args[count:]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*rule.keep(args, out))
-        ctx.save_for_forward(*args[:count], out)
+        ctx.save_for_forward(*args[:count], *(out if several else (out,)))
         return out
 
-    def backward(ctx, grad):
+    def backward(ctx, *grads):
         none = (None,) * len(ctx.params)
-        if grad is None:
+        if all(g is None for g in grads):
             return (None,) * (1 + count) + none
-        return (None, *rule.backward(ctx.saved_tensors, ctx.params, grad, ctx.needs_input_grad[1:1 + count]), *none)
+        return (None, *rule.backward(ctx.saved_tensors, ctx.params, grads if several else grads[0], ctx.needs_input_grad[1:1 + count]), *none)
 
     def jvp(ctx, _, *tangents):
         # Values without this level's tangents, with forward mode on: it is the levels further out that follow what is computed here.
-        *tensors, out = (value_and_tangent(t)[0] for t in ctx.saved_tensors)
+        saved = [value_and_tangent(t)[0] for t in ctx.saved_tensors]
         with forward_ad._set_fwd_grad_enabled(True):
-            return rule.jvp((*tensors, *ctx.params), out, tangents[:count])
+            return rule.jvp((*saved[:count], *ctx.params), tuple(saved[count:]) if several else saved[count], tangents[:count])
 
     Followed = _function(op._opname, forward, backward, jvp)
 
@@ -122,8 +125,8 @@ def register_backward(name: str, count: int, rule: Derivatives):
         ctx.params = inputs[count:]
         ctx.save_for_backward(*rule.keep(inputs, output))
 
-    def backward(ctx, grad):
-        return (*rule.backward(ctx.saved_tensors, ctx.params, grad, ctx.needs_input_grad[:count]), *(None,) * len(ctx.params))
+    def backward(ctx, *grads):
+        return (*rule.backward(ctx.saved_tensors, ctx.params, grads[0] if len(grads) == 1 else grads, ctx.needs_input_grad[:count]), *(None,) * len(ctx.params))
 
     torch.library.register_autograd(name, backward, setup_context=setup)
 

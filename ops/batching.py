@@ -5,7 +5,7 @@ rows, more columns or more elements; products of two batches have a kernel of th
 a product) is a call for each element, as before. A rule calls ops, so it may be nested in other transforms.
 
 A rule has `(op, tensors, dims, params, size)`: the op (an OpOverload), its tensor arguments, where each has the batch (None: it has none; one at least has),
-its other arguments, the batch's size. It returns (result, where that has the batch). Sizes are checked as the user sees them, without the batch.
+its other arguments, the batch's size. It returns (result, where that has the batch), of an op with several results a tuple of either. Sizes are checked as the user sees them, without the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from .checks import check_bias, check_dim, check_low_rank, check_product, check_same_shape
 
-Rule = Callable[..., "tuple[torch.Tensor, int]"]
+Rule = Callable[..., tuple]
 
 
 def register(name: str, op, count: int, rule: Rule):
@@ -86,6 +86,18 @@ def with_row(op, tensors, dims, params, size):
     wide = [_first(t, d, size).movedim(0, -2).flatten(-2) for t, d in zip(full, dims)]
     out = op(*wide, row.movedim(dims[-1], 0).flatten(), *params).unflatten(-1, (size, n))
     return out, out.dim() - 2
+
+
+def with_sums(op, tensors, dims, params, size, row: bool = False):
+    """Of gradients: results like the first tensor, all but the last, which is a sum over its rows; the last parameters say which of them are wanted, the others
+    are empty. row: the last tensor is a row, as `with_row` has it. As there, the batch goes beside the last dimension."""
+    full, wanted = len(tensors) - row, params[-len(op._schema.returns):]
+    _same_shapes(op, tensors[:full], dims[:full])
+    wide = [_first(t, d, size) for t, d in zip(tensors, dims)]
+    n = wide[0].shape[-1]
+    out = op(*(t.movedim(0, -2).flatten(-2) if k < full else t.flatten() for k, t in enumerate(wide)), *params)
+    out = tuple(t.unflatten(-1, (size, n)) if asked else t for t, asked in zip(out, wanted))
+    return out, tuple(t.dim() - 2 if asked else None for t, asked in zip(out, wanted))
 
 
 def _more_rows(op, tensors, dims, params, size, which=(0,)):

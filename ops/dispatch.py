@@ -133,11 +133,14 @@ def replayed(count: int) -> Callable[[F], F]:
     return decorate
 
 
+def traced() -> bool:
+    """May it be that a body runs for somebody who traces its launches?"""
+    return context.mode != RECORD and is_wrap_triton_enabled()
+
+
 def wrap_triton(kernel):
     """`torch.library.wrap_triton` where something traces, else the kernel itself."""
-    if context.mode == RECORD or not is_wrap_triton_enabled():
-        return kernel
-    return torch.library.wrap_triton(kernel)
+    return torch.library.wrap_triton(kernel) if traced() else kernel
 
 
 def launch(kernel, grid: tuple, *args, **consts):

@@ -169,6 +169,28 @@ def shards_that_a_view_left():
     near(ops.matmul_softmax(x, placed(full[0, :1].mT.contiguous(), mesh, R), 0), (flat @ full[0, :1].double().mT).softmax(0))
 
 
+def gradients_with_sums_over_rows():
+    """As GPUs compute them: of rows that ranks share a sum is left to be added up, of columns none."""
+    mesh, (grad, x, y, bias) = init_device_mesh(device, (dist.get_world_size(),)), tensors(((M, N), (M, N), (M, N), (N,)))
+    g, out = grad.double(), x.double().relu()
+    wide = [t.double().requires_grad_() for t in (x, y, bias)]
+    want = torch.autograd.grad(add_mul(*wide), wide, g)
+    for place, row, total in ((S(0), R, P), (S(1), S(0), S(0)), (R, R, R)):
+        given, along = [placed(t, mesh, place) for t in (grad, x, y)], placed(bias, mesh, row)
+        dz, sums = torch.ops.triport.add_relu_gradients(given[0], given[1].relu(), 1, 1)
+        assert (dz.placements, sums.placements) == ((place,), (total,))
+        near(dz, torch.where(out > 0, g, 0))
+        near(sums, torch.where(out > 0, g, 0).sum(0))
+        for asked in ((1, 1, 1), (0, 1, 0), (0, 0, 1)):
+            got = torch.ops.triport.add_mul_act_gradients(*given, along, 0.7, "tanh", *asked)
+            for to, t, w, p in zip(asked, got, want, (place, place, total)):
+                assert t.placements == (p if to else R,)
+                if to:
+                    near(t, w)
+                else:
+                    assert t.shape == (0,)
+
+
 def in_place():
     mesh = init_device_mesh(device, (dist.get_world_size(),))
     x, y, bias = tensors(XYB)
@@ -368,6 +390,7 @@ BACKEND = os.environ.get("BACKEND", "aot_eager")
 COMPILED = {fn.__name__: fn for fn in (compiled, tensor_parallel_plan_compiled, fully_sharded)}
 CHECKS = {**{name: functools.partial(case, name) for name in CASES},
           **{fn.__name__: fn for fn in (half_precision, infinities_and_nans, on_two_dimensions, shards_that_a_view_left, in_place,
+                                        gradients_with_sums_over_rows,
                                         a_replayed_call_takes_no_dtensor, by_a_named_backend, in_inference_mode, mixed_meshes, plain_tensors_among_dtensors,
                                         outside_of_a_mesh, arguments_that_do_not_fit,
                                         tensor_parallel_plan, both_at_once, imported_when_one_is_met)}, **COMPILED}

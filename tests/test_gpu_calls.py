@@ -232,3 +232,38 @@ def test_another_device(called):
         with torch.cuda.device(1):
             close(op(*other), wanted(reference, other))
             close(op(*tensors), wanted(reference, tensors))
+
+
+BACKWARD = {"add_relu": (ops.add_relu, lambda m, n: (rand(m, n), rand(n)), lambda x, b: torch.relu(x + b)),
+            "add_mul_act": (lambda x, y, b: ops.add_mul_act(x, y, b, 0.5, "silu"), lambda m, n: (rand(m, n), rand(m, n), rand(n)),
+                            lambda x, y, b: torch.nn.functional.silu(x + 0.5 * y + b))}
+
+
+@pytest.mark.parametrize("shape", [(4096, 1024), (1823, 781), (3000, 1000), (5, 40000), (1, 64)])
+@pytest.mark.parametrize("name", BACKWARD)
+def test_gradients_with_a_bias(name, shape):
+    """In one pass and a short one, both remembered; equal calls have equal results; CUDA graphs take them in."""
+    op, make, reference = BACKWARD[name]
+    leaves = [t.requires_grad_() for t in make(*shape)]
+    out, grad = op(*leaves), rand(*shape)
+
+    def gradients():
+        return torch.autograd.grad(out, leaves, grad, retain_graph=True)
+
+    first = warmed(gradients, ())
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    want = torch.autograd.grad(reference(*wide), wide, grad.double())
+    apart = (out.detach() > 0) != (reference(*wide) > 0) if name == "add_relu" else torch.zeros(shape, dtype=torch.bool, device="cuda")
+    for got, w in zip(first, want):
+        close(got.masked_fill(apart, 0) if got.dim() == 2 else got, w.masked_fill(apart, 0) if w.dim() == 2 else w)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
+        again = gradients()
+        torch.cuda.synchronize()
+    kernels = {e.key for e in prof.key_averages()}
+    assert f"{name}_gradients_kernel" in kernels and not any("reduce_kernel" in k for k in kernels), kernels
+    assert all(torch.equal(a, b) for a, b in zip(again, first))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients()
+    graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(captured, first))

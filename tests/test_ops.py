@@ -293,6 +293,9 @@ CHECKS = {
     "batched_matmul": lambda: (torch.ops.triport.batched_matmul, (torch.randn(2, 5, 7, requires_grad=True), torch.randn(2, 7, 3), 0.7)),
     "sum_of_matmuls": lambda: (torch.ops.triport.sum_of_matmuls, (torch.randn(5, 7, requires_grad=True), torch.randn(7, 4), torch.randn(5, 3),
                                                                   torch.randn(3, 4))),
+    "add_relu_gradients": lambda: (torch.ops.triport.add_relu_gradients, (torch.randn(5, 7, requires_grad=True), torch.rand(5, 7), 1, 1)),
+    "add_mul_act_gradients": lambda: (torch.ops.triport.add_mul_act_gradients, (
+        torch.randn(5, 7, requires_grad=True), torch.randn(5, 7), torch.randn(5, 7), torch.randn(7, requires_grad=True), 0.5, "silu", 1, 0, 1)),
     "softmax_backward": lambda: (torch.ops.triport.softmax_backward, (torch.randn(5, 7), torch.rand(5, 7), 0)),
     "add_mul_act_backward": lambda: (torch.ops.triport.add_mul_act_backward, (
         torch.randn(5, 7), torch.randn(5, 7), torch.randn(5, 7), torch.randn(7), 0.5, "gelu")),

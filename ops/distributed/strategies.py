@@ -31,6 +31,21 @@ def with_row(*tensors):
     return [(R, *[R] * len(tensors)), *[(S(d), *[S(d)] * len(like), S(0) if d == last else R) for d in range(last + 1)]]
 
 
+def gradients(*given):
+    """Of tensors of one shape, behind which there may be a row: results like them, all but the last, which is their sum over rows. What is behind the tensors
+    says which of them are wanted. Linear in the first tensor."""
+    tensors = [t for t in given if hasattr(t, "placements")]
+    wanted, last = given[len(tensors):], tensors[0].ndim - 1
+    full = [t for t in tensors if t.ndim == tensors[0].ndim] if last else tensors
+    row = len(tensors) - len(full)
+
+    def results(place, total):
+        return tuple((place if k < len(wanted) - 1 else total) if asked else R for k, asked in enumerate(wanted))
+
+    by_dimension = [(results(S(d), S(0) if d == last else P), *[S(d)] * len(full), *[S(0) if d == last else R] * row) for d in range(last + 1)]
+    return [(results(R, R), *[R] * len(tensors)), *by_dimension, (results(P, P), P, *[R] * (len(tensors) - 1))]
+
+
 def product(a, b):
     """a @ b by rows, by columns, and by K, which leaves a sum."""
     return [(R, R, R), (S(0), S(0), R), (S(1), R, S(1)), (P, S(1), S(0)), (P, P, R), (P, R, P)]
@@ -59,11 +74,12 @@ def lines(*tensors):
     return [row for row in elementwise(*like) if row[0] is R or row[0].dim != dim % max(like[0].ndim, 1)]
 
 
-#: op -> its placements, from its tensors, those of `BY_DIM` also from the argument behind them
+#: op -> its placements, from its tensors and those of the arguments behind them that `PARAMS` says
 STRATEGIES = {"square": elementwise, "gelu": elementwise, "gelu_backward": slope, "add_relu": with_row, "add_mul_act": with_row,
               "add_mul_act_backward": with_row, "matmul": product, "scaled_matmul": product, "sum_of_matmuls": two_products, "lora_linear": low_rank,
-              "softmax": lines, "softmax_backward": lines, "matmul_softmax": product_and_softmax}
-BY_DIM = {"softmax", "softmax_backward", "matmul_softmax"}
+              "softmax": lines, "softmax_backward": lines, "matmul_softmax": product_and_softmax, "add_relu_gradients": gradients,
+              "add_mul_act_gradients": gradients}
+PARAMS = {**dict.fromkeys(("softmax", "softmax_backward", "matmul_softmax"), slice(1)), "add_relu_gradients": slice(2), "add_mul_act_gradients": slice(2, 5)}
 
 
 def register():
@@ -71,13 +87,13 @@ def register():
     for name, rows in STRATEGIES.items():
         for op in (name, f"{name}_by"):
             if hasattr(torch.ops.triport, op):
-                register_sharding(getattr(torch.ops.triport, op).default)(_sharding(rows, name in BY_DIM))
+                register_sharding(getattr(torch.ops.triport, op).default)(_sharding(rows, PARAMS.get(name, slice(0))))
 
 
-def _sharding(rows, by_dim: bool):
+def _sharding(rows, which: slice):
     def sharding(*args):
         tensors = [a for a in args if hasattr(a, "placements")]
         params = args[len(tensors):]
-        return [([out], [*places, *[None] * len(params)]) for out, *places in rows(*tensors, *params[:by_dim])]
+        return [([*out] if isinstance(out, tuple) else [out], [*places, *[None] * len(params)]) for out, *places in rows(*tensors, *params[which])]
 
     return sharding
