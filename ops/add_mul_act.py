@@ -16,13 +16,12 @@ from ..backends.base import ArgumentError, suggest
 from . import autocast, autograd, batching
 from .activations import ACTS, activate, argument, checked
 from .add_mul_act_gradients import DERIVATIVES
-from .add_relu import row_tile
+from .add_relu import row_grid, row_tile, tile_of_rows
 from .aliasing import elements_share, overlaps
 from .checks import check_number, check_tensors
 from .dispatch import compiling, direct, launch, replayed, watched, wrap_triton
 from .layout import as_rows, roomy
 from .register import register, served
-from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -34,11 +33,12 @@ def reference(x, y, bias, m=0.5, act="relu"):
 
 @triton.jit
 def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n, ACT: tl.constexpr, ROWS: tl.constexpr,
-                       COLS: tl.constexpr, ALIGN: tl.constexpr):
+                       COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr):
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    row, col = tile_of_rows(n, COLS, FOLDED)
+    rows = row * ROWS + tl.arange(0, ROWS)
+    cols = col * COLS + tl.arange(0, COLS)
     offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
     mask = (rows[:, None] < m) & (cols[None, :] < n)
     z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
@@ -67,7 +67,7 @@ def _add_mul_act_body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
     if x.numel():
         rows, n = x.numel() // x.shape[-1], x.shape[-1]
         tile = row_tile(x, n)
-        launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, tile["ROWS"]), cdiv(n, tile["COLS"])),
+        launch(wrap_triton(add_mul_act_kernel), row_grid(tile, rows, n),
                as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, **tile)
     return out
 
@@ -103,7 +103,7 @@ def _add_mul_act__body(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: 
     flat, other, row = as_rows(x), as_rows(y), bias.contiguous()
     over = x.is_contiguous() and not overlaps(flat, other) and not overlaps(flat, row)
     out = flat if over else torch.empty_like(flat)
-    launch(wrap_triton(add_mul_act_kernel), (cdiv(rows, tile["ROWS"]), cdiv(n, tile["COLS"])),
+    launch(wrap_triton(add_mul_act_kernel), row_grid(tile, rows, n),
            flat, other, row, out, m, rows, n, ACT=number, **tile)
     if not over:
         x.copy_(out.view(x.shape))

@@ -10,24 +10,24 @@ import triton.language as tl
 
 from . import batching, row_sums
 from .activations import argument, checked, curvature, slope
-from .add_relu import of_rows, row_tile
+from .add_relu import of_rows, row_grid, row_tile, tile_of_rows
 from .autograd import added, wide
 from .checks import check_same_shape
 from .dispatch import launch, wrap_triton
 from .layout import as_rows, roomy
 from .register import beneath, register
 from .row_sums import gradient_at, keep_sums
-from .sizes import cdiv
 
 
 @triton.jit
 def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n, ACT: tl.constexpr,
-                                ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr):
+                                ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr):
     """d act / dz times the gradient."""
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
+    row, col = tile_of_rows(n, COLS, FOLDED)
+    rows = row * ROWS + tl.arange(0, ROWS)
+    cols = col * COLS + tl.arange(0, COLS)
     offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
     mask = (rows[:, None] < m) & (cols[None, :] < n)
     z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
@@ -82,7 +82,7 @@ def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Ten
     if x.numel():
         rows, n = x.numel() // x.shape[-1], x.shape[-1]
         tile = row_tile(x, n)
-        launch(wrap_triton(add_mul_act_backward_kernel), (cdiv(rows, tile["ROWS"]), cdiv(n, tile["COLS"])),
+        launch(wrap_triton(add_mul_act_backward_kernel), row_grid(tile, rows, n),
                as_rows(grad), as_rows(x), as_rows(y), bias.contiguous(), out, m, rows, n, ACT=number, **tile)
     return out
 

@@ -104,11 +104,11 @@ def straight(name: str, count: int, rule: Derivatives, run: Callable) -> Callabl
         ctx.save_for_backward(*rule.keep(args, out))
         return out
 
-    def backward(ctx, grad):
+    def backward(ctx, *grads):
         none = (None,) * len(ctx.params)
-        if grad is None:
+        if all(g is None for g in grads):
             return (None,) * count + none
-        return (*rule.backward(ctx.saved_tensors, ctx.params, grad, ctx.needs_input_grad[:count]), *none)
+        return (*rule.backward(ctx.saved_tensors, ctx.params, grads if len(grads) > 1 else grads[0], ctx.needs_input_grad[:count]), *none)
 
     return _function(name, forward, backward).apply
 

@@ -40,7 +40,8 @@ class Adding(NamedTuple):
 
 
 #: op -> how its gradients are computed
-HOW = {"add_relu": How(), "add_mul_act": How()}
+#: fastest of 70 on an H100 (4096 x 8192, 32768 x 1000, 1823 x 781, 256 x 131072, fp16): 91 to 98 % of a copy's rate but for the small one
+HOW = {"add_relu": How(programs=396), "add_mul_act": How(tile=4096, programs=264, stages=3)}
 ADDING = Adding()
 #: parts where torch traces with sizes that are symbols
 PARTS = 64

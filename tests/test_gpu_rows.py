@@ -45,7 +45,7 @@ def launch_of(name: str, align: int):
     module = MODULES[name]
     if name == "softmax":
         return module.softmax_short_rows_kernel, {"x_ptr": "*fp16", "out_ptr": "*fp16", "m": "i32", "n": "i32"}, {"ROWS": 2, "BLOCK": 1024, "ALIGN": align}
-    consts = {"ROWS": 2, "COLS": 1024, "ALIGN": align}
+    consts = {"ROWS": 2, "COLS": 1024, "ALIGN": align, "FOLDED": True}
     if name == "add_relu":
         return module.add_relu_kernel, {"x_ptr": "*fp16", "bias_ptr": "*fp16", "out_ptr": "*fp16", "m": "i32", "n": "i32"}, consts
     return module.add_mul_act_kernel, {"x_ptr": "*fp16", "y_ptr": "*fp16", "bias_ptr": "*fp16", "out_ptr": "*fp16", "scale": "fp64", "m": "i32", "n": "i32"}, {
