@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..backends.base import CompileError
+from ..backends.base import CompileError, Error
 from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch import replay
@@ -136,11 +136,17 @@ def path() -> Path:
 
 def load(file: Path | None = None) -> dict:
     """The table: kind of CPU or GPU -> {"tiles": {op: tiles}, "runs": [{"searched": ops, "machine", "threads", "date", "command", "versions"}]},
-    each op in the run that searched it last. Empty where there is none."""
+    each op in the run that searched it last, and a GPU's "choices" (choices.py). Empty where there is none. Raises `Error` for a file that is none."""
+    file = file or path()
     try:
-        return json.loads((file or path()).read_text())
+        table = json.loads(file.read_text())
     except FileNotFoundError:
         return {}
+    except ValueError as e:
+        raise Error(f"{file}: it is no table of tiles ({e}); `triport tune` writes one, and where there is none ops go by their defaults") from None
+    if not isinstance(table, dict):
+        raise Error(f"{file}: it is no table of tiles but a {type(table).__name__}; `triport tune` writes one, and where there is none ops go by their defaults")
+    return table
 
 
 @contextlib.contextmanager

@@ -79,6 +79,14 @@ def test_another_table(monkeypatch, tmp_path):
     tuning.tuned.cache_clear()
 
 
+@pytest.mark.parametrize("text", ['{"AVX2": ', "[1, 2]", ""])
+def test_a_file_that_is_no_table(text, tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(Error, match=f"^{path}: it is no table of tiles"):
+        tuning.load(path)
+
+
 def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, capsys):
     """By seconds that the test makes up: of the default and the candidates behind it."""
     seconds = {0: 2.0, 1: 1.0}
