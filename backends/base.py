@@ -83,6 +83,10 @@ class Backend:
             raise Unsupported(f"backend {self.name} has no {name}" + (f"; it has {', '.join(registered)}" if registered else " of its own"))
         return registered[name]
 
+    def chosen(self, op: Op | str, *args: Any, **kwargs: Any) -> str:
+        """The name of the backend that serves such a call of `op`, a record or a built-in op's name: this one's own, where it does not choose among others."""
+        return self.name
+
     @contextlib.contextmanager
     def fresh_caches(self, directory: str | Path) -> Iterator[None]:
         """Within it the backend compiles as on a new machine, keeping its artefacts under `directory`."""

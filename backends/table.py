@@ -17,6 +17,7 @@ BACKENDS = {
     "triton-cpu": "cpu.backend",
     "triton-gpu": "triton_gpu",
     "cuda": "cuda",
+    "auto": "auto",
     "spine": "spine.backend",
 }
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ..backends import cuda
 from ..backends.base import ArgumentError, suggest
-from . import autocast, autograd, batching
+from . import autocast, autograd, batching, choices
 from .activations import ACTS, activate, argument, checked
 from .add_mul_act_gradients import DERIVATIVES
 from .add_relu import row_grid, row_tile, tile_of_rows
@@ -83,7 +83,7 @@ def _add_mul_act_cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
     return out
 
 
-_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel, implementations={"cuda": _add_mul_act_cuda})
+_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel, implementations={"cuda": _add_mul_act_cuda}, alike=choices.rows)
 
 
 def _check_writable(x: torch.Tensor):

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from . import autocast, batching, row_sums
+from . import autocast, batching, choices, row_sums
 from .autograd import added
 from .checks import FLOATS, check, check_bias, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -132,7 +132,7 @@ def _add_relu_cuda(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, implementations={"cuda": _add_relu_cuda})
+_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, implementations={"cuda": _add_relu_cuda}, alike=choices.rows)
 
 
 def of_rows(grad: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from . import batching
+from . import batching, choices
 from .autograd import added, wide
 from .checks import FLOATS, check, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -111,7 +111,7 @@ def _gelu_cuda(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu = register("gelu", _gelu_body, gelu_kernel, implementations={"cuda": _gelu_cuda})
+_gelu = register("gelu", _gelu_body, gelu_kernel, implementations={"cuda": _gelu_cuda}, alike=choices.elements)
 
 
 def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

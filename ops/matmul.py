@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 from pathlib import Path
 from typing import Callable
 
@@ -21,9 +22,9 @@ from .checks import FLOATS, check, check_product, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import roomy, unexpanded
 from .register import beneath, register, served
-from .sizes import cdiv, next_power_of_2, planned
+from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from . import autocast, batching, product_tma
+from . import autocast, batching, choices, product_tma
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .tuning import Tiles, tries, workers
@@ -220,7 +221,19 @@ def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tma_kernel, implementations={"cuda": _matmul_cuda})
+def alike(a: torch.Tensor, b: torch.Tensor, *named: str) -> choices.Like:
+    """(M, N, K) of a product, by whether its operands are transposed; named: more of the kind's name."""
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0] or not known(*a.shape, *b.shape) or not a.numel() or not b.numel():
+        return None
+    laid = [product_tma.turned(tuple(t.shape), t.stride(), 16, True) for t in (a, b)]  # whether or not 16 bytes divide lines
+    if None in laid or not choices.begins(a, b):
+        return None
+    line = math.gcd(*(t.stride(1 if turned else 0) * t.element_size() for t, turned in zip((a, b), laid)))
+    return choices.kind(" ".join([*named, "".join("t" if turned else "n" for turned in laid)]), line), (a.shape[0], b.shape[1], a.shape[1])
+
+
+_matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tma_kernel, implementations={"cuda": _matmul_cuda},
+                   alike=alike)
 
 
 _product = beneath("matmul", 2)

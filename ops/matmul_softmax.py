@@ -21,7 +21,7 @@ from .register import register, served
 from .softmax import backward_of_softmax
 from .sizes import cdiv, known, next_power_of_2
 from .records import WITH_CUDA, Case, Op, traffic
-from .matmul import SMALLEST, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
+from .matmul import SMALLEST, alike, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
 from . import autocast, batching, product_tma
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
@@ -204,7 +204,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
 
 
 _matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, product_tma.product_tma_kernel,
-                           implementations={"cuda": _matmul_softmax_cuda})
+                           implementations={"cuda": _matmul_softmax_cuda}, alike=lambda a, b, dim: alike(a, b, "rows" if int(dim) % 2 else "columns"))
 
 
 def _backward(kept, params, grad, needed):

@@ -12,7 +12,7 @@ from . import cases
 from .case import DTYPES as DTYPES, Case as Case, dtype_name as dtype_name, shape_text as shape_text  # what a case is made of goes by this module, too
 
 #: `Op.backends` of an op that has CUDA C++ beside its Triton kernels
-WITH_CUDA = ("triton-cpu", "triton-gpu", "cuda")
+WITH_CUDA = ("triton-cpu", "triton-gpu", "cuda", "auto")
 
 #: names that a table's columns have already, so that no metric can (`bench.fields.NAMES`)
 FIGURES = ("backend", "time", "speedup", "speedup_ci", "ci", "wall", "cpu", "spread", "bandwidth", "flops", "roofline", "metrics", "cold", "reload", "process",

@@ -22,7 +22,7 @@ from ..backends import get as get_backend, of_torch
 from ..backends.base import sources_digest
 from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
-from . import autocast, autograd, batching, distributed
+from . import autocast, autograd, batching, choices, distributed
 from .dispatch import compiling, direct, followed, only_backward_follows, watched
 
 SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
@@ -96,9 +96,10 @@ _library = torch.library.Library("triport", "FRAGMENT")  # holds the kernels of 
 
 
 def register(name: str, body: Callable, *kernels, mutates_args=(), implementations: dict[str, Callable] | None = None,
-             by: bool = False) -> Registered:
+             by: bool = False, alike: Callable[..., choices.Like] | None = None) -> Registered:
     """`body`, which launches `kernels`, as the op `torch.ops.triport.<name>`. implementations: name of a backend -> the same by its own means.
-    by: calls may name their backend; an op with implementations has that anyhow."""
+    by: calls may name their backend; an op with implementations has that anyhow. alike: from the op's arguments tells what a call is to be like that was
+    measured, for `use("auto")` to choose by (`choices.py`); without it that goes by `body`."""
     full = f"triport::{name}"
     BODIES[name] = body
     if mutates_args:
@@ -110,7 +111,22 @@ def register(name: str, body: Callable, *kernels, mutates_args=(), implementatio
         _serve_by_device(kernel)
     for backend, own in (implementations or {}).items():
         IMPLEMENTATIONS.setdefault(backend, {})[name] = own
-    return Registered(op, _register_by(name, body, mutates_args) if implementations or by else None)
+    if not (implementations or by):
+        return Registered(op, None)
+    if alike is not None:
+        choices.LIKE[name] = alike
+    IMPLEMENTATIONS.setdefault(choice.AUTO, {})[name] = body if alike is None else _by_measurement(name, body)
+    return Registered(op, _register_by(name, body, mutates_args))
+
+
+def _by_measurement(name: str, body: Callable) -> Callable:
+    """An op's body by the backend that was measured as faster for such a call. What it launched is remembered like any body's, so that is asked of new calls
+    alone."""
+
+    def chosen(*args):
+        return IMPLEMENTATIONS.get(choices.chosen(name, *args), {}).get(name, body)(*args)
+
+    return chosen
 
 
 def _replaying(body: Callable) -> Callable:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..backends.dispatch.replay import temporary
-from . import autocast, batching, softmax_cuda
+from . import autocast, batching, choices, softmax_cuda
 from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -232,8 +232,16 @@ def _softmax_cuda(x: torch.Tensor, dim: int) -> torch.Tensor:
     return out
 
 
+def _alike(x: torch.Tensor, dim: int) -> choices.Like:
+    """(outer, n, inner) of the softmax of contiguous rows, or of columns."""
+    if not x.dim() or not -x.dim() <= dim < x.dim() or not known(*x.shape) or not x.numel() or not choices.begins(x):
+        return None
+    outer, n, inner = sizes = split(x, dim % x.dim())
+    return choices.kind("columns" if inner > 1 else "rows", (inner if inner > 1 else n) * x.element_size()), sizes
+
+
 _softmax = register("softmax", _softmax_body, softmax_columns_kernel, softmax_rows_kernel, softmax_short_rows_kernel, softmax_long_rows_kernel,
-                    column_parts_kernel, column_scale_kernel, implementations={"cuda": _softmax_cuda})
+                    column_parts_kernel, column_scale_kernel, implementations={"cuda": _softmax_cuda}, alike=_alike)
 
 
 def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:

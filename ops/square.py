@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from . import autocast, batching
+from . import autocast, batching, choices
 from .checks import FLOATS, INTS, check, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import dense
@@ -79,7 +79,7 @@ def _square_cuda(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_square = register("square", _square_body, square_kernel, implementations={"cuda": _square_cuda})
+_square = register("square", _square_body, square_kernel, implementations={"cuda": _square_cuda}, alike=choices.elements)
 _square.derive(keep=lambda inputs, out: inputs[:1], backward=lambda kept, params, grad, needed: (grad * (2 * kept[0]),),
                jvp=lambda inputs, out, tangents: tangents[0] * (2 * inputs[0]))
 _square.batch(batching.elementwise)

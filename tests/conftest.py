@@ -170,7 +170,7 @@ def pytest_collection_modifyitems(items):
         where = getattr(item, "callspec", None) and item.callspec.params.get("where")
         if where == "cuda" and item.callspec.params.get("name") == "lora_linear":
             item.add_marker(pytest.mark.skip(reason="lora_linear has no CUDA C++"))
-        if where in ("triton-gpu", "cuda"):
+        if where in ("triton-gpu", "cuda", "auto"):
             item.add_marker(pytest.mark.gpu)
             if (reason := unavailable(where)):
                 item.add_marker(pytest.mark.skip(reason=reason))

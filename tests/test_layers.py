@@ -25,7 +25,7 @@ LAYERS = (
     ("dispatch", ("backends.dispatch", "backends")),
     ("backends", ("backends.cpu.backend", "backends.cuda", "backends.inductor", "backends.nvrtc", "backends.torch_eager", "backends.triton_gpu")),
     ("ops", ("ops",)),
-    ("boards", ("backends.spine",)),
+    ("who chooses by measurements, and boards", ("backends.auto", "backends.spine")),
     ("for users", ("checking",)),
     ("bench", ("bench",)),
     ("tools", ("tools",)),

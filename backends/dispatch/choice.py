@@ -17,6 +17,8 @@ R = TypeVar("R")
 
 #: device type -> who serves it where nobody chose
 DEFAULT = {"cpu": "triton-cpu", "cuda": "triton-gpu"}
+#: who serves each call by one of a GPU's two backends (`ops/choices.py`)
+AUTO = "auto"
 
 _NOBODY: tuple[dict[str, str], Any] = ({}, None)
 #: (device type -> backend, what was chosen before)
@@ -67,7 +69,8 @@ _lasting: dict[str, within] = {}
 
 def use(name: str) -> within:
     """Within it (and in the tasks started there) triport's ops on the backend's device go by the backend `name`: "cuda" has CUDA
-    tensors served by CUDA C++ instead of Triton. Tensors on other devices are served as before.
+    tensors served by CUDA C++ instead of Triton, "auto" by whichever of the two was measured as the faster for an op, dtype and shape like the call's
+    (Triton where none was). Tensors on other devices are served as before.
 
     Raises `Error` for an unknown name or one that only benchmarks know, `Unavailable` with the reason where it cannot run here."""
     if (found := _lasting.get(name)) is not None:

@@ -1,9 +1,10 @@
 """One colour for each backend, wherever it is drawn, and one mark for each machine. The colours are of Okabe and Ito's set, which people of any
-colour vision tell apart; black and yellow are left out, for one of them vanishes on a light or a dark page."""
+colour vision tell apart; black and yellow are left out, for one of them vanishes on a light or a dark page; `auto` has a violet beside them."""
 
 from __future__ import annotations
 
-COLOURS = {"torch": "#0072b2", "torch-compile": "#cc79a7", "triton-cpu": "#d55e00", "triton-gpu": "#e69f00", "cuda": "#009e73", "spine": "#56b4e9"}
+COLOURS = {"torch": "#0072b2", "torch-compile": "#cc79a7", "triton-cpu": "#d55e00", "triton-gpu": "#e69f00", "cuda": "#009e73", "auto": "#7818d8",
+           "spine": "#56b4e9"}
 #: for backends that the table does not know: neutral
 OTHERS = ("#8a8a8a", "#a6761d", "#666699")
 #: for machines in order: the names that plot.js draws, and matplotlib's
