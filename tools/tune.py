@@ -1,4 +1,4 @@
-"""`triport tune`: search the ops' tiles on this machine and write the table."""
+"""`triport tune`: search the ops' tiles on this machine, or measure which of a GPU's two backends is the faster, and write the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ EXAMPLES = (
     "triport tune --op matmul --dtype fp32 --threads 2",
     "triport tune --on ssh:user@board -o tuned.json",
     "triport tune --on ssh:user@board --op matmul --most 8",
+    "triport tune --choose -o tuned.json",
 )
+#: by which part tiles must be faster than the default
+GAIN = 0.02
 
 
 def add(parser):
@@ -22,13 +25,15 @@ def add(parser):
                         "repeatable (default: the op's own)")
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A..B", help="these with other sizes: M=256..8192:x2; repeatable")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to search for (default: cpu)")
+    parser.add_argument("--choose", action="store_true", help="on a GPU: measure triton-gpu and cuda on many shapes, which backends.use(\"auto\") chooses between by "
+                        "(default dtypes: fp32, fp16 and bf16)")
     parser.add_argument("--on", metavar="RUNNER", help="search for a board, on it: ssh:user@board, qemu:riscv64?vlen=256 or local; several with commas between them")
     parser.add_argument("--most", type=int, metavar="N", help="with --on: measure the default and the N candidates that llvm-mca's model of the board's CPU "
                         "predicts to be fastest; 0: all (default: 4)")
     parser.add_argument("--reps", type=int, default=7, metavar="N", help="rounds of timing (default: 7)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
-    parser.add_argument("--gain", type=float, default=0.02, metavar="X",
-                        help="a candidate replaces the default only if it is faster by this part over all cases (default: 0.02)")
+    parser.add_argument("--gain", type=float, default=GAIN, metavar="X",
+                        help=f"a candidate replaces the default only if it is faster by this part over all cases (default: {GAIN})")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the table to update (default: the one that ops read)")
     parser.add_argument("--dry-run", action="store_true", help="search and print, write nothing")
 
@@ -43,6 +48,8 @@ def run(args) -> int:
     from ..ops import tuning
     from ..ops.records import DTYPES
 
+    if args.choose:
+        return _choose(args)
     names = args.op or search.names(args.device)
     for name in names:
         if name not in search.searches():
@@ -76,6 +83,55 @@ def run(args) -> int:
         return _search(args, names, tuning.kind(row), "board", runner.board.cpu, pruning)
 
 
+def _choose(args) -> int:
+    import torch
+
+    from ..backends import get
+    from ..backends.base import Error, Unavailable, suggest
+    from ..bench import choosing, counts
+    from ..ops import choices, registry, tuning
+    from ..ops.records import DTYPES
+    from . import exits
+
+    for option, given in (("--on", args.on), ("--most", args.most is not None), ("--threads", args.threads), ("--gain", args.gain != GAIN)):
+        if given:
+            raise Error(f"{option} does not go with --choose, which measures the two backends of this machine's GPU")
+    for name in args.op:
+        if name not in choosing.names():
+            raise Error(suggest("op to choose for", name, choosing.names()))
+    for d in args.dtype:
+        if d not in DTYPES:
+            raise Error(suggest("dtype", d, DTYPES))
+    counts.check(reps=args.reps)
+    names, whole = args.op or choosing.names(), not (args.case or args.sweep)
+    for name in names:
+        choosing.grid(registry.get(name), args.case, args.sweep)
+    if reason := get("cuda").unavailable():
+        raise Unavailable(f"--choose: {reason}")
+    path, kind, machine = args.output or tuning.path(), tuning.gpu_kind(), torch.cuda.get_device_name()
+    choices.read(tuning.load(path).get(kind, {}), f"{path}: {kind}")  # that it can be added to is known before anything is measured
+    run = _run_facts(machine, get("triton-gpu").versions() | get("cuda").versions())
+    failed = []
+    for found in choosing.measure(names, args.dtype or list(choosing.DTYPES_CHOSEN), args.case, args.sweep, args.reps,
+                                  lambda text: print(text, file=sys.stderr, flush=True)):
+        failed += found.failed
+        lines = [choices.faster(*line[-3:]) for of in found.times.values() for line in of]
+        print(f"{found.op} {found.dtype}: {choices.FASTER} on {sum(lines)} of {len(lines)} shapes", flush=True)
+        if lines and not args.dry_run:  # after each, so that what ends on the way keeps what it measured
+            with tuning.updating(path) as table:
+                choosing.add(table.setdefault(kind, {"tiles": {}, "runs": []}), found, run, whole)
+    for text in failed:
+        print(f"failed: {text}", file=sys.stderr)
+    if not args.dry_run:
+        print(f"{path}: the choices of {kind} written", file=sys.stderr)
+    return exits.WRONG if failed else exits.GOOD
+
+
+def _run_facts(machine: str, versions: dict) -> dict:
+    """Who measures, as a table's "runs" say it."""
+    return {"machine": machine, "date": time.strftime("%Y-%m-%d"), "command": "triport " + " ".join(sys.argv[1:]), "versions": versions}
+
+
 def _search(args, names: list[str], kind: str, device: str, on: str | None, pruning=None) -> int:
     """Search and write the table's entry `kind`; on: the name of the machine that is searched for, where it is not this one's CPU; pruning: which
     candidates are measured (default: all)."""
@@ -87,9 +143,7 @@ def _search(args, names: list[str], kind: str, device: str, on: str | None, prun
     table = tuning.load(path)
     entry = table.get(kind, {"tiles": {}, "runs": []})
     m = machine()
-    run = {"searched": [], "threads": m["threads"], "machine": on or m["cpu"],
-           "date": time.strftime("%Y-%m-%d"), "command": "triport " + " ".join(sys.argv[1:]),
-           "versions": {k: m[k] for k in ("torch", "triton", "LLVM")}}
+    run = {"searched": [], "threads": m["threads"], **_run_facts(on or m["cpu"], {k: m[k] for k in ("torch", "triton", "LLVM")})}
     entry["runs"].append(run)
     for name in names:
         found = search.search(name, args.dtype or ["fp32", "fp16" if args.device == "cuda" else "bf16"], args.reps, args.gain,
