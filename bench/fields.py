@@ -79,6 +79,7 @@ def _metric(name: str) -> Field:
 #: in the order in which they stand; the op's own metrics follow the rates
 FIELDS = (
     Field("backend", "backend", "who computed it", lambda row: plain(row["backend"])),
+    Field("by", "by", "the backend that `auto` chose", lambda row: plain(row.get("by") or "")),
     Field("time", "time", "median time of a call (GPU rows: the GPU's own)", _time),
     Field("speedup", "vs", "times as fast as the baseline", _speedup),
     Field("speedup_ci", "vs 95%", "95 % confidence interval of the speed-up", _ratio_interval),
@@ -102,7 +103,7 @@ NAMES = tuple(c.name for c in FIELDS)
 KEPT = ("backend", "time", "speedup")
 #: where a table is wider than the screen, columns leave in this order
 LEAVE = ("error", "memory", "first", "reload", "process", "speedup_ci", "spread", "cold", "cpu", "wall", "ci", "roofline", "flops", "bandwidth",
-         "metrics")
+         "metrics", "by")
 
 
 def add(parser):

@@ -193,6 +193,8 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
         if column.backend is not None and column.name in ("triton-cpu", "triton-gpu") and not launched and case.elements:
             name = "call" if column.device == plan.device else f"call-{column.device}"
             row |= {"backend": name, "column": column.name, "first_call_s": {"here": row["first_call_s"]["here"]}}  # nothing of Triton's ran, or was compiled
+        if column.backend is not None and (by := column.backend.chosen(op, *inputs.args, **case.kwargs)) != column.backend.name:
+            row["by"] = by
         got = inputs.result(fn)
         column.synchronize()
         inputs.check_unchanged(truth.args)

@@ -15,7 +15,7 @@ from .case import DTYPES as DTYPES, Case as Case, dtype_name as dtype_name, shap
 WITH_CUDA = ("triton-cpu", "triton-gpu", "cuda", "auto")
 
 #: names that a table's columns have already, so that no metric can (`bench.fields.NAMES`)
-FIGURES = ("backend", "time", "speedup", "speedup_ci", "ci", "wall", "cpu", "spread", "bandwidth", "flops", "roofline", "metrics", "cold", "reload", "process",
+FIGURES = ("backend", "by", "time", "speedup", "speedup_ci", "ci", "wall", "cpu", "spread", "bandwidth", "flops", "roofline", "metrics", "cold", "reload", "process",
            "first", "memory", "error")
 
 #: normalised error ||got - want|| / ||want||: a few roundings of the type, measured over all ops and cases

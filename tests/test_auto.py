@@ -4,6 +4,7 @@ launch Triton's kernels are one of the two, and bodies that keep count and do th
 import contextvars
 import functools
 import json
+import re
 import threading
 
 import pytest
@@ -12,8 +13,9 @@ from conftest import unavailable
 from triport import backends, ops
 from triport.backends import base, table
 from triport.backends.dispatch import choice, replay
-from triport.bench import check
+from triport.bench import check, roofline
 from triport.ops import choices, register, registry, tuning
+from triport.tools.__main__ import main
 
 #: who was served by CUDA C++, in order
 by: list[str] = []
@@ -38,9 +40,11 @@ def gpu(monkeypatch, tmp_path, seed):
     auto, path = table.get("auto"), tmp_path / "tuned.json"
     monkeypatch.setattr(type(auto), "device", "cpu")
     monkeypatch.setattr(type(auto), "unavailable", lambda self: None)
+    monkeypatch.setattr(type(auto), "synchronize", lambda self: None)
     monkeypatch.setattr(choice, "_lasting", {})
     monkeypatch.setattr(choices, "_gpu", lambda x: "sm_90")
     monkeypatch.setattr(choices, "usable", functools.lru_cache(lambda: True))
+    monkeypatch.setattr(tuning, "gpu_kind", lambda: "sm_90")
     monkeypatch.setitem(register.IMPLEMENTATIONS, "cuda", {name: standing_in(name) for name in register.IMPLEMENTATIONS["cuda"]})
     monkeypatch.setenv("TRIPORT_TUNED", str(path))
     by.clear()
@@ -91,7 +95,6 @@ def test_it_says_whom_it_chose(gpu, monkeypatch):
         assert [auto.chosen("softmax", x), auto.chosen(softmax, x, dim=0), auto.chosen(softmax, x, 0)] == ["cuda", "triton-gpu", "triton-gpu"]
         assert auto.chosen(registry.get("add_mul_act"), x, x, x[0]) == auto.chosen(registry.get("lora_linear"), x, x, x, x) == "triton-gpu"
     assert backends.get("triton-cpu").chosen(softmax, x) == "triton-cpu" and not by
-    monkeypatch.setattr(tuning, "gpu_kind", lambda: "sm_90")
     assert auto.remark() == "auto: cuda was faster on 4 of 6 shapes"
     monkeypatch.setattr(tuning, "gpu_kind", lambda: "sm_80")
     assert auto.remark() == "auto: nothing was measured for sm_80 (`triport tune --choose` does): triton-gpu serves every call"
@@ -245,6 +248,20 @@ def test_a_damaged_table_is_told(times, said, gpu):
 def test_every_op_that_calls_may_name_a_backend_for_has_a_choice():
     assert choices.LIKE.keys() == register.IMPLEMENTATIONS["cuda"].keys() - {"add_mul_act_"}
     assert register.IMPLEMENTATIONS["auto"].keys() == register.IMPLEMENTATIONS["cuda"].keys() | {"lora_linear"}
+
+
+def test_the_column_of_a_benchmark(gpu, tmp_path, monkeypatch, capsys):
+    """Checked and timed like any other, and it says whom it chose."""
+    monkeypatch.setattr(roofline, "measure", lambda *args: {"bytes_per_s": 1e10, "flop_per_s": 1e11})  # it takes seconds
+    path = tmp_path / "rows.json"
+    assert main(["bench", "--op", "softmax", "--op", "lora_linear", "--case", "64x64", "--case", "64x64,dim=0", "--case", "8x8,8x8,8x2,2x8", "--backend", "auto",
+                 "--backend", "triton-cpu", "--reps", "2", "--no-cold", "--json", str(path)]) == 0
+    rows = [(r["op"], r["case"], r["backend"], r.get("by"), r["status"]) for r in json.loads(path.read_text())["rows"]]
+    assert rows == [("softmax", case, *column, "ok") for case, by in (("64x64", "cuda"), ("64x64,dim=0", "triton-gpu"))
+                    for column in (("auto", by), ("triton-cpu", None))] + [("lora_linear", "8x8,8x8,8x2,2x8", "triton-cpu", None, "ok")]
+    assert "softmax" in by
+    out, err = capsys.readouterr()
+    assert re.search(r"backend +by +time", out) and re.search(r"auto +cuda +~?[0-9.]+ ", out) and "auto: cuda was faster on 4 of 6 shapes" in err
 
 
 # --- without a GPU, and with a real one ------------------------------------------------------------------------------

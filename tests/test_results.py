@@ -38,7 +38,7 @@ def validator():
 def full():
     """A row with every field that docs/results.md has."""
     summary = {"avg": 1e-4, "min": 9e-5, "std": 1e-6, "max": 2e-4, "p20": 9.5e-5, "p50": 1e-4, "p80": 1.1e-4, "n": 3, "ci": [9e-5, 1.2e-4]}
-    return {"op": "a", "case": "8x8", "dtype": "fp32", "mode": "bwd", "backend": "mine", "device": "cuda", "status": "ok", "baseline": "torch", "column": "triton-cpu", "bytes": 512,
+    return {"op": "a", "case": "8x8", "dtype": "fp32", "mode": "bwd", "backend": "mine", "device": "cuda", "status": "ok", "baseline": "torch", "column": "triton-cpu", "by": "cuda", "bytes": 512,
             "flops": 64, "error": 1e-7, "allowed": 1e-6, "reason": "", "trace": "", "new_process": "no", "first_call_s": {"cold": 1.0, "reload": 0.1, "process": 0.2,
             "here": 1.0}, "first_call_cpu_s": {"process": 0.1}, "peak_bytes": 256, "wall_s": summary, "cpu_s": summary, "device_s": summary, "repeats": 7,
             "rounds_left_out": 2, "rounds_s": [1e-4] * 3, "cpu_rounds_s": [0.0] * 3, "device_rounds_s": [1e-4] * 3, "gb_per_s": 1.0, "tflop_per_s": 0.1, "roofline": 0.5, "speedup": 2.0,
