@@ -58,8 +58,9 @@ def _here(t: torch.Tensor) -> bool:
 
 
 def bare(*tensors: torch.Tensor) -> bool:
-    """Is a call on plain CUDA tensors, and followed by autograd at most? (The profiler sees kernels on a GPU, whoever launches them.)"""
-    return _QUICK and not (choice.in_use or _observed()) and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
+    """Is a call of an op that Triton alone has on plain CUDA tensors, and followed by autograd at most? (The profiler sees kernels on a GPU, whoever
+    launches them.)"""
+    return _QUICK and not (choice.elsewhere("cuda") or _observed()) and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
                                    and not (t.is_neg() or t._is_zerotensor() or _batched(t)) for t in tensors)
 
 

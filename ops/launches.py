@@ -176,4 +176,4 @@ _function_modes = of_torch.function_modes
 
 def unseen() -> bool:
     """Does something follow calls that tensors do not show: the profiler, a function mode, forward derivatives, a chosen backend?"""
-    return not of_torch.quick or bool(profiler._is_profiler_enabled or _function_modes() or forward_ad._current_level >= 0 or choice.in_use)
+    return not of_torch.quick or bool(profiler._is_profiler_enabled or _function_modes() or forward_ad._current_level >= 0 or choice.elsewhere("cuda"))

@@ -5,8 +5,11 @@ import contextlib
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from triport import backends
+from triport.backends import base
+from triport.backends.dispatch import choice
 from triport.backends.dispatch.cuda_launch import Address, Number
-from triport.ops import launches, lora_gpu
+from triport.ops import dispatch, launches, lora_gpu
 
 
 def pair(rows=6, dtype=torch.float32):
@@ -65,6 +68,18 @@ def test_calls_under_modes_are_not_known(calls):
         assert not launches.unseen()
         with mode:
             assert launches.unseen()
+
+
+@pytest.mark.parametrize("name, device, goes", [("auto", "cuda", True), ("triton-gpu", "cuda", True), ("cuda", "cuda", False), ("spine", "cpu", True)])
+def test_within_a_use_that_serves_them_alike_calls_are_as_quick(name, device, goes):
+    """An op that Triton alone has is for Triton on a GPU, whether nobody, `auto` or `triton-gpu` is chosen."""
+    backend = base.Backend()
+    backend.name, backend.device = name, device
+    with choice.within(backend):
+        assert choice.in_use and launches.unseen() is not goes and dispatch.bare() is goes
+        with choice.within(backends.get("cuda")):
+            assert launches.unseen() and not dispatch.bare()
+    assert not launches.unseen() and dispatch.bare()
 
 
 def test_the_oldest_are_forgotten(calls):

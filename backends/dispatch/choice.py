@@ -101,3 +101,8 @@ def of(device_type: str) -> str:
     """The backend chosen here for tensors on a device; "" where it is the default."""
     name = _chosen.get()[0].get(device_type, "")
     return "" if name == DEFAULT.get(device_type) else name
+
+
+def elsewhere(device_type: str) -> bool:
+    """Is an op that launches Triton's kernels and nothing else, on a device, for another backend here than by default?"""
+    return in_use and of(device_type) not in ("", AUTO)
