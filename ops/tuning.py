@@ -163,9 +163,16 @@ def updating(path: Path):
 
 
 def save(table: dict, path: Path = FILE):
+    """Write a table beside its file, and rename it: whoever reads, or ends meanwhile, has a whole one."""
     text = json.dumps(table, indent=1, sort_keys=True)
     flat = re.sub(r"\[[^\[\]{}]*\]", lambda m: " ".join(m[0].split()).replace("[ ", "[").replace(" ]", "]"), text)  # a tile a line
-    path.write_text(flat + "\n")
+    path = path.resolve()  # through a link to the file that it names
+    beside = path.with_name(path.name + ".new")
+    try:
+        beside.write_text(flat + "\n")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def tries(table: str) -> bool:

@@ -87,6 +87,24 @@ def test_a_file_that_is_no_table(text, tmp_path):
         tuning.load(path)
 
 
+def test_a_table_is_written_whole(tmp_path, monkeypatch):
+    """What ends a program while it writes leaves the table as it was, and nothing beside it."""
+    path, link = tmp_path / "t.json", tmp_path / "link.json"
+    tuning.save({"AVX2": {"tiles": {"gelu": [1, 2]}}}, path)
+    link.symlink_to(path)
+    with tuning.updating(link) as table:
+        table["NEON"] = {}
+    assert tuning.load(path).keys() == {"AVX2", "NEON"} and link.is_symlink()
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning.os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tuning.save({}, path)
+    assert tuning.load(path).keys() == {"AVX2", "NEON"} and {p.name for p in tmp_path.iterdir()} == {"t.json", "link.json"}
+
+
 def test_a_search_takes_the_faster_and_refuses_the_wrong(monkeypatch, tmp_path, capsys):
     """By seconds that the test makes up: of the default and the candidates behind it."""
     seconds = {0: 2.0, 1: 1.0}
