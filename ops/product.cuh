@@ -12,15 +12,30 @@ template <class T> struct Matrix {
 
 struct Tile { i64 m, n; };
 
-// GROUP rows of tiles are walked column by column, so that neighbouring blocks share what they read.
+// GROUP rows of tiles are walked column by column, so that neighbouring blocks share what they read. There are fewer than 2^31 tiles, so 32 bits hold
+// all of it: the machine divides 64 bits by a long function.
 template <int BM, int BN> __device__ inline Tile tile_of_block(i64 m, i64 n) {
-    constexpr i64 GROUP = 8;
-    const i64 tiles_m = (m + BM - 1) / BM, in_group = GROUP * ((n + BN - 1) / BN), group = blockIdx.x / in_group;
-    const i64 rows = tiles_m - group * GROUP < GROUP ? tiles_m - group * GROUP : GROUP;
-    return {(group * GROUP + (blockIdx.x % in_group) % rows) * BM, (blockIdx.x % in_group) / rows * BN};
+    const unsigned tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, most = tiles_m < 8 ? tiles_m : 8, in_group = most * tiles_n;
+    const unsigned group = blockIdx.x / in_group, at = blockIdx.x % in_group, left = tiles_m - group * most, rows = left < most ? left : most;
+    return {i64(group * most + at % rows) * BM, i64(at / rows) * BN};
 }
 
 template <class T> struct alignas(2 * sizeof(T)) Pair { T x, y; };
+
+// Two numbers rounded, in one instruction where there is one.
+template <class T> __device__ inline Pair<T> narrow_both(Wide<T> x, Wide<T> y) { return {narrow<T>(x), narrow<T>(y)}; }
+#if __CUDA_ARCH__ >= 800
+template <> __device__ inline Pair<half> narrow_both<half>(float x, float y) {
+    unsigned both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    return __builtin_bit_cast(Pair<half>, both);
+}
+template <> __device__ inline Pair<bf16> narrow_both<bf16>(float x, float y) {
+    unsigned both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    return __builtin_bit_cast(Pair<bf16>, both);
+}
+#endif
 
 // Of COUNT values in each thread, over the lanes that differ in the bits of MASK: while the count is even a thread gives half of them to its mate
 // and takes the other half, which needs half as many exchanges as if all had all. Returns which of them, from where on, are in x now; scattered():
@@ -43,8 +58,8 @@ template <int MASK, int COUNT, int BIT = 16, class F, int N, class Join> __devic
         const bool upper = threadIdx.x & BIT;
 #pragma unroll
         for (int i = 0; i < COUNT / 2; i++) {
-            const F give = upper ? x[i] : x[i + COUNT / 2], keep = upper ? x[i + COUNT / 2] : x[i];
-            x[i] = join(keep, __shfl_xor_sync(0xffffffff, give, BIT));
+            const F low = x[i], high = x[i + COUNT / 2], give = upper ? low : high;
+            x[i] = join(upper ? high : low, __shfl_xor_sync(0xffffffff, give, BIT));
         }
         return (upper ? COUNT / 2 : 0) + scatter_over_lanes<MASK, COUNT / 2, BIT / 2>(x, join);
     } else {
@@ -54,8 +69,10 @@ template <int MASK, int COUNT, int BIT = 16, class F, int N, class Join> __devic
     }
 }
 
-// The accumulators of a thread: M x N of a tile, element (i, j) in row(i), col(j). ROW_MATES: lane bits in which threads with the same rows
-// differ, COLUMN_MATES those with the same columns; the rest of them are in other warps, WARPS_M x WARPS_N of them.
+// The accumulators of a thread: M x N of a tile, element (i, j) in row0() + down(i), col0() + across(j): what depends on the thread is apart from
+// what does not, so that NVRTC need not find out. ROW_MATES: lane bits in which threads with the same rows differ, COLUMN_MATES those with the
+// same columns; the rest of them are in other warps, WARPS_M x WARPS_N of them. M / STRIPS rows of each thread make a strip, of BM / STRIPS rows:
+// in_strip(i) and row_of(strip, row of it) say which.
 template <class Acc> __device__ inline void clear(Acc& acc) {
 #pragma unroll
     for (int i = 0; i < Acc::M; i++)
@@ -70,9 +87,14 @@ template <bool BY_ROWS, class Acc> struct Lines {
     static constexpr int MATES = BY_ROWS ? Acc::ROW_MATES : Acc::COLUMN_MATES, WARPS = BY_ROWS ? Acc::WARPS_N : Acc::WARPS_M;
     static constexpr int LEFT = scattered<MATES, COUNT>();
 
-    static __device__ int line(int l) { return BY_ROWS ? Acc::row(l) : Acc::col(l); }
+    static __device__ int line(int l) { return BY_ROWS ? Acc::row0() + Acc::down(l) : Acc::col0() + Acc::across(l); }
     static __device__ F& at(Acc& acc, int l, int k) { return BY_ROWS ? acc(l, k) : acc(k, l); }
-    static __device__ bool inside(Tile tile, i64 m, i64 n, int k) { return BY_ROWS ? tile.n + Acc::col(k) < n : tile.m + Acc::row(k) < m; }
+    // Is element k of a line in the matrix? left: of this thread's first element, how many there are until its end.
+    static __device__ bool inside(int left, int k) { return (BY_ROWS ? Acc::across(k) : Acc::down(k)) < left; }
+    static __device__ int left(Tile tile, i64 m, i64 n) {
+        const i64 all = BY_ROWS ? n - tile.n : m - tile.m;
+        return int(all < Acc::BM + Acc::BN ? all : Acc::BM + Acc::BN) - (BY_ROWS ? Acc::col0() : Acc::row0());
+    }
 
     // From what each thread has of its lines to the whole lines', in scratch[0 .. LENGTH) and, of the first `count` lines, in `to`.
     template <class Join> static __device__ void join_all(F (&own)[COUNT], F* scratch, F* to, i64 count, Join join) {
@@ -105,13 +127,17 @@ __device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile,
         const bool by_rows = RESULT == ROWS;
         const i64 lines = by_rows ? m : n, line0 = by_rows ? tile.m : tile.n, part = by_rows ? tile.n / Acc::BN : tile.m / Acc::BM;
         const i64 parts = by_rows ? (n + Acc::BN - 1) / Acc::BN : (m + Acc::BM - 1) / Acc::BM;
+        const int left = L::left(tile, m, n);
         F own[L::COUNT];
 #pragma unroll
         for (int l = 0; l < L::COUNT; l++) {
             own[l] = -infinity<F>();
 #pragma unroll
-            for (int k = 0; k < L::ALONG; k++)
-                if (L::inside(tile, m, n, k)) own[l] = larger(own[l], L::at(acc, l, k));
+            for (int k = 0; k < L::ALONG; k++) {
+                F& x = L::at(acc, l, k);
+                if (!L::inside(left, k)) x = -infinity<F>();  // whose exponential is 0
+                own[l] = larger(own[l], x);
+            }
         }
         L::join_all(own, scratch, stats + part * lines + line0, lines - line0, Max());
 #pragma unroll
@@ -122,34 +148,39 @@ __device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile,
             for (int k = 0; k < L::ALONG; k++) {
                 F& x = L::at(acc, l, k);
                 x = exp_from(x, base);
-                if (L::inside(tile, m, n, k)) own[l] += x;
+                own[l] += x;
             }
         }
         L::join_all(own, scratch, stats + (parts + part) * lines + line0, lines - line0, Sum());
     }
-    // Through shared memory, so that neighbouring threads write neighbouring elements, 16 bytes each. BM / STRIPS rows at a time.
-    constexpr int V = Vec<T>::N, PITCH = Acc::BN + V;
+    // Through shared memory, so that neighbouring threads write neighbouring elements, 16 bytes each; a strip at a time.
+    constexpr int V = Vec<T>::N, PITCH = Acc::BN + V, HEIGHT = Acc::BM / Acc::STRIPS, THREADS = 32 * Acc::WARPS_M * Acc::WARPS_N;
     T* rows = reinterpret_cast<T*>(shared);
     const bool whole = n % V == 0 && aligned(c);
-#pragma unroll
+#pragma unroll 1
     for (int strip = 0; strip < Acc::STRIPS; strip++) {
-        constexpr int HEIGHT = Acc::BM / Acc::STRIPS;
         __syncthreads();
+        T* to = rows + Acc::col0();
 #pragma unroll
         for (int i = 0; i < Acc::M; i++)
-            if (acc.row(i) / HEIGHT == strip)
+            if (i / (Acc::M / Acc::STRIPS) == strip)
 #pragma unroll
                 for (int j = 0; j < Acc::N; j += 2)  // columns come in pairs
-                    *reinterpret_cast<Pair<T>*>(rows + (acc.row(i) % HEIGHT) * PITCH + acc.col(j)) = {narrow<T>(acc(i, j)), narrow<T>(acc(i, j + 1))};
+                    *reinterpret_cast<Pair<T>*>(to + Acc::in_strip(i) * PITCH + Acc::across(j)) = narrow_both<T>(acc(i, j), acc(i, j + 1));
         __syncthreads();
-        for (int piece = threadIdx.x; piece < HEIGHT * Acc::BN / V; piece += blockDim.x) {
-            const int r = piece / (Acc::BN / V), col = piece % (Acc::BN / V) * V;
-            const i64 i = tile.m + strip * HEIGHT + r, j = tile.n + col;
-            if (i >= m || j >= n) continue;
-            if (whole) {
-                store(c + i * n + j, 0, load<Vec<T>>(rows + r * PITCH + col, 0));
-            } else {
-                for (int k = 0; k < V && j + k < n; k++) c[i * n + j + k] = rows[r * PITCH + col + k];
+        if (whole) {
+#pragma unroll 1
+            for (int piece = threadIdx.x; piece < HEIGHT * Acc::BN / V; piece += THREADS) {
+                const int r = piece / (Acc::BN / V), col = piece % (Acc::BN / V) * V;
+                const i64 i = tile.m + Acc::row_of(strip, r), j = tile.n + col;
+                if (i < m && j < n) store(c + i * n + j, 0, load<Vec<T>>(rows + r * PITCH + col, 0));
+            }
+        } else {
+#pragma unroll 4
+            for (int piece = threadIdx.x; piece < HEIGHT * Acc::BN; piece += THREADS) {
+                const int r = piece / Acc::BN, col = piece % Acc::BN;
+                const i64 i = tile.m + Acc::row_of(strip, r), j = tile.n + col;
+                if (i < m && j < n) c[i * n + j] = rows[r * PITCH + col];
             }
         }
     }

@@ -12,8 +12,12 @@ template <class F_, int G> struct FmaAcc {
     F at[M][N];
     static __device__ int warp_m() { return threadIdx.x / 32; }
     static __device__ int warp_n() { return 0; }
-    static __device__ int row(int i) { return i / 4 * 64 + threadIdx.x / 16 * 4 + i % 4; }
-    static __device__ int col(int j) { return j / 4 * 64 + threadIdx.x % 16 * 4 + j % 4; }
+    static __device__ int row0() { return threadIdx.x / 16 * 4; }
+    static __device__ int col0() { return threadIdx.x % 16 * 4; }
+    static __device__ constexpr int down(int i) { return i / 4 * 64 + i % 4; }
+    static __device__ constexpr int across(int j) { return j / 4 * 64 + j % 4; }
+    static __device__ int in_strip(int i) { return threadIdx.x / 16 * G + i % G; }  // G rows of every thread
+    static __device__ int row_of(int strip, int r) { return down(strip * G + r % G) + r / G * 4; }
     __device__ F& operator()(int i, int j) { return at[i][j]; }
 };
 
@@ -87,9 +91,9 @@ __device__ inline void product_fma(const T* a, i64 a_stride, const T* b, i64 b_s
         for (int kk = 0; kk < BK; kk++) {
             F fa[Acc::M], fb[Acc::N];
 #pragma unroll
-            for (int i = 0; i < Acc::M; i++) fa[i] = s.a[half_][kk][acc.row(i)];
+            for (int i = 0; i < Acc::M; i++) fa[i] = s.a[half_][kk][acc.row0() + acc.down(i)];
 #pragma unroll
-            for (int j = 0; j < Acc::N; j++) fb[j] = s.b[half_][kk][acc.col(j)];
+            for (int j = 0; j < Acc::N; j++) fb[j] = s.b[half_][kk][acc.col0() + acc.across(j)];
 #pragma unroll
             for (int i = 0; i < Acc::M; i++)
 #pragma unroll

@@ -47,8 +47,12 @@ template <int BM_, int BN_> struct WgmmaAcc {
 
     static __device__ int warp_m() { return threadIdx.x / 32; }
     static __device__ int warp_n() { return 0; }
-    static __device__ int row(int i) { return warp_m() * 16 + i * 8 + threadIdx.x % 32 / 4; }
-    static __device__ int col(int j) { return j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2; }
+    static __device__ int row0() { return warp_m() * 16 + threadIdx.x % 32 / 4; }
+    static __device__ int col0() { return threadIdx.x % 4 * 2; }
+    static __device__ constexpr int down(int i) { return i * 8; }
+    static __device__ constexpr int across(int j) { return j / 2 * 8 + j % 2; }
+    static __device__ int in_strip(int i) { return row0() + down(i); }
+    static __device__ int row_of(int, int r) { return r; }
     __device__ float& operator()(int i, int j) { return at[j / 2][i * 2 + j % 2]; }
 };
 
