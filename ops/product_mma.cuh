@@ -26,6 +26,21 @@ template <bool TURNED> __device__ inline void ldmatrix(unsigned (&r)[4], unsigne
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
 
+// The first `count` of the 8 elements of 16 bits at `from`, and 0 for the others, which are not read. One statement for all of them: of a branch
+// for each NVRTC's optimiser makes hundreds of blocks, which is most of the time that it takes.
+__device__ inline uint4 first_of_eight(const void* from, int count) {
+    uint4 v;
+    asm("{ .reg .pred p<8>; .reg .b16 x<8>;"
+        "setp.gt.s32 p0, %5, 0; setp.gt.s32 p1, %5, 1; setp.gt.s32 p2, %5, 2; setp.gt.s32 p3, %5, 3;"
+        "setp.gt.s32 p4, %5, 4; setp.gt.s32 p5, %5, 5; setp.gt.s32 p6, %5, 6; setp.gt.s32 p7, %5, 7;"
+        "mov.b16 x0, 0; mov.b16 x1, 0; mov.b16 x2, 0; mov.b16 x3, 0; mov.b16 x4, 0; mov.b16 x5, 0; mov.b16 x6, 0; mov.b16 x7, 0;"
+        "@p0 ld.global.b16 x0, [%4]; @p1 ld.global.b16 x1, [%4+2]; @p2 ld.global.b16 x2, [%4+4]; @p3 ld.global.b16 x3, [%4+6];"
+        "@p4 ld.global.b16 x4, [%4+8]; @p5 ld.global.b16 x5, [%4+10]; @p6 ld.global.b16 x6, [%4+12]; @p7 ld.global.b16 x7, [%4+14];"
+        "mov.b32 %0, {x0, x1}; mov.b32 %1, {x2, x3}; mov.b32 %2, {x4, x5}; mov.b32 %3, {x6, x7}; }"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(__cvta_generic_to_global(from)), "r"(count));
+    return v;
+}
+
 // LINES lines of WIDTH elements in shared memory, by chunks of 8 elements; 8 chunks of all lines make a panel.
 template <int LINES, int WIDTH, int THREADS, bool WHOLE, class T> struct Operand {
     static constexpr int CHUNKS = WIDTH / 8, BYTES = LINES * WIDTH * 2, TURNS = LINES * CHUNKS / THREADS, APART = THREADS / CHUNKS;
@@ -50,10 +65,7 @@ template <int LINES, int WIDTH, int THREADS, bool WHOLE, class T> struct Operand
             if constexpr (WHOLE) {
                 asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to + at + t * APART * 128), "l"(from), "r"(count * 2) : "memory");
             } else {
-                Vec<T> v;
-#pragma unroll
-                for (int k = 0; k < 8; k++) v.at[k] = k < count ? from[k] : T{0};
-                *reinterpret_cast<Vec<T>*>(generic + at + t * APART * 128) = v;
+                *reinterpret_cast<uint4*>(generic + at + t * APART * 128) = first_of_eight(from, count);
             }
             from += step;
         }
@@ -82,7 +94,7 @@ template <class T, int BM, int BN, int BK, int THREADS, bool A_TURNED, bool B_TU
 
     // Begin with the first COUNT pieces of BK, a commit for each whether it is there or not.
     template <int COUNT> __device__ void begin(i64 pieces) const {
-#pragma unroll
+#pragma unroll 1
         for (int s = 0; s < COUNT; s++) {
             if (s < pieces) fetch(s, i64(s) * BK);
             asm volatile("cp.async.commit_group;" ::: "memory");
