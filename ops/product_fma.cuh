@@ -21,6 +21,10 @@ template <class F_, int G> struct FmaAcc {
     __device__ F& operator()(int i, int j) { return at[i][j]; }
 };
 
+// One operation for NVRTC's optimiser, which takes a product and a sum apart until its end.
+__device__ inline float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+__device__ inline double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
+
 // A piece of an operand on its way: B x K elements of it as K lines of B in shared memory. ALONG: memory runs along B, else along K.
 template <class T, int B, int K, bool ALONG, bool WHOLE> struct Carried {
     using F = Wide<T>;
@@ -89,15 +93,16 @@ __device__ inline void product_fma(const T* a, i64 a_stride, const T* b, i64 b_s
         if (more) read(at + BK);
 #pragma unroll
         for (int kk = 0; kk < BK; kk++) {
-            F fa[Acc::M], fb[Acc::N];
+            alignas(16) F fa[Acc::M];
+            alignas(16) F fb[Acc::N];
 #pragma unroll
-            for (int i = 0; i < Acc::M; i++) fa[i] = s.a[half_][kk][acc.row0() + acc.down(i)];
+            for (int i = 0; i < Acc::M; i += Vec<F>::N) reinterpret_cast<Vec<F>&>(fa[i]) = load<Vec<F>>(&s.a[half_][kk][acc.row0() + acc.down(i)], 0);
 #pragma unroll
-            for (int j = 0; j < Acc::N; j++) fb[j] = s.b[half_][kk][acc.col0() + acc.across(j)];
+            for (int j = 0; j < Acc::N; j += Vec<F>::N) reinterpret_cast<Vec<F>&>(fb[j]) = load<Vec<F>>(&s.b[half_][kk][acc.col0() + acc.across(j)], 0);
 #pragma unroll
             for (int i = 0; i < Acc::M; i++)
 #pragma unroll
-                for (int j = 0; j < Acc::N; j++) acc(i, j) += fa[i] * fb[j];
+                for (int j = 0; j < Acc::N; j++) acc(i, j) = fused(fa[i], fb[j], acc(i, j));
         }
         if (more) {  // the other half was last read before the barrier below
             next_a.put(s.a[half_ ^ 1]);
