@@ -22,7 +22,7 @@ from . import check, clock, noise
 
 DTYPES_CHOSEN = ("fp32", "fp16", "bf16")
 #: matrices for the ops on rows, beside their own cases: long rows, short ones, lines that 16 bytes divide and 16 elements do not, lines that nothing divides
-_ROWS = ("1024x1024", "256x131072", "65536x256", "32768x1000", "333x257", "4096x8191")
+_ROWS = ("1024x1024", "256x131072", "2048x16384", "65536x256", "32768x1000", "1024x50257", "333x257", "4096x8191")
 _SQUARES = (128, 256, 512, 1024, 2048, 4096)
 #: products beside their own cases: squares; few rows, few terms, few columns; lines that nothing divides
 _PRODUCTS = (*(f"{s}x{s},{s}x{s}" for s in _SQUARES), "64x4096,4096x4096", "8192x512,512x8192", "4096x4096,4096x64", "333x257,257x511", "2047x2049,2049x2045")
