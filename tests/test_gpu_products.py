@@ -1,0 +1,35 @@
+"""Which operands a GPU's products copy first, by tensors that only say that they are a GPU's; that they do, on the CPU."""
+
+import sys
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triport import ops
+from triport.bench import check
+
+matmul = sys.modules["triport.ops.matmul"]
+
+
+@pytest.mark.parametrize("dtype,m,n,k,turned,slow", [
+    (torch.float32, 1024, 1024, 1024, True, True), (torch.float64, 1024, 1024, 1024, True, True), (torch.float32, 64, 4096, 4096, True, True),
+    (torch.float32, 1024, 1024, 1024, False, False), (torch.float32, 512, 512, 512, True, False), (torch.float32, 1, 65536, 65536, True, False),
+    (torch.float16, 2048, 2048, 2048, True, False)])
+def test_what_is_slow_as_it_lies(dtype, m, n, k, turned, slow):
+    """A transposed B by multiply-adds, where they take long; tensor cores, small products and few rows take it as it lies."""
+    for device in ("cuda", "cpu"):
+        with FakeTensorMode():
+            a = torch.empty((m, k), dtype=dtype, device=device)
+            b = torch.empty((n, k), dtype=dtype, device=device).T if turned else torch.empty((k, n), dtype=dtype, device=device)
+            assert matmul.slow_as_it_lies(a, b) == (slow and device == "cuda")
+
+
+def test_it_is_copied(monkeypatch, seed):
+    launched = []
+    real = matmul.launch
+    monkeypatch.setattr(matmul, "slow_as_it_lies", lambda a, b: b.stride(0) == 1)
+    monkeypatch.setattr(matmul, "launch", lambda kernel, grid, a, b, *rest, **consts: launched.append(b.stride()) or real(kernel, grid, a, b, *rest, **consts))
+    gen = torch.Generator().manual_seed(seed)
+    for m, n, k in ((70, 33, 65), (65, 130, 31)):
+        a, b = torch.randn(m, k, generator=gen), torch.randn(n, k, generator=gen).T
+        assert check.error(ops.matmul(a, b), a.double() @ b.double()) < 2e-6 and launched.pop() == (n, 1)
