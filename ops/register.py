@@ -69,8 +69,7 @@ class Registered:
         name, _, count = next(self._each())
         name = name.partition("::")[2]
         if name not in MUTATING:
-            body = BODIES[name]
-            STRAIGHT[name] = count, autograd.straight(name, count, autograd.Derivatives(**rule), lambda *args: direct(body, args[:count], *args[count:]))
+            STRAIGHT[name] = count, autograd.straight(name, count, autograd.Derivatives(**rule), functools.partial(_alone, BODIES[name], count))
 
     def batch(self, rule: batching.Rule):
         """Register what `vmap` runs instead (see `batching`)."""
@@ -137,12 +136,18 @@ def _replaying(body: Callable) -> Callable:
     def run(*args):
         if watched(*args[:count]):
             return body(*args)
-        try:
-            return direct(body, args[:count], *args[count:])
-        finally:
-            call.plan = None  # it is for these tensors, which need not be those that the op's function was called with
+        return _alone(body, count, *args)
 
     return run
+
+
+def _alone(body: Callable, count: int, *args):
+    """`direct`, on the first `count` of args and the rest, whose plan nobody else is to learn: it is for these tensors, which need not be those that the op's
+    function was called with, nor followed by autograd like those."""
+    try:
+        return direct(body, args[:count], *args[count:])
+    finally:
+        call.plan = None
 
 
 def implementation(backend: str, name: str) -> Callable:

@@ -12,6 +12,7 @@ from conftest import everywhere
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from triport import backends, ops
+from triport.backends.context import call as context
 from triport.ops import register, registry
 from triport.ops.dispatch import direct
 
@@ -368,8 +369,11 @@ def test_a_call_that_backward_alone_follows_goes_round_the_dispatcher(name, monk
     torch.testing.assert_close(out, want)
     g = torch.randn_like(out)
     same(torch.autograd.grad(out, tensors, g, create_graph=True), torch.autograd.grad(want, tensors, g))
+    for _ in range(3):  # nothing is learned of it that would serve a call without autograd
+        assert f(*tensors).grad_fn is not None and context.plan is None
     with torch.no_grad():
         assert not f(*tensors).requires_grad
+    assert f(*tensors).requires_grad
     some = f(tensors[0].detach(), *tensors[1:])
     assert some.requires_grad == (len(tensors) > 1)
     dispatched.clear()
