@@ -79,7 +79,7 @@ def _columns(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int)
         return
     threads = 128 if n <= 128 else 256
     for at_most in (32 << 10, 64 << 10, 96 << 10, shared - BESIDE):  # small blocks: while some wait for memory, others compute
-        turns = at_most // (threads * bytes_)
+        turns = min(at_most, shared - BESIDE) // (threads * bytes_)
         cluster = next_power_of_2(cdiv(n, threads // lanes * turns))
         if cluster <= largest:
             turns = cdiv(n, threads // lanes * cluster)
