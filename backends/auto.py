@@ -37,12 +37,7 @@ class Auto(Backend):
     def bind(self, op):
         if not self.takes(op):
             raise Unsupported(f"{op.name} has no CUDA C++ kernel: there is nothing to choose from")
-
-        def call(*args, **kwargs):
-            with choice.within(self):
-                return op.call(*args, **kwargs)
-
-        return call
+        return choice.within(self)(op.call)
 
     def chosen(self, op, *args, **kwargs) -> str:
         op = registry.get(op) if isinstance(op, str) else op

@@ -49,12 +49,7 @@ class Cuda(Backend):
     def bind(self, op):
         if not self.takes(op):
             raise Unsupported(f"{op.name} has no CUDA C++ kernel")
-
-        def call(*args, **kwargs):
-            with choice.within(self):
-                return op.call(*args, **kwargs)
-
-        return call
+        return choice.within(self)(op.call)
 
     def synchronize(self) -> None:
         import torch

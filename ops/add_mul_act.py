@@ -16,10 +16,11 @@ from ..backends.base import ArgumentError, suggest
 from . import autocast, autograd, batching, choices
 from .activations import ACTS, activate, argument, checked
 from .add_mul_act_gradients import DERIVATIVES
-from .add_relu import row_grid, row_tile, tile_of_rows
+from .add_relu import row_grid, row_tile
 from .aliasing import elements_share, overlaps
 from .checks import check_number, check_tensors
 from .dispatch import compiling, direct, launch, replayed, watched, wrap_triton
+from .grids import elements_of
 from .layout import as_rows, roomy
 from .register import register, served
 from .records import WITH_CUDA, Case, Op, traffic
@@ -36,11 +37,7 @@ def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n,
                        COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr):
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    row, col = tile_of_rows(n, COLS, FOLDED)
-    rows = row * ROWS + tl.arange(0, ROWS)
-    cols = col * COLS + tl.arange(0, COLS)
-    offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
-    mask = (rows[:, None] < m) & (cols[None, :] < n)
+    cols, offs, mask = elements_of(m, n, ROWS, COLS, FOLDED)
     z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
     tl.store(out_ptr + offs, activate(z, ACT).to(out_ptr.dtype.element_ty), mask=mask)
 

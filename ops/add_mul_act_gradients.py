@@ -10,10 +10,11 @@ import triton.language as tl
 
 from . import batching, row_sums
 from .activations import argument, checked, curvature, slope
-from .add_relu import of_rows, row_grid, row_tile, tile_of_rows
+from .add_relu import of_rows, row_grid, row_tile
 from .autograd import added, wide
 from .checks import check_same_shape
 from .dispatch import launch, wrap_triton
+from .grids import elements_of
 from .layout import as_rows, roomy
 from .register import beneath, register
 from .row_sums import gradient_at, keep_sums
@@ -25,11 +26,7 @@ def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale
     """d act / dz times the gradient."""
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    row, col = tile_of_rows(n, COLS, FOLDED)
-    rows = row * ROWS + tl.arange(0, ROWS)
-    cols = col * COLS + tl.arange(0, COLS)
-    offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
-    mask = (rows[:, None] < m) & (cols[None, :] < n)
+    cols, offs, mask = elements_of(m, n, ROWS, COLS, FOLDED)
     z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
     g = tl.load(grad_ptr + offs, mask=mask).to(z.dtype)
     if ACT == 0:

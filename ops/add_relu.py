@@ -13,6 +13,7 @@ from . import autocast, batching, choices, row_sums
 from .autograd import added
 from .checks import FLOATS, check, check_bias, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .grids import elements_of, grid
 from .layout import as_rows, roomy, row_alignment
 from .row_sums import gradient_at, keep_sums
 from .register import beneath, register, served
@@ -28,24 +29,10 @@ def reference(x, bias):
 
 
 @triton.jit
-def tile_of_rows(n, COLS: tl.constexpr, FOLDED: tl.constexpr):
-    """(row tile, column tile) of a program, as `row_grid` has them."""
-    if FOLDED:
-        tiles = tl.cdiv(n, COLS)
-        return tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    else:
-        return tl.program_id(0), tl.program_id(1)
-
-
-@triton.jit
 def add_relu_kernel(x_ptr, bias_ptr, out_ptr, m, n, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr):
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    row, col = tile_of_rows(n, COLS, FOLDED)
-    rows = row * ROWS + tl.arange(0, ROWS)
-    cols = col * COLS + tl.arange(0, COLS)
-    offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
-    mask = (rows[:, None] < m) & (cols[None, :] < n)
+    cols, offs, mask = elements_of(m, n, ROWS, COLS, FOLDED)
     x = tl.load(x_ptr + offs, mask=mask)
     bias = tl.load(bias_ptr + cols, mask=cols < n)
     z = x + bias[None, :]
@@ -108,8 +95,7 @@ def row_tile(x: torch.Tensor, n: int) -> dict[str, int]:
 def row_grid(tile: dict[str, int], m: int, n: int) -> tuple:
     """The grid for m rows of n. On a GPU its programs go along the rows, FOLDED into one dimension, so that neighbours in time are neighbours in memory: down the
     columns 4096 x 8192 in fp32 took an H100 92 us."""
-    rows, cols = cdiv(m, tile["ROWS"]), cdiv(n, tile["COLS"])
-    return (rows * cols,) if tile["FOLDED"] else (rows, cols)
+    return grid(cdiv(m, tile["ROWS"]), cdiv(n, tile["COLS"]), tile["FOLDED"])
 
 
 def _add_relu_body(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

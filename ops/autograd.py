@@ -64,18 +64,12 @@ def kernel(op, count: int, rule: Derivatives) -> Callable:
     several = len(op._schema.returns) > 1
 
     def forward(ctx, keyset, *args):
-        out = _outer(op, keyset, args)
-        ctx.params = args[count:]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*rule.keep(args, out))
+        out = _kept(ctx, count, rule, args, _outer(op, keyset, args))
         ctx.save_for_forward(*args[:count], *(out if several else (out,)))
         return out
 
     def backward(ctx, *grads):
-        none = (None,) * len(ctx.params)
-        if all(g is None for g in grads):
-            return (None,) * (1 + count) + none
-        return (None, *rule.backward(ctx.saved_tensors, ctx.params, grads if several else grads[0], ctx.needs_input_grad[1:1 + count]), *none)
+        return None, *_gradients(ctx, count, rule, grads, ctx.needs_input_grad[1:])  # the keyset has none
 
     def jvp(ctx, _, *tangents):
         # Values without this level's tangents, with forward mode on: it is the levels further out that follow what is computed here.
@@ -98,19 +92,28 @@ def straight(name: str, count: int, rule: Derivatives, run: Callable) -> Callabl
     """The op of that name for calls that nothing follows but backward mode: `run`, on its arguments, with the rule's backward, without the dispatcher."""
 
     def forward(ctx, *args):
-        out = run(*args)
-        ctx.params = args[count:]
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*rule.keep(args, out))
-        return out
+        return _kept(ctx, count, rule, args, run(*args))
 
     def backward(ctx, *grads):
-        none = (None,) * len(ctx.params)
-        if all(g is None for g in grads):
-            return (None,) * count + none
-        return (*rule.backward(ctx.saved_tensors, ctx.params, grads if len(grads) > 1 else grads[0], ctx.needs_input_grad[:count]), *none)
+        return _gradients(ctx, count, rule, grads, ctx.needs_input_grad)
 
     return _function(name, forward, backward).apply
+
+
+def _kept(ctx, count: int, rule: Derivatives, args: tuple, out):
+    """`out`, with what `_gradients` needs kept."""
+    ctx.params = args[count:]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*rule.keep(args, out))
+    return out
+
+
+def _gradients(ctx, count: int, rule: Derivatives, grads: tuple, needed: tuple) -> tuple:
+    """Of all arguments of an op, from those of its results."""
+    none = (None,) * len(ctx.params)
+    if all(g is None for g in grads):
+        return (None,) * count + none
+    return *rule.backward(ctx.saved_tensors, ctx.params, grads if len(grads) > 1 else grads[0], needed[:count]), *none
 
 
 def _function(name: str, forward: Callable, backward: Callable, jvp: Callable | None = None):

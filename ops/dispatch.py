@@ -34,8 +34,7 @@ def followed(*tensors: torch.Tensor) -> bool:
         return True
     grad = torch.is_grad_enabled()
     for t in tensors:
-        if (type(t) not in PLAIN or not (t.is_cpu or _here(t)) or (grad and t.requires_grad) or t.is_neg() or t._is_zerotensor()
-                or t.layout is not torch.strided or _batched(t)):
+        if not _plain(t) or (grad and t.requires_grad):
             return True
     return False
 
@@ -44,12 +43,13 @@ def only_backward_follows(*tensors: torch.Tensor) -> bool:
     """Does autograd's backward mode follow a call on plain tensors, and nothing else?"""
     if not _QUICK or choice.in_use or profiler._is_profiler_enabled or not torch.is_grad_enabled() or _observed():
         return False
-    some = False
-    for t in tensors:
-        if (type(t) not in PLAIN or not (t.is_cpu or _here(t)) or t.is_neg() or t._is_zerotensor() or t.layout is not torch.strided or _batched(t)):
-            return False
-        some = some or t.requires_grad
-    return some
+    return all(map(_plain, tensors)) and any(t.requires_grad for t in tensors)
+
+
+def _plain(t: torch.Tensor) -> bool:
+    """Is it a tensor, and no more, on the CPU or the current GPU?"""
+    return (type(t) in PLAIN and (t.is_cpu or _here(t)) and not (t.is_neg() or t._is_zerotensor()) and t.layout is torch.strided
+            and not _batched(t))
 
 
 def _here(t: torch.Tensor) -> bool:

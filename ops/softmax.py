@@ -15,6 +15,7 @@ from . import autocast, batching, choices, softmax_cuda
 from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .grids import columns_of, grid
 from .layout import roomy, row_alignment, split
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
@@ -88,14 +89,8 @@ def softmax_long_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def softmax_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constexpr):
-    """Softmax over the middle of (outer, n, inner): COLS neighbouring columns a program. FOLDED: the grid's first dimension has the tiles of all of `outer`,
-    of which a GPU's second one could not have as many."""
-    if FOLDED:
-        tiles = tl.cdiv(inner, COLS)
-        tile, outer = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    else:
-        tile, outer = tl.program_id(0), tl.program_id(1)
-    cols = tile * COLS + tl.arange(0, COLS)
+    """Softmax over the middle of (outer, n, inner): COLS neighbouring columns a program."""
+    outer, cols = columns_of(inner, COLS, FOLDED)
     rows = tl.arange(0, ROWS)
     base_off = outer.to(tl.int64) * n * inner
     offs = rows[:, None].to(tl.int64) * inner + cols[None, :]
@@ -187,8 +182,8 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
         columns_by_parts(x, out, outer, n, inner)
     elif not known(inner) or inner > 1:
         rows, cols = t["columns"]
-        folded, tiles = x.device.type == "cuda", cdiv(inner, cols)
-        launch(wrap_triton(softmax_columns_kernel), (tiles * outer,) if folded else (tiles, outer), x, out, n, inner, ROWS=rows, COLS=cols, FOLDED=folded,
+        folded = x.device.type == "cuda"
+        launch(wrap_triton(softmax_columns_kernel), grid(cdiv(inner, cols), outer, folded), x, out, n, inner, ROWS=rows, COLS=cols, FOLDED=folded,
                **warps)
     elif x.device.type == "cuda" and known(outer, n) and n <= SHORT:
         block = next_power_of_2(n)

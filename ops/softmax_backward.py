@@ -8,20 +8,15 @@ import triton.language as tl
 
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
+from .grids import columns_of, grid
 from .layout import row_alignment, split
 from .sizes import cdiv, known, next_power_of_2
 
 
 @triton.jit
 def softmax_backward_kernel(grad_ptr, y_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constexpr):
-    """Over the middle of (outer, n, inner); inner = 1 where rows are contiguous. FOLDED: the grid's first dimension has the tiles of all of `outer`, of which
-    a GPU's second one could not have as many."""
-    if FOLDED:
-        tiles = tl.cdiv(inner, COLS)
-        tile, outer = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    else:
-        tile, outer = tl.program_id(0), tl.program_id(1)
-    cols = tile * COLS + tl.arange(0, COLS)
+    """Over the middle of (outer, n, inner); inner = 1 where rows are contiguous."""
+    outer, cols = columns_of(inner, COLS, FOLDED)
     rows = tl.arange(0, ROWS)
     base_off = outer.to(tl.int64) * n * inner
     offs = rows[:, None].to(tl.int64) * inner + cols[None, :]
@@ -88,10 +83,9 @@ def softmax_backward_columns_kernel(grad_ptr, y_ptr, out_ptr, n, inner, ROWS: tl
     """COLS neighbouring columns of the middle of (outer, n, inner) a program, read once. For GPUs."""
     if ALIGN > 1:
         inner = inner // ALIGN * ALIGN
-    tiles = tl.cdiv(inner, COLS)
-    cols = tl.program_id(0) % tiles * COLS + tl.arange(0, COLS)
+    outer, cols = columns_of(inner, COLS, True)
     rows = tl.arange(0, ROWS)
-    offs = (tl.program_id(0) // tiles).to(tl.int64) * n * inner + rows[:, None].to(tl.int64) * inner + cols[None, :]
+    offs = outer.to(tl.int64) * n * inner + rows[:, None].to(tl.int64) * inner + cols[None, :]
     mask = (rows[:, None] < n) & (cols[None, :] < inner)
     y = tl.load(y_ptr + offs, mask=mask, other=0.0)
     wide = y.to(tl.float32) if y.dtype.primitive_bitwidth < 32 else y
@@ -171,8 +165,7 @@ def gradient(grad: torch.Tensor, y: torch.Tensor, out: torch.Tensor, dim: int, c
     else:
         if known(inner) and inner == 1:
             rows, cols = min(next_power_of_2(n), 4096) if known(n) else 4096, 1
-        tiles = cdiv(inner, cols)
-        launch(wrap_triton(softmax_backward_kernel), (tiles * outer,) if on_gpu else (tiles, outer), grad, y, out, n, inner, ROWS=rows, COLS=cols,
+        launch(wrap_triton(softmax_backward_kernel), grid(cdiv(inner, cols), outer, on_gpu), grad, y, out, n, inner, ROWS=rows, COLS=cols,
                FOLDED=on_gpu)
 
 

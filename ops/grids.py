@@ -1,0 +1,41 @@
+"""Which tile is a program's. On the CPU grids have two dimensions; on a GPU all tiles stand in the first one (FOLDED), of which there may be 2**31 - 1 where
+the second one ends at 65,535, and tiles that are neighbours along `columns` follow each other."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+def grid(first, second, folds: bool) -> tuple:
+    """The grid of `first` times `second` programs; folds: in one dimension."""
+    return (first * second,) if folds else (first, second)
+
+
+@triton.jit
+def folded(columns, COLS: tl.constexpr):
+    """(number of the line, of the tile along it) of a program, in a folded grid of lines of `columns`, COLS a tile."""
+    tiles = tl.cdiv(columns, COLS)
+    return tl.program_id(0) // tiles, tl.program_id(0) % tiles
+
+
+@triton.jit
+def columns_of(inner, COLS: tl.constexpr, FOLDED: tl.constexpr):
+    """(outer, columns) of a program on (outer, n, inner): grid (tiles, outer), or folded."""
+    if FOLDED:
+        outer, tile = folded(inner, COLS)
+    else:
+        tile, outer = tl.program_id(0), tl.program_id(1)
+    return outer, tile * COLS + tl.arange(0, COLS)
+
+
+@triton.jit
+def elements_of(m, n, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constexpr):
+    """(columns, offsets, mask) of a program's tile of m rows of n: grid (row tiles, column tiles), or folded."""
+    if FOLDED:
+        row, col = folded(n, COLS)
+    else:
+        row, col = tl.program_id(0), tl.program_id(1)
+    rows = row * ROWS + tl.arange(0, ROWS)
+    cols = col * COLS + tl.arange(0, COLS)
+    return cols, rows.to(tl.int64)[:, None] * n + cols[None, :], (rows[:, None] < m) & (cols[None, :] < n)
