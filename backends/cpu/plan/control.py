@@ -15,6 +15,7 @@ from . import keeping
 from .memory_order import before_region
 from .records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Induction, Jump, Return, Slot, Trips, While
 from .schedule import Schedule
+from .source import is_zero
 from .space import Space
 
 
@@ -196,6 +197,7 @@ def for_loop(s: Schedule, op: Op):
     before_region(s, op)
     number = s.sequence.end[op]
     slots: list[Slot] = []
+    zeros: dict[Value, tuple] = {}
     for arg, init, y, res in zip(args, inits, yielded.operands, op.results):
         moved = induction_step(op, arg, y) if arg.type.is_tensor else None
         if not arg.type.is_tensor:
@@ -204,7 +206,11 @@ def for_loop(s: Schedule, op: Op):
             slots.append(_induction(s, arg, init, moved, number))
         else:
             buf = s.alloc(arg.type.shape, arg.type.elem)
-            s.fill(buf, init, why="carried by the loop")
+            before, zero = len(s.steps), is_zero(init)
+            # Two vectors of zeros at once: one alone LLVM stores on Arm as two scalars.
+            s.fill(buf, init, unroll=1 + zero, why="carried by the loop")
+            if zero and s.variables is None:  # who debugs it sees memory
+                s.zeros[arg] = zeros[arg] = tuple(s.steps[before:])
             slots.append(buf)
     s.inductions.update((arg, slot) for arg, slot in zip(args, slots) if isinstance(slot, Induction))
     _read(s, args, slots)
@@ -214,11 +220,18 @@ def for_loop(s: Schedule, op: Op):
         assign(s, [(arg, slot, y) for arg, slot, y in zip(args, slots, yielded.operands)])
 
     body = _region(s, inside)
-    s.add(For(op, number, tuple(slots), body))
+    s.add(For(op, number, tuple(slots), body, _spared(s, zeros)))
     for res, slot in zip(op.results, slots):
         if isinstance(slot, Induction):
             s.inductions[res] = Induction(slot.init, slot.step, slot.count._replace(after=True))
     _read(s, op.results, slots)
+
+
+def _spared(s: Schedule, zeros: dict[Value, tuple]) -> tuple:
+    """The steps that put `zeros` into memory for what a loop carries, where a product in the loop has taken over; they are steps before it no more."""
+    taken = tuple(step for arg, steps in zeros.items() if s.zeros.pop(arg, None) is None for step in steps)
+    s.steps[:] = [step for step in s.steps if not any(step is t for t in taken)]
+    return taken
 
 
 def _induction(s: Schedule, arg: Value, init: Value, moved, number: int) -> Induction:

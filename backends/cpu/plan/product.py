@@ -11,9 +11,9 @@ from ..ttir.types import Op, Type, Value
 from . import keeping
 from .control import captured
 from .operand import Kind, Operand, panels, rows
-from .records import Atom, Buffer, NestPlan
+from .records import Atom, Buffer, NestPlan, Trips
 from .schedule import Schedule
-from .source import End, Look, Source
+from .source import End, Look, Source, is_zero
 from .space import Space
 
 #: (operand element) -> element that products are computed in
@@ -27,6 +27,7 @@ MANY = 4
 @dataclass(frozen=True)
 class Product:
     """op's result = the sum of its `pieces` a[u] @ b[u], and of what `filling` (steps) puts into `destination`; in_place: that is a loop's own.
+    zeros: the steps that would put zeros there, where accumulators begin as zeros in registers; first: in this loop's first trip only (None: always).
 
     rows, vectors: of the micro-kernel, registers: in each of the vectors; count: of matrices; m, n, k: of each; ends: where operands end (of A's rows, of its columns; of B's);
     sources: the loads that the operands are; requires: masks that must not wrap; final: where the result is converted to, if anywhere."""
@@ -50,6 +51,8 @@ class Product:
     in_place: bool
     final: Buffer | None
     registers: int = 1
+    zeros: tuple = ()
+    first: Trips | None = None
 
 
 @dataclass(frozen=True)
@@ -112,21 +115,26 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     a = rows(s, lhs, a_src, kind, b_ends[0], height if n >= MANY * lanes * vectors else 0)
     b = panels(s, rhs, b_src, kind, lanes * vectors)
     with captured(s) as filling:
-        destination, in_place = _destination(s, op, first or op, c, kind.acc, lhs + rhs)
+        destination, loop = _destination(s, op, first or op, c, kind.acc, lhs + rhs)
+    trips, zeros = None, ()
+    if loop is None and is_zero(c) and not kind.blocks:
+        zeros, filling = filling, []
+    elif loop is not None and not filling and not kind.blocks:
+        trips, zeros = Trips(s.sequence.end[loop], 1, False), s.zeros.pop(c, ())
     final = None if destination.elem == out.type.elem else s.alloc(out.type.shape, out.type.elem)
     s.add(Product(op, len(lhs), kind, height, vectors, math.prod(batch), m, n, k, (a_src, b_src), (a_ends, b_ends), tuple(look.requires), a, b,
-                  tuple(filling), destination, in_place, final, -(-lanes // s.target.lanes(ir.bits_of(REGISTER[kind.acc])))))
+                  tuple(filling), destination, loop is not None, final, -(-lanes // s.target.lanes(ir.bits_of(REGISTER[kind.acc]))), tuple(zeros), trips))
     s.buffers[out] = final or destination
 
 
 # --- accumulators ----------------------------------------------------------------------------------------------------
 
 
-def _destination(s: Schedule, op: Op, first: Op, c: Value, compute: str, factors: list[Value]) -> tuple[Buffer, bool]:
-    """The accumulator buffer, which holds C, and whether it is the loop's own: that is used where it is, without a copy per trip, unless the
+def _destination(s: Schedule, op: Op, first: Op, c: Value, compute: str, factors: list[Value]) -> tuple[Buffer, Op | None]:
+    """The accumulator buffer, which holds C, and the loop whose own it is (None: no loop's): that is used where it is, without a copy per trip, unless the
     `factors` are made of it: they may be read while the result is written."""
     out = op.result
-    held = None
+    held = loop = None
     if out.type.elem == compute and len(out.uses) == 1 and out.uses[0].name == "scf.yield":
         y = out.uses[0]
         region = y.block.region
@@ -138,10 +146,10 @@ def _destination(s: Schedule, op: Op, first: Op, c: Value, compute: str, factors
                     and not any(buf.piece in keeping.reads(s, v) for v in factors)):
                 held = buf
                 if c is arg:
-                    return held, True
+                    return held, loop
     buf = held if held is not None else s.alloc(out.type.shape, compute)
     s.fill(buf, c, why="what the product adds to")
-    return buf, held is not None
+    return buf, loop if held is not None else None
 
 
 def _elementwise_in(s: Schedule, c: Value, arg: Value) -> bool:

@@ -296,12 +296,13 @@ class Assign:
 @dataclass(frozen=True)
 class For:
     """A loop. number: `Trips.loop` of what it carries as inductions; slots: of each carried value; body: its steps, assignments at its end
-    included."""
+    included; idle: steps instead of it, where it makes no trip."""
 
     op: Op
     number: int
     slots: tuple[Slot, ...]
     body: tuple
+    idle: tuple = ()
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class Schedule:
         self.steps: list = []
         self.regions: dict = {}
         self.notes: dict[Op, str] = {}  # what was not done, and why
+        self.zeros: dict[Value, tuple] = {}  # what a loop carries and begins with zeros -> the steps that would put those into memory
         self.checks = None  # checks.Checks of a checked kernel
         self.made: dict[tuple, list] = {}  # shape -> what may have made something that is not finite and is not noted yet (finite.Maker)
         self.checked: set[Op] = set()  # whose check is planned

@@ -93,12 +93,13 @@ class _Lives:
 
     def product(self, step: Product):
         self.plain(step)  # operands that are turned or copied are written before the product, beside what other steps of it read
-        for steps in (step.a.packing, step.b.packing, step.filling):
+        for steps in (step.a.packing, step.b.packing, step.filling, step.zeros):
             self.steps(steps)
         self.plain(step)
 
     def loop(self, step: For):
         self.again((step.body,))
+        self.steps(step.idle)
 
     def branches(self, step: If):
         for steps in step.branches:

@@ -224,6 +224,9 @@ def _product(page, step: product.Product):
     page.steps(step.filling)
     if step.in_place:
         page.say("adds to the loop's own accumulators, where they are")
+    if step.zeros:
+        page.say("accumulators begin as zeros in registers" + (", in the first trip" if step.in_place else "") + "; where some are not computed, in memory")
+        page.within(step.zeros)
     if step.final is not None:
         page.say(f"converted to {step.final.elem}")
     page.depth -= 1
@@ -253,6 +256,9 @@ def _for(page, step: records.For):
     carried = step.op.regions[0].block.args[1:]
     page.say(f"{_line(step.op)}for" + "".join(f", {text}" for text in _carried(page, carried, step.slots)))
     page.within(step.body)
+    if step.idle:
+        page.say("where it makes no trip")
+        page.within(step.idle)
 
 
 def _carried(page, values, slots):

@@ -111,11 +111,11 @@ class Look:
         if op is None or v in self.s.buffers:
             return
         if op.name == "tt.load":
-            if len(op.operands) > 1 and (len(op.operands) < 3 or _is_zero(op.operands[2])):
+            if len(op.operands) > 1 and (len(op.operands) < 3 or is_zero(op.operands[2])):
                 self._bounds(space, op.operands[1], dims, found)
         elif op.name in ("arith.extf", "arith.truncf", "arith.extsi", "arith.extui", "tt.fp_to_fp"):
             self._zeros(space, op.operands[0], dims, found)
-        elif op.name == "arith.select" and _is_zero(op.operands[2]):
+        elif op.name == "arith.select" and is_zero(op.operands[2]):
             self._bounds(space, op.operands[0], dims, found)
         else:
             mapped = renamed(op, dims)
@@ -185,7 +185,7 @@ class Look:
         found: dict[int, list] = {}
         exact = True
         if len(op.operands) > 1:
-            exact = self._bounds(space, op.operands[1], dims, found) and (len(op.operands) < 3 or _is_zero(op.operands[2]))
+            exact = self._bounds(space, op.operands[1], dims, found) and (len(op.operands) < 3 or is_zero(op.operands[2]))
         return Source(op, aff.ptr, aff.base, (aff.coef.get(0, {}), aff.coef.get(1, {})), self._ends(found, shape), exact, shape, given)
 
     def joined(self, values: list[Value], along: int) -> Source | None:
@@ -218,7 +218,8 @@ def _truth(v: Value) -> Value | bool:
     return bool(v.op.attrs["value"]) if v.op is not None and v.op.name == "arith.constant" else v
 
 
-def _is_zero(v: Value) -> bool:
+def is_zero(v: Value) -> bool:
+    """Is `v` a constant, all of whose elements are (not minus) zero?"""
     while v.op is not None and v.op.name == "tt.splat":
         v = v.op.operands[0]
     return v.op is not None and v.op.name == "arith.constant" and v.op.attrs["value"] in (0, 0.0) and str(

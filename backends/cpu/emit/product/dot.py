@@ -32,13 +32,25 @@ def product(k, step: Product):
     panels = pack.panels(k, step, at[1])
     k.run(step.filling)
     extent = _extent(k, step, rows_of_a, panels, ends)
+    fresh = _fresh(k, step, extent)
     if step.kind.tiles:
         micro.configure_tiles(k)
-    micro.accumulate(k, step.kind, k.pointer(step.destination), rows_of_a, panels, step.count, extent, step.rows, step.vectors)
+    micro.accumulate(k, step.kind, k.pointer(step.destination), rows_of_a, panels, step.count, extent, step.rows, step.vectors, fresh)
     if step.kind.tiles:
         micro.release_tiles(k)
     if step.final is not None:
         _convert_buffer(k, step)
+
+
+def _fresh(k, step: Product, extent: Extent) -> Val:
+    """An i1: do accumulators begin as zeros? Those that are not computed are zeros in memory then."""
+    b = k.b
+    if not step.zeros:
+        return const("i1", False)
+    first = const("i1", True) if step.first is None else b.icmp("eq", k.trips[step.first], i64(0))
+    whole = b.and_(b.icmp("sge", extent.rows, i64(step.m)), b.icmp("sge", extent.columns, i64(step.n)))
+    k.guarded(b.and_(first, b.not_(whole)), lambda: k.run(step.zeros))
+    return first
 
 
 def _end(k, end, src, here, n: int) -> Val | None:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from ...llvm import ir
@@ -32,42 +33,47 @@ class Extent:
     depth: Val
 
 
-def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, extent: Extent, rows: int, vectors: int):
-    """dest[batch, m, n] += a[batch, m, k] @ b[batch, k, n], micro-kernels of `rows` x `vectors` vectors."""
+def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, extent: Extent, rows: int, vectors: int, fresh: Val):
+    """dest[batch, m, n] += a[batch, m, k] @ b[batch, k, n], micro-kernels of `rows` x `vectors` vectors. fresh: an i1, whether dest counts as zeros."""
     b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     m, n, kk = extent.m, extent.n, extent.k
     lanes = min(k.target.dot_lanes(ir.bits_of(t)), n)
     width = lanes * vectors
-    emit = _tile_rows if kind.tiles else _block_rows if kind.blocks else _vector_rows
+    if kind.blocks:
+        emit = _block_rows
+    else:
+        emit = functools.partial(_tile_rows if kind.tiles else _vector_rows, fresh=fresh)
 
     def one_batch(p):
         a_base = b.gep(packed, a.ptr, b.mul(p, i64(a.batch if batch > 1 else 0)))
         b_base = b.gep(packed, panels, b.mul(p, i64(kk * n)))
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
-        def panel(j):
+        def block(i, j, r):
             b_panel = b.gep(packed, b_base, b.mul(j, i64(kind.group if kind.blocks else kk)))
+            emit(k, kind, b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, i, r, b_panel, lanes, vectors, extent)
 
-            def strip(lo, hi, r):
-                if extent.rows.const != m:
-                    hi = b.intrinsic("smin", hi, extent.rows)
-                k.loop(lo, hi, r, lambda i: emit(
-                    k, kind, b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, i, r, b_panel, lanes, vectors, extent),
-                    "rows")
+        def panels_of(body):
+            k.loop(i64(0), extent.columns, width, body, "panels")
 
-            whole = m - m % rows
-            strip(i64(0), i64(whole), rows)
-            if m % rows:
-                strip(i64(whole), i64(m), m % rows)
+        def strips_of(body):
+            """`body(first row, rows)` for each strip."""
+            for lo, hi, r in ((0, m - m % rows, rows), (m - m % rows, m, m % rows)):
+                if r:
+                    end = i64(hi) if extent.rows.const == m else b.intrinsic("smin", i64(hi), extent.rows)
+                    k.loop(i64(lo), end, r, functools.partial(body, r=r), "rows")
 
-        k.loop(i64(0), extent.columns, width, panel, "panels")
+        if kind.tiles:  # rows of A are wide, and stay in the first cache while the panels go by
+            strips_of(lambda i, r: panels_of(lambda j: block(i, j, r)))
+        else:
+            panels_of(lambda j: strips_of(lambda i, r: block(i, j, r)))
 
     k.loop(i64(0), i64(batch), 1, one_batch, "batch")
 
 
 def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, lanes: int, vectors: int,
-                 extent: Extent):
+                 extent: Extent, fresh: Val):
     """r rows x `vectors` vectors of the accumulators at `c_tile`, from row i of A."""
     b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
@@ -81,9 +87,13 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i
         lines.append(line if a.limit is None else b.select(b.icmp("slt", at, a.limit), line, zero_row(k, kind, extent.k)))
     where = [[b.gep(t, c_tile, i64(x * pitch + v * lanes)) for v in range(vectors)] for x in range(r)]
     slots = [[b.alloca(ty, "acc") for _ in range(vectors)] for _ in range(r)]
-    for x in range(r):
-        for v in range(vectors):
-            b.store(b.load(ty, where[x][v], size), slots[x][v], 64)
+
+    def begin(value):
+        for x in range(r):
+            for v in range(vectors):
+                b.store(value(where[x][v]), slots[x][v], 64)
+
+    k.either(fresh, lambda: begin(lambda _: Val(ty, "zeroinitializer")), lambda: begin(lambda at: b.load(ty, at, size)))
     multiply = (_by_instruction if kind.by else _outer)(k, kind, lanes)
 
     def steps(count, single=False):
@@ -189,7 +199,7 @@ def release_tiles(k):
 
 
 def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, lanes: int, vectors: int,
-               extent: Extent):
+               extent: Extent, fresh: Val):
     """r / 16 x `vectors` tiles of the accumulators at `c_tile`, from row i of A: registers 0.. hold them, then A's, then B's."""
     b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
@@ -203,8 +213,16 @@ def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: 
     c_pitch, b_pitch = i64(pitch * 4), i64(width * kind.group * size)
     a_pitch = b.mul(a.pitch, i64(size))
     places = [(x, v, b.gep(t, c_tile, i64(x * TILE_ROWS * pitch + v * lanes))) for x in range(down) for v in range(vectors)]
-    for x, v, at in places:
-        b.call("llvm.x86.tileloadd64", "void", [tile(c_of(x, v)), at, c_pitch])
+
+    def zeros():
+        for x, v, _ in places:
+            b.call("llvm.x86.tilezero", "void", [tile(c_of(x, v))])
+
+    def accumulators():
+        for x, v, at in places:
+            b.call("llvm.x86.tileloadd64", "void", [tile(c_of(x, v)), at, c_pitch])
+
+    k.either(fresh, zeros, accumulators)
     lines = [b.gep(packed, a_base, b.mul(b.add(i, i64(x * TILE_ROWS)), a.pitch)) for x in range(down)]
 
     def body(q):

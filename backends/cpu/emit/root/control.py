@@ -12,7 +12,7 @@ from ...llvm.elements import REGISTER, bytes_of
 from ...llvm.ir import Val, const, i64
 from ...ttir.ops import row
 from ...ttir.types import walk
-from ...plan.records import Assign, Body, Branch, Call, Copy, For, If, Induction, Jump, Return, While
+from ...plan.records import Assign, Body, Branch, Call, Copy, For, If, Induction, Jump, Return, Trips, While
 from .. import parts
 from . import scalars
 
@@ -150,7 +150,10 @@ def for_loop(k, step: For):
     b.store(_next_number(b, at, end, by, wide), iv_slot, 8)
     b.br(head)
     b.place(done)
-    _note_trips(k, step, b.load("i64", count_slot, 8), after=True)
+    made = b.load("i64", count_slot, 8)
+    _note_trips(k, step, made, after=True)
+    if step.idle:
+        k.guarded(b.icmp("eq", made, i64(0)), lambda: k.run(step.idle))
     for res, arg in zip(op.results, args):
         if not res.type.is_tensor:
             scalars.read(k, res, k.slots[arg])
@@ -158,9 +161,8 @@ def for_loop(k, step: For):
 
 def _note_trips(k, step: For, count: Val, after: bool):
     """How often the loop's body ran, for what the loop carries as initial + trips x step."""
-    for slot in step.slots:
-        if isinstance(slot, Induction):
-            k.trips[slot.count._replace(after=after)] = k.b.mul(count, i64(slot.count.times))
+    for counted in (Trips(step.number, 1, after), *(slot.count._replace(after=after) for slot in step.slots if isinstance(slot, Induction))):
+        k.trips[counted] = k.b.mul(count, i64(counted.times))
 
 
 def _next_number(b, at: Val, end: Val, by: Val, wide: bool) -> Val:
