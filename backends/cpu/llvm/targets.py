@@ -53,7 +53,7 @@ class Target:
     rounds a vector of f32 to bf16 ("": none).
 
     dot: (rows, vectors) of the matrix micro-kernel, vectors a power of 2; dot_unroll: steps along K in its loop; dot_group: registers in each of its
-    vectors; strips: whether A is put into strips of its rows, in K's order, where it serves many columns; widens: element types whose products are
+    vectors; strips: whether A is put into strips of its rows, in K's order, where it serves many columns; ahead: by how many rows B is fetched before it is packed; widens: element types whose products are
     computed in f32 by one instruction; products: instructions for
     it, the best first; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers; unroll:
     the same for other loops.
@@ -100,6 +100,7 @@ class Target:
     dot_unroll: int = 4
     dot_group: int = 1
     strips: bool = False
+    ahead: int = 0
     widens: tuple[str, ...] = ()
     products: tuple[Product, ...] = ()
     model: tuple[str, str] = ("pic", "default")
@@ -145,7 +146,7 @@ _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
 TARGETS = {t.name: t for t in (
     Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2),
            half=False, fma=False, polynomials=1, reloads=True, products=(_SSE_PAIRS,), **_X86),
-    Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), polynomials=1,
+    Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), polynomials=1, ahead=16,
            reloads=True, products=(_AVX2_PAIRS,), **_X86),
     Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
            scalef=True, polynomials=4, unroll=4, products=(_AVX512_PAIRS,), **_X86),

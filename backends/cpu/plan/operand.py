@@ -191,7 +191,7 @@ def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, wid
 
     if _turnable(s, src, (k, n), kind.packed, lanes, group):
         return _either(s, out, src.is_given, pack, "turned")
-    if src and (not src.is_given or len(values) > 1) and src.exact and poly_const(src.steps[1]) == 1 and s.target.lanes(32) > 1:
+    if src and (not src.is_given or len(values) > 1 or s.target.ahead) and src.exact and poly_const(src.steps[1]) == 1 and s.target.lanes(32) > 1:
         return _either(s, out, src.is_given, pack, "copied")
     return _either(s, out, False, pack, "packed")
 

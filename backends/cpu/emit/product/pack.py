@@ -191,12 +191,18 @@ def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val):
     pitch = number(k, at.source.steps[0])
     rows_end, columns_end = (i64(x) if end is None else end for x, end in zip(shape, at.ends))
     zero = Val(ir.vec(packed, lanes), "zeroinitializer")
+    ahead = k.target.ahead
 
     def panel(j):
         to = b.gep(packed, out, b.mul(j, i64(kk)))
 
         def rows_of(load):
             def row(q, count):
+                if ahead:  # a row is in a page of its own, which no prefetcher of the hardware foresees
+                    for u in range(count):
+                        later = b.gep(mem, at.ptr, b.add(b.mul(b.add(q, i64(u + ahead)), pitch), j))
+                        for line in range(0, width * size, 64):
+                            b.call("llvm.prefetch.p0", "void", [b.gep("i8", later, i64(line)), const("i32", 0), const("i32", 3), const("i32", 1)])
                 for v in range(0, width, lanes):
                     lines = [load(b.gep(mem, at.ptr, b.add(b.mul(b.add(q, i64(u)), pitch), b.add(j, i64(v)))), v) for u in range(count)]
                     lines = [converted(b, x, elem, kind.packed) for x in lines]
