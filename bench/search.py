@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import os
 import statistics
 
 import torch
@@ -54,13 +55,13 @@ def checked(names: list[str], dtypes: list[str], device: str, texts: list[str], 
 
 
 def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: str = "cpu", texts: list[str] = [],
-           sweeps: list[str] = [], pruning: prune.Pruning = prune.NONE) -> object | None:
+           sweeps: list[str] = [], pruning: prune.Pruning = prune.NONE, known: dict | None = None) -> object | None:
     """The tiles to use, or None where the default is as good. `say` takes a line for every candidate; device: cpu, cuda, or board, the one that
     backend spine has. texts, sweeps: the cases to search over (`ops.cases`; default: the
-    op's own). pruning: which candidates are measured. Raises `Error` where a candidate's result is wrong."""
+    op's own). pruning: which candidates are measured; known: of matmul, what the table has, for what is not measured. Raises `Error` where a candidate's result is wrong."""
     tiles = searches()[name]
     if name == "matmul":
-        return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say, device, pruning)
+        return gpu_matmul_speeds(tiles, rounds, say) if device == "cuda" else matmul_speeds(tiles, dtypes, rounds, say, device, pruning, known)
     op = _op_of(name)
     default, more = (tiles.cuda, tiles.cuda_candidates) if device == "cuda" else (tiles.cpu, tiles.candidates)
     candidates = [default, *(c for c in more if c != default)]
@@ -140,10 +141,12 @@ def _with(tiles, candidate, op, args, kwargs, device: str, rounds: int):
     return call if plan is None else lambda: plan(*args)
 
 
-def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu", pruning: prune.Pruning = prune.NONE) -> dict:
-    """dtype -> [BM, BN, BK, speed], the fastest tile's speed being 1: products that give every thread four of the largest tiles."""
+def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu", pruning: prune.Pruning = prune.NONE, known: dict | None = None) -> dict:
+    """dtype -> [BM, BN, BK, speed], the fastest tile's speed being 1: products that give every thread four of the largest tiles. known: speeds that
+    stay where they are not measured. What one or two threads of a machine of many do goes beside what all of them do (`ops.matmul.few`)."""
     matmul = importlib.import_module("..ops.matmul", __package__)
-    out = {k: [list(t) for t in v] for k, v in tiles.cpu.items()}
+    out = {k: [list(t) for t in v] for k, v in {**tiles.cpu, **(known or {})}.items()}
+    beside = device == "cpu" and torch.get_num_threads() <= matmul.FEW < (os.cpu_count() or 1) // 2
     size = matmul.next_power_of_2(math.isqrt(4 * torch.get_num_threads() * max(bm * bn for bm, bn, _ in matmul.SHAPES)))
     for dtype in dtypes:
         if dtype not in tiles.cpu:
@@ -158,7 +161,7 @@ def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu", pruning:
             runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}, device, rounds)
             _check(runs[shape](), want, matmul.OP.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
             _progress(runs[shape], f"matmul {dtype} with tiles of {shape}", len(runs) - 1, len(kept), say)
-        out[dtype] = _by_speed(seconds_of(runs, rounds, device), f"matmul {dtype}", say)
+        out[matmul.few(dtype) if beside else dtype] = _by_speed(seconds_of(runs, rounds, device), f"matmul {dtype}", say)
     return out
 
 

@@ -92,7 +92,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     sizes = planned(a.shape[0], b.shape[1], a.shape[1])
     if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
-    choice = tuple(map(tuple, TILES.get(a.device.type)[speeds_of(a.dtype, a.device.type)]))
+    choice = tuple(map(tuple, speeds_for(TILES.get(a.device.type), speeds_of(a.dtype, a.device.type), workers() if cpu else 0)))
     if cpu and call.row is not None and call.row.scratch and TILES.op not in (call.tiles or ()) and not tries(TILES.op):
         choice = fitting(call.row.scratch, a.dtype)
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), *sizes, choice)
@@ -111,6 +111,20 @@ def fitting(scratch: int, dtype: torch.dtype) -> tuple:
 def multiprocessors() -> int:
     """Those of this machine's GPU; an H100's where tiles are chosen for one that is not here."""
     return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132
+
+
+#: threads that count as few: where a machine has many, its first ones leave caches and memory to each other, and tiles of other shapes are fastest
+FEW = 2
+
+
+def few(key: str) -> str:
+    """Where a table keeps the speeds of few threads, as `triport tune --threads 1` measures them on a machine of many."""
+    return f"{key} few"
+
+
+def speeds_for(table: dict, key: str, workers: int):
+    """The speeds of an entry of a table of tiles, for so many CPU threads (0: a GPU)."""
+    return table.get(few(key), table[key]) if 0 < workers <= FEW else table[key]
 
 
 def speeds_of(dtype: torch.dtype, device_type: str) -> str:
@@ -163,7 +177,7 @@ def begun(op: str, a: torch.Tensor, b: torch.Tensor, without_terms: Callable = l
 
 
 #: on a GPU, by fused multiply-adds: rows of a product, and multiplications, from which on a B that is transposed is copied first. As it lies 2048 x 2048 times that in
-#: fp32 took an H100 1,260 us for 417, 64 x 4096 times 4096 x 4096 306 for 115; the copy moves N x K elements twice
+#: fp32 took an H100 1,260 us for 417, 64 x 4096 times 4096 x 4096 306 for 115; copied first 454 and 253
 COPIED = 64, 1 << 29
 
 

@@ -161,6 +161,45 @@ def test_tiles_of_matmul_cover_and_stay_small(m, n, k, threads):
             assert t[edge] & (t[edge] - 1) == 0 and t[edge] <= max(8, 2 * size) and t[edge] >= 8
 
 
+def test_few_threads_of_many_have_tiles_of_their_own(monkeypatch):
+    import importlib
+    matmul = importlib.import_module("triport.ops.matmul")
+    small, large = (32, 64, 64, 1.0), (64, 32, 128, 1.0)
+    monkeypatch.setattr(tuning.call, "tiles", {"matmul": {"fp32": [large], "fp32 few": [small], "bf16": [large]}})
+    before = torch.get_num_threads()
+    try:
+        for threads, dtype, want in ((1, torch.float32, small), (2, torch.float32, small), (3, torch.float32, large), (1, torch.bfloat16, large)):
+            torch.set_num_threads(threads)
+            tile = matmul.tile_for(torch.empty(64, 128, dtype=dtype), torch.empty(128, 64, dtype=dtype))
+            assert (tile["BM"], tile["BN"], tile["BK"]) == want[:3]
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("threads,cores,where", [(1, 16, "bf16 few"), (2, 16, "bf16 few"), (16, 16, "bf16"), (2, 2, "bf16"), (1, 4, "bf16")])
+def test_a_search_of_one_dtype_leaves_the_others(threads, cores, where, monkeypatch, tmp_path):
+    """The speeds of other dtypes, and those of all threads where few are measured, stay in the table."""
+    import importlib
+    import json
+    matmul = importlib.import_module("triport.ops.matmul")
+    kind = tuning.kind(targets.native())
+    old = {"fp32": [[512, 64, 256, 1.0]], "bf16": [[256, 128, 512, 1.0]], "fp64": [[64, 64, 32, 1.0]]}
+    file = tmp_path / "tuned.json"
+    file.write_text(json.dumps({kind: {"tiles": {"matmul": old}, "runs": []}}))
+    monkeypatch.setattr(matmul, "SHAPES", ((16, 32, 256), (32, 64, 512)))
+    monkeypatch.setattr(search, "_with", lambda tiles, candidate, op, args, *rest: lambda: args[0] @ args[1])
+    monkeypatch.setattr(search, "seconds_of", lambda runs, rounds, device: {n: [1.0 + sum(n)] for n in runs})
+    monkeypatch.setattr(search.os, "cpu_count", lambda: cores)
+    before = torch.get_num_threads()
+    try:
+        assert main(["tune", "--op", "matmul", "--dtype", "bf16", "--threads", str(threads), "-o", str(file)]) == 0
+    finally:
+        torch.set_num_threads(before)
+    found = json.loads(file.read_text())[kind]["tiles"]["matmul"]
+    assert [t[:3] for t in found.pop(where)] == [[16, 32, 256], [32, 64, 512]]
+    assert found == {k: v for k, v in old.items() if k != where}
+
+
 def make_kernel(options):
     @triton.autotune(configs=[triton.Config({"BLOCK": b}, **o) for b in (16, 2048) for o in options], key=["n"])
     @triton.jit

@@ -147,7 +147,7 @@ def _search(args, names: list[str], kind: str, device: str, on: str | None, prun
     entry["runs"].append(run)
     for name in names:
         found = search.search(name, args.dtype or ["fp32", "fp16" if args.device == "cuda" else "bf16"], args.reps, args.gain,
-                              lambda text: print(text, file=sys.stderr), device, args.case, args.sweep, pruning or prune.NONE)
+                              lambda text: print(text, file=sys.stderr), device, args.case, args.sweep, pruning or prune.NONE, entry["tiles"].get(name))
         if found is None:
             entry["tiles"].pop(name, None)
             print(f"{name}: the default stays")
