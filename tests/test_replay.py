@@ -103,6 +103,34 @@ def test_many_shapes(seed):
     assert len(replay.site("square").swap([])) == call.KNOWN
 
 
+@pytest.mark.parametrize("second", [lambda x: x, lambda x: x.T, lambda x: x[:, ::1], lambda x: x.detach()], ids=["itself", "turned", "view", "detached"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_two_tensors_in_one_place_are_told_apart(second, step, seed):
+    """Of x @ x.T a plan is made at the first call: it is right for such calls, and for tensors that lie apart. A slice's gaps are no hindrance."""
+    x, z = torch.randn(48 * step, 48)[::step], torch.randn(48 * step, 48)[::step]
+    before = x.clone()
+    for _ in range(3):
+        assert (ops.matmul(x, second(x)).double() - x.double() @ second(x).double()).abs().max() < 1e-4
+    assert len(replay._plans) == 1
+    assert (ops.matmul(z, second(x)).double() - z.double() @ second(x).double()).abs().max() < 1e-4
+    assert (ops.matmul(x, second(z)).double() - x.double() @ second(z).double()).abs().max() < 1e-4
+    assert len(replay._plans) == 1 and torch.equal(x, before)
+    if second(x) is not x:
+        assert replay.site("matmul").call(x, second(x)) is not None
+
+
+def test_two_tensors_in_one_place_that_are_not_copied(monkeypatch, seed):
+    """What overlaps itself, and what is large, is served as it was: without a plan."""
+    wide = torch.randn(40, 1).expand(40, 40)
+    for _ in range(2):
+        assert (ops.matmul(wide, wide).double() - wide.double() @ wide.double()).abs().max() < 1e-4
+    monkeypatch.setattr(replay, "_COPIED", 40 * 40 * 4 - 1)
+    x = torch.randn(40, 40)
+    for _ in range(2):
+        assert (ops.matmul(x, x.T).double() - x.double() @ x.T.double()).abs().max() < 1e-4
+    assert not replay._plans
+
+
 def test_calls_hold_on_to_nothing():
     x = torch.randn(64, 64)
     site = known("softmax", ops.softmax, x, 0)
