@@ -17,6 +17,7 @@ from .table import get
 class Auto(Backend):
     name = choice.AUTO
     device = "cuda"
+    stays = True
     compiles = True
     serves = True
     forgets = True

@@ -47,6 +47,8 @@ class Backend:
     compiles: bool = False
     #: True where `backends.use` can choose it for the ops
     serves: bool = False
+    #: True where what runs here once runs here from then on: boards come and go, a GPU that is there stays
+    stays: bool = False
     #: True where another machine computes, and times itself (`spine`)
     elsewhere: bool = False
     #: True where `forget` drops what was compiled, so that a first call can be timed again

@@ -19,6 +19,7 @@ ELEMENT = {"float32": "float", "float16": "half", "bfloat16": "bf16", "float64":
 class Cuda(Backend):
     name = "cuda"
     device = "cuda"
+    stays = True
     compiles = True
     serves = True
     forgets = True

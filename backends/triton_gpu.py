@@ -11,6 +11,7 @@ from .base import Backend, Unsupported
 class TritonGPU(Backend):
     name = "triton-gpu"
     device = "cuda"
+    stays = True
     compiles = True
     serves = True
     forgets = True

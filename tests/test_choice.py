@@ -62,6 +62,15 @@ def test_a_board_that_went_is_refused(monkeypatch):
         backends.use("twin")
 
 
+def test_who_stays_is_asked_once(monkeypatch):
+    monkeypatch.setattr(choice, "_lasting", {})
+    monkeypatch.setattr(Twin, "stays", True)
+    first = backends.use("twin")
+    monkeypatch.setattr(Twin, "unavailable", lambda self: "it went")
+    assert backends.use("twin") is first
+    assert [n for n in table.BACKENDS if table.get(n).serves and not table.get(n).stays] == ["spine"], "a board may go"
+
+
 def test_within_it_the_chosen_one_serves():
     x, y = torch.randn(5, 7), torch.randn(7, 3)
     ops.square(x)

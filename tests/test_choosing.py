@@ -8,7 +8,7 @@ import torch
 from triport import ops
 from triport.backends import get
 from triport.backends.base import Error
-from triport.backends.dispatch import replay
+from triport.backends.dispatch import choice, replay
 from triport.bench import choosing, clock
 from triport.ops import choices, register, registry, tuning
 from triport.tools.__main__ import main
@@ -33,6 +33,7 @@ def gpu(monkeypatch, tmp_path):
         for what, value in (("device", "cpu"), ("unavailable", lambda self: None), ("synchronize", lambda self: None), ("versions", lambda self: {"v": "1"})):
             monkeypatch.setattr(kind, what, value)
     monkeypatch.setitem(register.IMPLEMENTATIONS, "cuda", {name: standing_in(name) for name in register.IMPLEMENTATIONS["cuda"]})
+    monkeypatch.setattr(choice, "_lasting", {})
     monkeypatch.setattr(clock, "on_gpu", on_gpu)
     monkeypatch.setattr(tuning, "gpu_kind", lambda: "sm_90")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")

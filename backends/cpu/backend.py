@@ -12,6 +12,7 @@ class TritonCPU(Backend):
     name = "triton-cpu"
     compiles = True
     serves = True
+    stays = True
     forgets = True
 
     def unavailable(self) -> str | None:

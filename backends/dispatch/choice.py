@@ -63,7 +63,7 @@ class within:
         return run
 
 
-#: name -> `within` of backends that run here now and always: a GPU that is there stays, boards come and go
+#: name -> `within` of backends that run here now and always (`Backend.stays`)
 _lasting: dict[str, within] = {}
 
 
@@ -83,7 +83,7 @@ def use(name: str) -> within:
     if reason:
         raise Unavailable(f"backend {name} cannot run here: {reason}")
     found = within(backend)
-    return _lasting.setdefault(name, found) if backend.device == "cuda" else found
+    return _lasting.setdefault(name, found) if backend.stays else found
 
 
 _tokens: dict[tuple[object, ...], object] = {}
