@@ -137,11 +137,16 @@ def speeds_of(dtype: torch.dtype, device_type: str) -> str:
 @functools.lru_cache(maxsize=1024)
 def chosen_tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dict:
     device = "cpu" if cpu else "cuda"
-    low = SMALLEST[device]
-    fitting = [(*(min(t, max(low, next_power_of_2(size))) for t, size in zip(tile, (m, n, k))), *tile[3:]) for tile in choice]
+    fitting = [(*clipped(tile, m, n, k, device), *tile[3:]) for tile in choice]
     slow = workers // 4 if cpu else 0
     bm, bn, bk, _, *how = min(fitting, key=lambda t: _time(workers, slow, m, n, t[0], t[1], t[3]))
     return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device], **dict(zip(("num_warps", "num_stages"), how))}
+
+
+def clipped(tile, m: int, n: int, k: int, device: str = "cpu") -> tuple[int, int, int]:
+    """(BM, BN, BK) of a table's tile, no larger than a product of m x k by k x n needs."""
+    bm, bn, bk = (min(t, max(SMALLEST[device], next_power_of_2(size))) for t, size in zip(tile, (m, n, k)))
+    return bm, bn, bk
 
 
 def taken(m: int, n: int, k: int, size: int) -> int:

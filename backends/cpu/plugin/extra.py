@@ -4,10 +4,12 @@ loaded until it is asked for: finders see to it.
 - `triton.language.extra.cpu`: what kernels written for other CPU builds of Triton import. Such builds have a `libdevice` there; here it
   has the names of CUDA's, all of which emit/element/libdevice.py computes. The finder is behind all others, so a build that brings its own is not hidden.
 - `triton.profiler`: Triton's own, which proton.py makes take launches on the CPU once it is imported.
+- Inductor's products: torch's own, which products.py takes over for the CPU once they are imported.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import sys
 
@@ -40,12 +42,17 @@ class _Finder:
             module.__dict__.update((n, getattr(libdevice, n)) for n in module.__all__)
 
 
-class _Profiler:
-    """Finds those of Proton's modules that proton.py mends when they have run."""
+#: module -> which of this package's mends it when it has run
+_MENDED = {**dict.fromkeys(("triton.profiler.metric", "triton.profiler.profile", "triton.profiler.scope", "triton.profiler.hooks.launch"), "proton"),
+           **dict.fromkeys(("torch._inductor.kernel.mm", "torch._inductor.kernel.bmm"), "products")}
+
+
+class _Mended:
+    """Finds the modules that are mended when they have run."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name not in ("triton.profiler.metric", "triton.profiler.profile", "triton.profiler.scope", "triton.profiler.hooks.launch"):
+        if name not in _MENDED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None:
@@ -53,15 +60,16 @@ class _Profiler:
 
             def exec_module(module):
                 run(module)
-                from . import proton
-                proton.mend(module)
+                importlib.import_module(f".{_MENDED[name]}", __package__).mend(module)
 
             spec.loader.exec_module = exec_module
         return spec
 
 
 def install():
-    """Make the modules importable."""
+    """Make the modules importable, and have the others mended, those of Inductor that are there already at once."""
     if _Finder not in sys.meta_path:
         sys.meta_path.append(_Finder)
-        sys.meta_path.insert(0, _Profiler)
+        sys.meta_path.insert(0, _Mended)
+        for name in [n for n, by in _MENDED.items() if by == "products" and n in sys.modules]:
+            importlib.import_module(".products", __package__).mend_loaded(sys.modules[name])

@@ -1,0 +1,214 @@
+"""Matrix products of Inductor on the CPU: kernels with the tiles of `ops.matmul`, which take in what follows a product, where torch's own are slower.
+
+Inductor leaves `aten.mm`, `addmm` and `bmm` to the libraries that torch calls, and with `max_autotune` times templates beside them whose tiles are made for
+GPUs. With `cpu_backend = "triton"` they are lowered here, to a template with this package's loop over K, masks and tiles; what is computed element by
+element from a product becomes part of its kernel. With `max_autotune` a few tiles are timed beside torch's product, without it `ours` decides.
+`max_autotune_gemm_backends` without "TRITON" leaves all to torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from pathlib import Path
+
+from ... import of_torch
+
+#: Inductor's modules that register the lowerings -> what they lower
+MODULES = {"torch._inductor.kernel.mm": ("mm", "addmm"), "torch._inductor.kernel.bmm": ("bmm",)}
+#: rows and columns from which on a product is ours: with fewer a tile is mostly empty (fp32, 4096 x 4096, two Zen 3 cores: of MKL's speed 0.4 with one row, 0.8
+#: with two, 1.5 with four)
+NARROW = 4
+#: tiles that `max_autotune` times
+TIMED = 4
+
+# what tile_of_program and product_tile of ops/product.py do
+_SOURCE = r"""
+{{def_kernel("A", "B")}}
+    M = {{size("A", -2)}}
+    N = {{size("B", -1)}}
+    K = {{size("A", -1)}}
+    stride_am = {{stride("A", -2)}}
+    stride_ak = {{stride("A", -1)}}
+    stride_bk = {{stride("B", -2)}}
+    stride_bn = {{stride("B", -1)}}
+    pid = tl.program_id(0)
+    in_group = GROUP_M * tl.cdiv(N, BLOCK_N)
+    group = pid // in_group
+    height = min(tl.cdiv(M, BLOCK_M) - group * GROUP_M, GROUP_M)
+    rows = (group * GROUP_M + (pid % in_group) % height) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = (pid % in_group) // height * BLOCK_N + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+{% if BATCHED %}
+    idx_q = tl.program_id(1)
+    A += idx_q.to(tl.int64) * {{stride("A", 0)}}
+    B += idx_q.to(tl.int64) * {{stride("B", 0)}}
+{% endif %}
+    a_ptrs = A + rows.to(tl.int64)[:, None] * stride_am + ks[None, :].to(tl.int64) * stride_ak
+    b_ptrs = B + ks[:, None].to(tl.int64) * stride_bk + cols.to(tl.int64)[None, :] * stride_bn
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, K, BLOCK_K):
+        inside = K - start
+        a = tl.load(a_ptrs, mask=(rows[:, None] < M) & (ks[None, :] < inside), other=0.0)
+        b = tl.load(b_ptrs, mask=(ks[:, None] < inside) & (cols[None, :] < N), other=0.0)
+        acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=tl.float32)
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+    idx_m = rows[:, None]
+    idx_n = cols[None, :]
+    mask = (idx_m < M) & (idx_n < N)
+    {{store_output(("idx_q", "idx_m", "idx_n") if BATCHED else ("idx_m", "idx_n"), "acc", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
+"""
+
+
+def mend(module):
+    """Lower the products of one of `MODULES`, which has run; a torch that was not tried, or lacks what is used here, is left alone."""
+    if not of_torch.checked():
+        return
+    import torch
+    try:
+        lowerings = sys.modules["torch._inductor.lowering"].lowerings
+        of = {name: _lowering(name, module) for name in MODULES[module.__name__]}
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError):
+        return
+    for name, lowering in of.items():
+        op = getattr(torch.ops.aten, name)
+        for overload in (op, op.default):
+            if overload in lowerings:
+                lowerings[overload] = lowering(lowerings[overload])
+
+
+def mend_loaded(module):
+    """`mend` for a module that was there first, unless it is still being imported."""
+    if not getattr(module.__spec__, "_initializing", False):
+        mend(module)
+
+
+def _lowering(name: str, module):
+    """torch's lowering of aten.mm, addmm or bmm -> ours, which falls back on it."""
+    from torch._inductor.kernel.mm_common import addmm_epilogue, mm_args
+    template, torchs = _template(name == "bmm"), getattr(module, f"aten_{name}")
+
+    def lowering(original):
+        @functools.wraps(original)
+        def lowered(*args, **kwargs):
+            how = {k: kwargs.get(k, 1) for k in ("beta", "alpha")} if name == "addmm" else {}
+            if set(kwargs) - {*how, "layout"} or len(args) != (3 if name == "addmm" else 2) or not asked(name, *args):
+                return original(*args, **kwargs)
+            *bias, a, b = args
+            m, n, k, layout, a, b, *wide = mm_args(a, b, *bias, layout=kwargs.get("layout"))
+            if not timed() and _multiplies(layout.dtype) and _turned(a):
+                return original(*args, **kwargs)
+            more = {"prefix_args": 1, "epilogue_fn": addmm_epilogue(layout.dtype, **how), "epilogue_fn_hash": f"addmm {layout.dtype} {how}"} if bias else {}
+            choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and _listed("ATEN") else []
+            for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)):
+                template.maybe_append_choice(choices, input_nodes=(*wide, a, b), layout=layout, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4,
+                                             BATCHED=name == "bmm", num_stages=1, num_warps=1, **more)
+            if not choices:
+                return original(*args, **kwargs)
+            select = sys.modules["torch._inductor.select_algorithm"].autotune_select_algorithm
+            chosen = select(name, choices, [*wide, a, b], layout)
+            return chosen[0] if isinstance(chosen, tuple) else chosen  # torch 2.13 says more than 2.11
+
+        return lowered
+
+    return lowering
+
+
+@functools.cache
+def _template(batched: bool):
+    """Inductor's template, of two matrices or of two batches of them."""
+    from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate
+
+    @SymbolicGridFn
+    def grid(*sizes, cdiv):
+        *batch, m, n, meta = sizes
+        return cdiv(m, meta["BLOCK_M"]) * cdiv(n, meta["BLOCK_N"]), *(batch or (1,)), 1
+
+    return TritonTemplate(name="triport_bmm" if batched else "triport_mm", grid=grid, source=_SOURCE)
+
+
+def asked(name: str, *args) -> bool:
+    """Is mm, addmm or bmm of these, of the bias, if there is one, and two matrices or batches of them, lowered here? Sizes are known, dtypes one that `tl.dot` widens."""
+    import torch
+    config = sys.modules["torch._inductor.config"]
+    if getattr(config, "cpu_backend", "") != "triton" or not _listed("TRITON") or any(x.get_device().type != "cpu" for x in args):
+        return False
+    dtypes = {x.get_dtype() for x in args}
+    sizes = [_number(s) for x in args[-2:] for s in x.get_size()]
+    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.bfloat16, torch.float16} or None in sizes or 0 in sizes:
+        return False
+    (*_, m, k), (*_, n) = (x.get_size() for x in args[-2:])
+    return min(int(m), int(n)) >= NARROW and (timed() or ours(name, *dtypes))
+
+
+def _number(size) -> int | None:
+    """A size that is known when a model is compiled."""
+    return int(size) if isinstance(size, int) or getattr(size, "is_Integer", False) else None
+
+
+def _listed(backend: str) -> bool:
+    """Does the user let a backend multiply? torch's list is for `max_autotune`."""
+    return backend in [x.strip().upper() for x in sys.modules["torch._inductor.config"].max_autotune_gemm_backends.split(",")]
+
+
+def timed() -> bool:
+    """Does Inductor time what it chooses among?"""
+    config = sys.modules["torch._inductor.config"]
+    return config.max_autotune or config.max_autotune_gemm
+
+
+def ours(name: str, dtype) -> bool:
+    """Is our mm, addmm or bmm the faster one, where nothing is timed? As measured on x86 (docs/performance.md): where torch has no instructions for a 16-bit
+    dtype its product takes 3 to 50 times as long; else MKL's batches are the faster ones (ours 0.7 of their speed), its products of two matrices the slower
+    ones on AMD's CPUs, and on Intel's with more than two threads (ours 1.0 to 1.9 on sixteen, 0.6 to 1.0 on one). Other CPUs were not measured."""
+    maker = _maker()
+    if maker not in ("AuthenticAMD", "GenuineIntel"):
+        return False
+    matmul = _matmul()
+    return not _multiplies(dtype) or name != "bmm" and (maker == "AuthenticAMD" or matmul.workers() > matmul.FEW)
+
+
+@functools.cache
+def _multiplies(dtype) -> bool:
+    """Has torch's library for products instructions of this CPU for a dtype? For 16 bits it is oneDNN."""
+    import torch
+    if dtype == torch.float32:
+        return True
+    asks = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}[dtype]
+    return torch.backends.mkldnn.is_available() and bool(getattr(torch.ops.mkldnn, asks, lambda: True)())
+
+
+@functools.cache
+def _maker() -> str:
+    """Who made an x86 CPU, as Linux says it; nothing for others."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n")
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+
+
+def _turned(a) -> bool:
+    """Is a matrix the transpose of what lies in memory? As the left factor it is turned anew for each tile, and MKL takes 0.76 to 0.98 of our time (two
+    Zen 3 cores)."""
+    *_, down, across = a.get_stride()
+    return across != 1 and down == 1
+
+
+def _matmul():
+    """The op, whose tiles are by table and machine."""
+    return importlib.import_module("....ops.matmul", __package__)
+
+
+def tiles(dtype, m: int, n: int, k: int) -> list[tuple[int, int, int]]:
+    """(BM, BN, BK) for products of m x k by k x n: the table's, and where tiles are timed some more."""
+    matmul = _matmul()
+    speeds = matmul.speeds_for(matmul.TILES.get("cpu"), matmul.speeds_of(dtype, "cpu"), matmul.workers())
+    found = []
+    while len(found) < (TIMED if timed() else 1) and speeds:
+        tile = matmul.chosen_tile(True, matmul.workers(), m, n, k, tuple(map(tuple, speeds)))
+        found.append((tile["BM"], tile["BN"], tile["BK"]))
+        speeds = [t for t in speeds if matmul.clipped(t, m, n, k) != found[-1]]
+    return found

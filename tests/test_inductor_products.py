@@ -1,0 +1,201 @@
+"""Inductor's matrix products on the CPU (`backends/cpu/plugin/products.py`): the results, what becomes one kernel, and who multiplies."""
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import HANGS
+from torch import nn
+
+inductor = pytest.importorskip("torch._inductor.config")
+from triport.backends.cpu.plugin import products  # noqa: E402
+from triport.bench.check import error  # noqa: E402
+
+R = torch.randn
+ALLOWED = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+@pytest.fixture(autouse=True)
+def through_triton(monkeypatch):
+    """The CPU by Triton; products are ours whatever this machine is."""
+    from triport.backends.dispatch import drivers
+    torch._dynamo.reset()
+    monkeypatch.setattr(products, "ours", lambda name, dtype: True)
+    monkeypatch.setattr(products, "_multiplies", lambda dtype: False)
+    with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(fn, *args, **options):
+    """The result of `fn` compiled, without gradients, and the code that Inductor wrote."""
+    from torch._inductor.utils import run_and_get_code
+    with torch.no_grad():
+        out, code = run_and_get_code(torch.compile(fn, **options), *args)
+    return out, "\n".join(code)
+
+
+def right(fn, *args, times: float = 1.0):
+    """`fn`'s code, once its result was held against float64."""
+    got, code = compiled(fn, *args)
+    want = fn(*(a.double() for a in args))
+    assert got.dtype == args[0].dtype and got.shape == want.shape and got.stride() == want.stride()
+    assert error(got, want) <= times * ALLOWED[got.dtype]
+    return code
+
+
+def one_kernel(code: str) -> bool:
+    """Is all that `code` does one kernel, made from the template?"""
+    return code.count("@triton.jit") == 1 and "def triton_tem" in code and "extern_kernels." not in code
+
+
+#: what is compiled, of operands of these sizes: m, k, n, and a batch q
+FUNCTIONS = {
+    "mm": (lambda a, b: a @ b, lambda q, m, k, n: (R(m, k), R(k, n))),
+    "mm, b transposed": (lambda a, b: a @ b.t(), lambda q, m, k, n: (R(m, k), R(n, k))),
+    "mm, a transposed": (lambda a, b: a.t() @ b, lambda q, m, k, n: (R(k, m), R(k, n))),
+    "mm, strided": (lambda a, b: a[::2, 1:] @ b[::2, 1:], lambda q, m, k, n: (R(2 * m, k + 1), R(2 * k, n + 1))),
+    "mm, columns alike": (lambda a, b: a @ b.expand(a.shape[1], 40), lambda q, m, k, n: (R(m, k), R(k, 1))),
+    "mm and gelu": (lambda a, b: F.gelu(a @ b), lambda q, m, k, n: (R(m, k), R(k, n))),
+    "linear": (F.linear, lambda q, m, k, n: (R(m, k), R(n, k), R(n))),
+    "linear and gelu": (lambda *x: F.gelu(F.linear(*x)), lambda q, m, k, n: (R(m, k), R(n, k), R(n))),
+    "linear of three dimensions": (lambda *x: F.relu(F.linear(*x)), lambda q, m, k, n: (R(q, m, k), R(n, k), R(n))),
+    "addmm, numbers": (lambda i, a, b: torch.addmm(i, a, b, beta=2.0, alpha=-0.5), lambda q, m, k, n: (R(n), R(m, k), R(k, n))),
+    "addmm, a column": (torch.addmm, lambda q, m, k, n: (R(m, 1), R(m, k), R(k, n))),
+    "addmm, a matrix": (torch.addmm, lambda q, m, k, n: (R(m, n), R(m, k), R(k, n))),
+    "bmm": (torch.bmm, lambda q, m, k, n: (R(q, m, k), R(q, k, n))),
+    "bmm, transposed": (lambda a, b: (a @ b.transpose(1, 2)).sigmoid(), lambda q, m, k, n: (R(q, m, k), R(q, n, k))),
+    "bmm, one matrix": (lambda a, b: a @ b.expand(a.shape[0], *b.shape), lambda q, m, k, n: (R(q, m, k), R(k, n))),
+}
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_products(name, dtype, seed):
+    """Of random sizes, of which none fills its tiles."""
+    torch.manual_seed(seed)
+    sizes = random.Random(seed)
+    fn, make = FUNCTIONS[name]
+    args = [x.to(dtype) for x in make(sizes.randint(2, 5), *(sizes.randint(4, 150) for _ in range(3)))]
+    assert one_kernel(right(fn, *args, times=4 if "gelu" in name or "sigmoid" in name else 2))
+
+
+@pytest.mark.parametrize("m,k,n", [(4, 2, 4), (5, 3000, 7), (600, 5, 600), (33, 513, 1030)])
+def test_sizes_of_several_tiles_and_of_less_than_one(m, k, n, seed):
+    torch.manual_seed(seed)
+    assert one_kernel(right(lambda a, b: (a @ b).relu(), R(m, k), R(k, n)))
+
+
+def test_a_sum_over_infinity_is_not_hidden_by_masks(seed):
+    torch.manual_seed(seed)
+    a, b = R(33, 65), R(65, 47)
+    a[3, 7], b[9, 11] = float("inf"), float("nan")
+    got, code = compiled(torch.mm, a, b)
+    assert one_kernel(code)
+    torch.testing.assert_close(got, a @ b, equal_nan=True)
+
+
+def test_a_bias_is_added_before_rounding(seed):
+    """As torch's addmm does: a product of 256 that is rounded to bf16 first would lose what the bias adds."""
+    a, b, bias = (x.bfloat16() for x in (torch.full((8, 8), 4.0), torch.full((8, 8), 8.0), torch.full((8,), 1.5)))
+    got, code = compiled(lambda i, a, b: torch.addmm(i, a, b) - 256, bias, a + 1 / 64, b)
+    assert one_kernel(code)
+    torch.testing.assert_close(got, torch.addmm(bias, a + 1 / 64, b) - 256)
+
+
+def test_gradients(seed):
+    torch.manual_seed(seed)
+    m = nn.Sequential(nn.Linear(33, 65), nn.GELU(), nn.Linear(65, 17))
+    x = R(21, 33, requires_grad=True)
+    wanted = nn.Sequential(nn.Linear(33, 65), nn.GELU(), nn.Linear(65, 17)).double()
+    wanted.load_state_dict(m.state_dict())
+    y = x.detach().double().requires_grad_()
+    got = torch.autograd.grad(torch.compile(m)(x).square().sum(), [x, *m.parameters()])
+    for mine, theirs in zip(got, torch.autograd.grad(wanted(y).square().sum(), [y, *wanted.parameters()])):
+        assert error(mine, theirs) <= 1e-5
+
+
+# --- who multiplies ----------------------------------------------------------------------------------------------------------
+
+NOT_OURS = {
+    "another backend": ({"cpu_backend": "cpp"}, {}, lambda: (R(32, 32), R(32, 32))),
+    "the user says so": ({"max_autotune_gemm_backends": "ATEN"}, {}, lambda: (R(32, 32), R(32, 32))),
+    "sizes that are not known": ({}, {"dynamic": True}, lambda: (R(32, 32), R(32, 32))),
+    "one row": ({}, {}, lambda: (R(1, 64), R(64, 64))),
+    "three columns": ({}, {}, lambda: (R(64, 64), R(64, 3))),
+    "fp64": ({}, {}, lambda: (R(32, 32).double(), R(32, 32).double())),
+    "nothing to sum": ({}, {}, lambda: (R(32, 0), R(0, 32))),
+}
+
+
+@pytest.mark.parametrize("why", NOT_OURS)
+def test_what_stays_torchs(why, seed):
+    settings, options, make = NOT_OURS[why]
+    args = make()
+    with inductor.patch(**settings):
+        got, code = compiled(torch.mm, *args, **options)
+    assert "triton_tem" not in code
+    torch.testing.assert_close(got, args[0] @ args[1])
+
+
+def test_where_ours_would_be_slower_it_stays_torchs(monkeypatch):
+    monkeypatch.setattr(products, "ours", lambda name, dtype: False)
+    _, code = compiled(lambda a, b: (a @ b).relu(), R(32, 32), R(32, 32))
+    assert "extern_kernels.mm" in code and "triton_tem" not in code
+
+
+def test_a_left_factor_that_is_transposed_stays_torchs_where_torch_has_instructions(monkeypatch):
+    monkeypatch.setattr(products, "_multiplies", lambda dtype: True)
+    for fn, torchs in ((lambda a, b: a.t() @ b, True), (lambda a, b: a @ b, False), (lambda a, b: a @ b.t(), False)):
+        assert ("extern_kernels.mm" in compiled(fn, R(32, 32), R(32, 32))[1]) == torchs
+
+
+@pytest.mark.parametrize("maker,threads,native,expected", [
+    ("AuthenticAMD", 1, True, True), ("GenuineIntel", 1, True, False), ("GenuineIntel", 2, True, False), ("GenuineIntel", 3, True, True),
+    ("", 64, True, False), ("", 64, False, False), ("GenuineIntel", 1, False, True)])
+def test_whose_product_is_faster(monkeypatch, maker, threads, native, expected):
+    monkeypatch.undo()
+    monkeypatch.setattr(products, "_maker", lambda: maker)
+    monkeypatch.setattr(products, "_multiplies", lambda dtype: native)
+    monkeypatch.setattr(products._matmul(), "workers", lambda: threads)
+    assert products.ours("mm", torch.bfloat16) is products.ours("addmm", torch.bfloat16) is expected
+    assert products.ours("bmm", torch.bfloat16) is (expected and not native)
+
+
+@pytest.mark.parametrize("fn,args", [(lambda a, b: F.gelu(a @ b), lambda: (R(70, 90), R(90, 110))), (F.linear, lambda: (R(70, 90), R(110, 90), R(110))),
+                                     (torch.bmm, lambda: (R(3, 40, 50), R(3, 50, 60)))], ids=["mm", "addmm", "bmm"])
+@pytest.mark.parametrize("backends", ["TRITON", "ATEN,TRITON"])
+def test_max_autotune_times_tiles_beside_torchs_product(fn, args, backends, monkeypatch, seed):
+    """Whoever wins is right; what is timed are tiles of the table, no two alike."""
+    from torch._inductor import select_algorithm
+    torch.manual_seed(seed)
+    asked, keep = [], select_algorithm.autotune_select_algorithm
+    monkeypatch.setattr(select_algorithm, "autotune_select_algorithm", lambda name, choices, *rest, **more: asked.append(choices) or keep(name, choices, *rest, **more))
+    monkeypatch.setattr(products, "ours", lambda name, dtype: False)  # which is not asked here
+    with inductor.patch(max_autotune=True, max_autotune_gemm_backends=backends):
+        right(fn, *args(), times=4)
+    [choices] = asked
+    mine = [c for c in choices if isinstance(c, select_algorithm.TritonTemplateCaller)]
+    assert len(choices) - len(mine) == ("ATEN" in backends)
+    assert 1 < len({c.description for c in mine}) == len(mine) <= products.TIMED
+
+
+@pytest.mark.parametrize("first", ["torch._inductor.kernel.mm", "triton"])
+def test_whichever_is_imported_first(first, tmp_path):
+    path = tmp_path / "first.py"
+    path.write_text(textwrap.dedent(f"""
+        import importlib, torch
+        importlib.import_module("{first}")
+        import torch._inductor.lowering as lowering, torch._inductor.kernel.mm, triton
+        for op in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
+            f = lowering.lowerings[op.default]
+            assert f.__code__.co_filename.endswith("products.py"), f.__code__
+            assert not f.__wrapped__.__code__.co_filename.endswith("products.py"), "taken over twice"
+    """))
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=""), timeout=HANGS)
+    assert done.returncode == 0, done.stderr[-2000:]
