@@ -68,6 +68,10 @@ FUNCTIONS = {
     "addmm, numbers": (lambda i, a, b: torch.addmm(i, a, b, beta=2.0, alpha=-0.5), lambda q, m, k, n: (R(n), R(m, k), R(k, n))),
     "addmm, a column": (torch.addmm, lambda q, m, k, n: (R(m, 1), R(m, k), R(k, n))),
     "addmm, a matrix": (torch.addmm, lambda q, m, k, n: (R(m, n), R(m, k), R(k, n))),
+    "mm, one tensor twice": (lambda a: (a @ a.t()).relu(), lambda q, m, k, n: (R(m, k),)),
+    "mm, a square": (lambda a: a @ a, lambda q, m, k, n: (R(m, m),)),
+    "addmm, one tensor thrice": (lambda a: torch.addmm(a, a, a), lambda q, m, k, n: (R(m, m),)),
+    "bmm, one tensor twice": (lambda a: a @ a.transpose(1, 2), lambda q, m, k, n: (R(q, m, k),)),
     "bmm": (torch.bmm, lambda q, m, k, n: (R(q, m, k), R(q, k, n))),
     "bmm, transposed": (lambda a, b: (a @ b.transpose(1, 2)).sigmoid(), lambda q, m, k, n: (R(q, m, k), R(q, n, k))),
     "bmm, one matrix": (lambda a, b: a @ b.expand(a.shape[0], *b.shape), lambda q, m, k, n: (R(q, m, k), R(k, n))),
@@ -144,10 +148,49 @@ def test_what_stays_torchs(why, seed):
     torch.testing.assert_close(got, args[0] @ args[1])
 
 
+class Node:
+    """What a lowering is asked about, as far as `asked` looks."""
+
+    def __init__(self, size):
+        self._size = size
+
+    def get_size(self):
+        return self._size
+
+    def get_dtype(self):
+        return torch.float32
+
+    def get_device(self):
+        return torch.device("cpu")
+
+
+def test_results_that_32_bits_do_not_count_stay_torchs():
+    for columns, expected in ((1 << 10, True), (1 << 11, False)):
+        assert products.asked("mm", Node((1 << 20, 8)), Node((8, columns))) is expected
+        assert products.asked("bmm", Node((1 << 10, 1 << 10, 8)), Node((1 << 10, 8, columns))) is expected
+
+
 def test_where_ours_would_be_slower_it_stays_torchs(monkeypatch):
     monkeypatch.setattr(products, "ours", lambda name, dtype: False)
     _, code = compiled(lambda a, b: (a @ b).relu(), R(32, 32), R(32, 32))
     assert "extern_kernels.mm" in code and "triton_tem" not in code
+
+
+def test_a_torch_that_takes_no_such_product_says_so_once(monkeypatch, seed):
+    """Another torch may want other arguments: a warning, and its own product."""
+    from torch._inductor.select_algorithm import TritonTemplate
+
+    def other(self, choices, *, input_nodes, layout, tiling, **more):
+        raise AssertionError("called")
+
+    monkeypatch.setattr(TritonTemplate, "maybe_append_choice", other)
+    products._refused.cache_clear()
+    a, b = R(32, 33), R(33, 34)
+    with pytest.warns(RuntimeWarning, match=r"does not take matrix products of triport \(TypeError: .*tiling.*stay torch's own") as said:
+        got, code = compiled(lambda a, b: (a @ b) @ b.t(), a, b)
+    assert code.count("extern_kernels.mm") == 2 and "triton_tem" not in code
+    assert len([w for w in said if "matrix products" in str(w.message)]) == 1
+    torch.testing.assert_close(got, (a @ b) @ b.t(), rtol=1e-4, atol=1e-4)
 
 
 def test_a_left_factor_that_is_transposed_stays_torchs_where_torch_has_instructions(monkeypatch):

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import sys
+import warnings
 from pathlib import Path
 
 from ... import of_torch
@@ -96,17 +98,26 @@ def _lowering(name: str, module):
             how = {k: kwargs.get(k, 1) for k in ("beta", "alpha")} if name == "addmm" else {}
             if set(kwargs) - {*how, "layout"} or len(args) != (3 if name == "addmm" else 2) or not asked(name, *args):
                 return original(*args, **kwargs)
+            try:
+                chosen = chosen_of(*args, layout=kwargs.get("layout"), **how)
+            except (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError) as e:
+                _refused(f"{type(e).__name__}: {e}")
+                chosen = None
+            return original(*args, **kwargs) if chosen is None else chosen
+
+        def chosen_of(*args, layout, **how):
+            """The product's node, or None where it is torch's."""
             *bias, a, b = args
-            m, n, k, layout, a, b, *wide = mm_args(a, b, *bias, layout=kwargs.get("layout"))
+            m, n, k, layout, a, b, *wide = mm_args(a, b, *bias, layout=layout)
             if not timed() and _multiplies(layout.dtype) and _turned(a):
-                return original(*args, **kwargs)
+                return None
             more = {"prefix_args": 1, "epilogue_fn": addmm_epilogue(layout.dtype, **how), "epilogue_fn_hash": f"addmm {layout.dtype} {how}"} if bias else {}
             choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and _listed("ATEN") else []
             for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)):
                 template.maybe_append_choice(choices, input_nodes=(*wide, a, b), layout=layout, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4,
                                              BATCHED=name == "bmm", num_stages=1, num_warps=1, **more)
             if not choices:
-                return original(*args, **kwargs)
+                return None
             select = sys.modules["torch._inductor.select_algorithm"].autotune_select_algorithm
             chosen = select(name, choices, [*wide, a, b], layout)
             return chosen[0] if isinstance(chosen, tuple) else chosen  # torch 2.13 says more than 2.11
@@ -114,6 +125,14 @@ def _lowering(name: str, module):
         return lowered
 
     return lowering
+
+
+@functools.cache
+def _refused(why: str):
+    """Say once that this torch does not take a product of ours."""
+    import torch
+    warnings.warn(f"triport: torch {torch.__version__}'s Inductor does not take matrix products of triport ({why}); they stay torch's own. "
+                  'torch._inductor.config.max_autotune_gemm_backends = "ATEN" asks for that without this warning', RuntimeWarning, stacklevel=2)
 
 
 @functools.cache
@@ -139,8 +158,8 @@ def asked(name: str, *args) -> bool:
     sizes = [_number(s) for x in args[-2:] for s in x.get_size()]
     if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.bfloat16, torch.float16} or None in sizes or 0 in sizes:
         return False
-    (*_, m, k), (*_, n) = (x.get_size() for x in args[-2:])
-    return min(int(m), int(n)) >= NARROW and (timed() or ours(name, *dtypes))
+    *batch, m, n = (*map(int, args[-2].get_size()[:-1]), int(args[-1].get_size()[-1]))
+    return min(m, n) >= NARROW and math.prod(batch) * m * n < 1 << 31 and (timed() or ours(name, *dtypes))  # the template's indices have 32 bits
 
 
 def _number(size) -> int | None:
