@@ -126,7 +126,7 @@ def test_masks_and_numbers_of_each_kind(linked, sizes):
 
 def test_copies_and_fills(linked, sizes):
     right(linked, "copies", [[torch.randn(m, n), torch.randn(n, m)] for m, n in ((1, 1), (3, 1), (1, 5), *(sizes(2, 60) for _ in range(2)))])
-    right(linked, "total", [[torch.randn(n), 3.5] for n in sizes(3, 3000)], allowed=1e-5)
+    right(linked, "total", [[torch.rand(n), 3.5] for n in sizes(3, 3000)], allowed=1e-5)  # of one sign: a sum near zero has any error, beside itself
 
 
 def test_a_result_that_is_given_has_a_leading_dimension(linked, sizes):
