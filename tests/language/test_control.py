@@ -542,6 +542,45 @@ def test_the_ptx_one_liners(seed):
 
 
 @triton.jit
+def one_instruction(x_ptr, y_ptr, out_ptr, TEXT: tl.constexpr, REGS: tl.constexpr, TWO: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    if TWO:
+        out = tl.inline_asm_elementwise(TEXT, REGS, [tl.load(x_ptr + i), tl.load(y_ptr + i)], dtype=out_ptr.dtype.element_ty, is_pure=True, pack=1)
+    else:
+        out = tl.inline_asm_elementwise(TEXT, REGS, [tl.load(x_ptr + i)], dtype=out_ptr.dtype.element_ty, is_pure=True, pack=1)
+    tl.store(out_ptr + i, out)
+
+
+def unsigned(x):
+    return x.long() & 0xFFFFFFFF
+
+
+#: 32-bit integer instruction -> what it computes of int32, before its low 32 bits are taken
+INTEGERS = {"mov.u32": lambda x: x, "mov.b32": lambda x: x, "not.b32": lambda x: ~x, "neg.s32": lambda x: -x.long(), "and.b32": lambda x, y: x & y,
+            "or.b32": lambda x, y: x | y, "xor.b32": lambda x, y: x ^ y, "add.u32": lambda x, y: x.long() + y, "sub.s32": lambda x, y: x.long() - y,
+            "mul.lo.s32": lambda x, y: x.long() * y, "max.s32": torch.maximum, "min.u32": lambda x, y: torch.minimum(unsigned(x), unsigned(y)),
+            "max.u32": lambda x, y: torch.maximum(unsigned(x), unsigned(y)),
+            "popc.b32": lambda x: torch.tensor([bin(v & 0xFFFFFFFF).count("1") for v in x.tolist()])}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_a_ptx_instruction_of_integers(name, seed):
+    torch.manual_seed(seed)
+    x, y, out = *torch.randint(-2**31, 2**31, (2, 64)).to(torch.int32), torch.zeros(64, dtype=torch.int32)
+    two = name not in ("mov.u32", "mov.b32", "not.b32", "neg.s32", "popc.b32")
+    one_instruction[(1,)](x, y, out, f"{name} $0, $1{', $2' * two};", "=r,r" + ",r" * two, two, 64)
+    assert torch.equal(out, INTEGERS[name](*(x, y)[:1 + two]).long().to(torch.int32))
+
+
+def test_a_move_of_floats_and_a_result_of_another_type(seed):
+    x, out = random("float32", 64, seed), torch.empty(64)
+    one_instruction[(1,)](x, x, out, "mov.f32 $0, $1;", "=f,f", False, 64)
+    assert torch.equal(out.view(torch.int32), x.view(torch.int32)), "bit by bit"
+    with pytest.raises(CompileError, match="mov.f32"):
+        one_instruction[(1,)](x, x, out.int(), "mov.f32 $0, $1;", "=r,f", False, 64)
+
+
+@triton.jit
 def branch_scratch_kernel(x_ptr, out_ptr, k, M: tl.constexpr, N: tl.constexpr):
     i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     x = tl.load(x_ptr + i)

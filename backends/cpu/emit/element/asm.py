@@ -9,9 +9,15 @@ from __future__ import annotations
 import re
 
 from ...llvm import ir
+from ...llvm.elements import REGISTER
+from ...llvm.ir import const
 from . import libdevice, math
 
 _TEXT = re.compile(r"\s*\{?\s*([a-z0-9]+(?:[.:][a-z0-9]+)*)\s+([^;{}]*?)\s*;?\s*\}?\s*$")
+
+
+def _bits(opname):
+    return lambda b, x, y: b.bin(opname, x, y)
 
 
 #: instruction without its `.approx`, `.full`, `.ftz` and `.rn` -> rule(b, *operands)
@@ -21,11 +27,17 @@ _UNARY = {
     "rsqrt.f32": libdevice.FUNCTIONS["__nv_rsqrtf"], "abs.f32": libdevice.intrinsic("fabs"),
     "neg.f32": lambda b, x: b.fneg(x),
     "popc.b32": libdevice.intrinsic("ctpop"), "brev.b32": libdevice.intrinsic("bitreverse"),
+    "not.b32": lambda b, x: b.bin("xor", x, const(x.elem, -1)), "neg.s32": lambda b, x: b.sub(const(x.elem, 0), x),
+    **{f"mov.{t}": lambda b, x: x for t in ("b32", "u32", "s32", "f32")},
 }
 _BINARY = {
     "div.f32": libdevice.div, "add.f32": lambda b, x, y: b.fbin("fadd", x, y, ""),
     "sub.f32": lambda b, x, y: b.fbin("fsub", x, y, ""), "mul.f32": lambda b, x, y: b.fbin("fmul", x, y, ""),
     "max.f32": libdevice.intrinsic("maxnum"), "min.f32": libdevice.intrinsic("minnum"),
+    **{f"{name}.b32": _bits(name) for name in ("and", "or", "xor")},
+    **{f"{name}.{t}": _bits(name.partition(".")[0]) for name in ("add", "sub", "mul.lo") for t in ("u32", "s32")},
+    "max.s32": libdevice.intrinsic("smax"), "min.s32": libdevice.intrinsic("smin"),
+    "max.u32": libdevice.intrinsic("umax"), "min.u32": libdevice.intrinsic("umin"),
 }
 _TERNARY = {"fma.f32": libdevice.intrinsic("fma")}
 
@@ -40,14 +52,14 @@ def inline_asm(b, op, *vals):
         operands = [x.strip() for x in found[2].split(",")]
         if operands == [f"${k}" for k in range(len(vals) + 1)]:
             rule = table.get(name)
-    want = {"f32": "float", "b32": "i32"}.get(found[1].rsplit(".", 1)[-1]) if found else None
-    if rule is None or op.attrs.get("packed_element", 1) != 1 or any(v.elem != want for v in vals):
+    want = {"f32": "float", "b32": "i32", "u32": "i32", "s32": "i32"}.get(found[1].rsplit(".", 1)[-1]) if found else None
+    if rule is None or op.attrs.get("packed_element", 1) != 1 or any(v.elem != want for v in vals) or REGISTER[op.result.type.elem] != want:
         known = ", ".join(n.replace(".", ".approx.") if n.split(".")[0] in ("tanh", "ex2", "lg2", "sin", "cos") else n
                           for n in [*_UNARY, *_BINARY, *_TERNARY])
         raise b.fn.kernel.error(op, f"inline assembly {text.strip()!r} is a GPU's; one instruction of its operands in order is "
                                 f"taken ({known}). Write the rest with tl.math or libdevice")
     out = rule(b, *vals)
-    if out.elem != want:
+    if out.elem != want:  # a count of bits
         out = b.cast("trunc" if ir.bits_of(out.elem) > ir.bits_of(want) else "zext", out, want)
     return out
 
