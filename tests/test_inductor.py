@@ -193,8 +193,13 @@ def test_in_worker_processes(tmp_path):
     """Inductor's compile workers find the backend by its entry point too."""
     path = tmp_path / "workers.py"
     path.write_text(textwrap.dedent("""
+        import os
+        import shutil
         import torch
         import torch._inductor.config as config
+        from torch._inductor.codecache import PyCodeCache
+        from triport.backends.base import CompileError
+        from triport.checking import checks
         config.cpu_backend = "triton"
         config.compile_threads = 2
         config.worker_start_method = "subprocess"
@@ -208,8 +213,24 @@ def test_in_worker_processes(tmp_path):
                 torch.testing.assert_close(torch.compile(f)(x), f(x), rtol=1e-4, atol=1e-5)
             assert AsyncCompile.use_process_pool()
             print("compiled in workers")
+            # what workers compiled comes back without its Python: checking it compiles it once more
+            for f in fns:
+                with checks("bounds"):
+                    torch.testing.assert_close(torch.compile(f)(x), f(x), rtol=1e-4, atol=1e-5)
+            torch._dynamo.reset()
+            shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+            g = torch.compile(lambda x: (x * 9).softmax(-1))
+            g(x)
+            shutil.rmtree(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+            PyCodeCache.cache_clear()
+            try:
+                with checks("bounds"):
+                    g(x)
+            except CompileError as e:
+                assert "has to be compiled once more" in str(e) and "torch.compiler.reset()" in str(e), e
+                print("told")
     """))
     env = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"), TRITON_CACHE_DIR=str(tmp_path / "triton"),
-               CUDA_VISIBLE_DEVICES="", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
+               CUDA_VISIBLE_DEVICES="", TORCHINDUCTOR_FX_GRAPH_CACHE="0")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, timeout=HANGS)
-    assert done.returncode == 0 and "compiled in workers" in done.stdout, done.stderr[-3000:]
+    assert done.returncode == 0 and done.stdout.split("\n")[:2] == ["compiled in workers", "told"], done.stdout + done.stderr[-3000:]

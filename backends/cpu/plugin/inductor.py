@@ -8,6 +8,7 @@ import inspect
 import sys
 
 from ...active import CPU
+from ...base import CompileError
 
 
 def mend():
@@ -25,6 +26,23 @@ def mend():
     if interfaces is not None and interfaces.CpuInterface.device is interfaces.DeviceInterface.device:
         interfaces.CpuInterface.device = staticmethod(lambda device=None: contextlib.nullcontext())
     _mend_packages(sys.modules.get("torch._inductor.runtime.triton_heuristics"), sys.modules.get("torch._inductor.codegen.cpp_wrapper_cpu"))
+
+
+def with_source(fn):
+    """A Triton function whose Python one is there. What Inductor's processes compiled comes from them without: it is read again from the module that Inductor
+    wrote for it. Raises `CompileError` where that is no longer there."""
+    if getattr(fn, "fn", fn) is not None:
+        return fn
+    from torch._inductor.codecache import PyCodeCache, get_path
+
+    key = fn.__module__.rpartition(".")[2]
+    path = get_path(key, "py")[-1]
+    try:
+        return getattr(PyCodeCache.load_by_key_path(key, path), fn.__name__).fn
+    except (OSError, RuntimeError, AttributeError) as e:
+        raise CompileError(f"triton-cpu: Inductor's kernel {fn.__name__} has to be compiled once more, for arguments that overlap or for what is checked, and "
+                           f"its source is not in {path} any more ({type(e).__name__}: {e}); torch.compile anew, after torch.compiler.reset(), or with "
+                           "torch._inductor.config.compile_threads = 1") from None
 
 
 # --- AOTInductor -------------------------------------------------------------------------------------------------------------

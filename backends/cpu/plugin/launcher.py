@@ -39,9 +39,12 @@ def make_launcher(driver, src, metadata):
         """This kernel, compiled with other options."""
         import triton
 
+        source = src
+        if getattr(src, "fn", src) is not (fn := inductor.with_source(getattr(src, "fn", src))):
+            source = triton.compiler.ASTSource(fn, src.signature, src.constants, src.attrs)
         kept = ("enable_fp_fusion", "sanitize_overflow", "assume_disjoint", "check", "check_given", "asserts", "debugger")
         options = {name: getattr(metadata, name) for name in kept} | {"debug": metadata.asserts or metadata.debug and not metadata.check}
-        k = triton.compile(src, target=metadata.target, options={**options, **changed})
+        k = triton.compile(source, target=metadata.target, options={**options, **changed})
         # beside a GPU the active driver may be the other one by now
         with contextlib.nullcontext() if active.drives(driver) else active.driven_by(driver):
             k._init_handles()
