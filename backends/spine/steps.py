@@ -19,7 +19,7 @@ from ..base import Unsupported
 VIEWS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "view", "reshape", "_unsafe_view", "alias", "detach", "t", "transpose", "permute",
          "slice", "select", "expand", "unsqueeze", "squeeze", "as_strided", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_contiguous",
          "_reshape_alias", "size", "stride", "numel", "dim", "storage_offset", "split", "chunk", "unbind", "narrow", "unfold", "view_as_real",
-         "movedim", "diagonal", "split_with_sizes"}
+         "movedim", "diagonal", "split_with_sizes", "promote_types", "result_type", "can_cast"}
 #: torch ops whose tensors begin as one number -> what it is; None: the last argument
 FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero_": 0, "ones": 1, "ones_like": 1, "new_ones": 1, "full": None, "full_like": None, "new_full": None, "fill_": None}
 #: what our own launches say of themselves

@@ -17,10 +17,11 @@ import torch
 import triton
 from torch._dynamo.source import ConstantSource
 from torch._guards import SLoc
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from triton.runtime.jit import ConstexprFunction
 
+from ..base import Unsupported
 from .example import Argument
 
 _HERE = str(Path(__file__).parents[2])
@@ -75,6 +76,7 @@ class _Env(ShapeEnv):
     ones: dict  # what was asked and is otherwise where a size is 1 -> the line
     strict = False  # are `ones` asked for?
     where = ""  # who asks, where that is not to be seen
+    addresses: dict  # a symbol for where a tensor's memory begins -> that memory
 
     def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None):
         return SLoc(framework_loc, None), ""  # `lines` has it; torch would look at the whole stack for each guard, and import Inductor to do so
@@ -88,6 +90,8 @@ class _Env(ShapeEnv):
                 self.ones.setdefault(e if out else sympy.Not(e), self.where or users_line())  # torch takes it that no size is 1
         if len(self.guards) > before:
             for guard in self.guards[before:]:
+                if guard.expr.free_symbols & self.addresses.keys():
+                    raise Unsupported("what it does depends on a tensor's address, which a bundle's function does not look at")
                 self.lines.setdefault(guard.expr, self.where or users_line())
         return out
 
@@ -98,7 +102,7 @@ class Open:
 
     def __init__(self, arguments: list[Argument], hints: dict[str, object], strict: bool = False):
         self.env = _Env(duck_shape=False)
-        self.env.lines, self.env.ones, self.env.strict = {}, {}, strict
+        self.env.lines, self.env.ones, self.env.addresses, self.env.strict = {}, {}, {}, strict
         self.mode = FakeTensorMode(shape_env=self.env)
         self.raw: list[tuple[Parameter, sympy.Symbol]] = []  # each argument's own symbols: the parameter that it would be alone
         self.powers: list[tuple[sympy.Expr, int, str]] = []  # (what was asked for its power of two, that, where)
@@ -159,8 +163,11 @@ class Open:
         def bit_length(n: torch.SymInt) -> int:
             return self._power(n + 1).bit_length() - 1  # n is below that power of two, and not below its half
 
-        plain = ConstexprFunction.__call__
-        with (mock.patch.object(ConstexprFunction, "__call__", call), mock.patch.object(math, "sqrt", root),
+        def data_ptr(t: torch.Tensor):
+            return self._address(t) if isinstance(t, FakeTensor) else own(t)
+
+        plain, own = ConstexprFunction.__call__, torch.Tensor.data_ptr
+        with (mock.patch.object(torch.Tensor, "data_ptr", data_ptr), mock.patch.object(ConstexprFunction, "__call__", call), mock.patch.object(math, "sqrt", root),
               mock.patch.object(torch.SymInt, "bit_length", bit_length)):
             yield
 
@@ -171,6 +178,23 @@ class Open:
             known = triton.next_power_of_2.fn(int(hint))
             self.powers.append((e, known, users_line()))
         return known
+
+    def _address(self, t: torch.Tensor) -> torch.SymInt:
+        """`t.data_ptr()`: a symbol for the address of its memory, and how far into that it begins."""
+        storage, addresses = t.untyped_storage(), self.env.addresses
+        known = next((s for s, held in addresses.items() if held._cdata == storage._cdata), None)
+        if known is None:
+            known = self.env.create_symbol(1 << 20, ConstantSource(f"address{len(addresses)}"), DimDynamic.DYNAMIC, positive=True)
+            addresses[known] = storage
+        return self.env.create_symintnode(known, hint=1 << 20) + t.storage_offset() * t.element_size()
+
+    def pointer(self, value) -> tuple[object, sympy.Expr] | None:
+        """(a tensor's memory, bytes into it) of what `data_ptr` gave and was added to; None for another number."""
+        e, known = expression(value), self.env.addresses
+        at = [s for s in e.free_symbols if s in known]
+        if len(at) == 1 and not (offset := sympy.expand(e - at[0])).has(at[0]):
+            return known[at[0]], offset
+        return None
 
     # -- what they are called
 
@@ -231,6 +255,8 @@ def _implies(x, e) -> bool:
 
 
 def expression(value) -> sympy.Expr:
+    if isinstance(value, sympy.Expr):
+        return value
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return value.node.expr
     return sympy.Float(value) if isinstance(value, float) else sympy.Integer(int(value))

@@ -207,11 +207,13 @@ class _Tracing:
             raise Error(f"{self.call.name} cannot be exported: numbers {', '.join(map(str, used - known))} are no argument's; this is a bug in triport")
 
     def _buffer_of(self, t: torch.Tensor, name: str, role: str) -> int:
-        storage = t.untyped_storage()
+        return self._memory(t.untyped_storage(), t.dtype, name, role)
+
+    def _memory(self, storage, dtype: torch.dtype, name: str, role: str) -> int:
         if storage._cdata not in self.held:
             self.storages.append(storage)
             self.held[storage._cdata] = len(self.buffers)
-            self.buffers.append(Buffer(name, role, t.dtype, self.opened.simple(storage.nbytes())))
+            self.buffers.append(Buffer(name, role, dtype, self.opened.simple(storage.nbytes())))
         return self.held[storage._cdata]
 
     def _result(self, name: str, t: torch.Tensor, given: list) -> int:
@@ -284,7 +286,12 @@ class _Tracing:
                                   "tensors of its own: take it as an argument")
             at = At(self._buffer_of(value, f"temporary{count}", "temporary"), simple(value.storage_offset() * value.element_size()))
             return at, mangle_type(value)
+        if hasattr(value, "data_ptr") and hasattr(value, "dtype") and (found := self.opened.pointer(value.data_ptr())):
+            memory, offset = found  # triton.reinterpret, FlagGems' StridedBuffer: what has a type and an address
+            return At(self._memory(memory, torch.uint8, f"temporary{count}", "temporary"), simple(offset)), mangle_type(value)
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            if self.opened.pointer(value):
+                raise Unsupported(f"its kernel {kernel.__name__} takes a tensor's address as the integer {p.name!r}; pass the tensor itself")
             e = simple(value)
             if e == 1 and not p.do_not_specialize:
                 return None
