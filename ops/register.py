@@ -218,7 +218,8 @@ def _serve_by_device(kernel):
     """Let a kernel run on its tensors' device, whoever launches it: torch's tracers launch with the process's driver."""
     if isinstance(kernel, Autotuner):
         kernel.cache = drivers.ChoicesByDevice()
-        kernel.__dict__.pop("do_bench", None)  # kept from the first use
+        if kernel.__dict__.get("_do_bench") is None:  # else the user's own; Triton would keep that of the first driver, and time the CPU by a GPU's clock
+            kernel.__dict__["do_bench"] = lambda *args, **kwargs: triton.runtime.driver.active.get_benchmarker()(*args, **kwargs)
     if not isinstance(kernel, (JITFunction, Autotuner, Heuristics)) or "run" in vars(kernel):  # under TRITON_INTERPRET it is none
         return
 

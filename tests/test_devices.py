@@ -123,8 +123,9 @@ def autotuned():
 _numbers = itertools.count()
 
 
-def test_autotuning_by_device(monkeypatch):
-    """Each driver's benchmarker times what that driver launches, whoever was used first, and each device has its own choice."""
+@pytest.fixture
+def clocks(monkeypatch):
+    """(a list that the CPU's benchmarker and a GPU's write their names to, the driver of that GPU)."""
     timed = []
 
     class GPU:
@@ -134,18 +135,39 @@ def test_autotuning_by_device(monkeypatch):
         def get_benchmarker(self):
             return lambda fn, quantiles: [timed.append("cuda") or 1.0] * 3
 
-    op, kernel = autotuned()
     monkeypatch.setattr(benchmarker, "benchmark", lambda fn, quantiles: [timed.append("cpu") or fn() or 1.0] * 3)
+    return timed, GPU()
+
+
+def test_autotuning_by_device(clocks, monkeypatch):
+    """Each driver's benchmarker times what that driver launches, whoever was used first, and each device has its own choice."""
+    timed, gpu = clocks
+    op, kernel = autotuned()
     x = torch.randn(500)
     with active.compiling_for(GPUTarget("cuda", 90, 32)):  # so that the thread's driver is kept, as beside a GPU
         with drivers.serving("cpu"):
             assert torch.equal(op(x), x * 3)
     assert timed == ["cpu", "cpu"]
-    with active.driven_by(GPU()):
+    with active.driven_by(gpu):
         monkeypatch.setattr(kernel.fn, "run", lambda *args, **kwargs: None)
         type(kernel).run(kernel, x, torch.empty_like(x), 500, FACTOR=3, grid=(1,), warmup=False)
     assert timed == ["cpu", "cpu", "cuda", "cuda"]
     assert {device for device, _ in dict.keys(kernel.cache)} == {"cpu", "cuda"}
+
+
+def test_the_first_drivers_benchmarker_is_not_kept(clocks, monkeypatch):
+    """A GPU comes first, when the process's driver is its own and no thread has another."""
+    timed, gpu = clocks
+    op, kernel = autotuned()
+    monkeypatch.setattr(triton.runtime.driver, "_active", gpu)
+    with monkeypatch.context() as m:
+        m.setattr(kernel.fn, "run", lambda *args, **kwargs: None)
+        type(kernel).run(kernel, torch.randn(500), torch.empty(500), 500, FACTOR=3, grid=(1,), warmup=False)
+    assert timed == ["cuda", "cuda"]
+    x = torch.randn(500)
+    with drivers.serving("cpu"):
+        assert torch.equal(op(x), x * 3)
+    assert timed == ["cuda", "cuda", "cpu", "cpu"]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "fp64"])
