@@ -3,11 +3,15 @@
 import configparser
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
+from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -98,6 +102,44 @@ def test_the_changelog_has_this_version():
     versions = re.findall(r"^## \[([^]]+)\]", text, re.M)
     assert versions[0] == "Unreleased" and config()["metadata"]["version"] in versions[:2]
     assert set(re.findall(r"^### (.+)", text, re.M)) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def built(folder: Path, into: Path, **env) -> Message:
+    """The metadata of the wheel that is built of a folder."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TRIPORT_URL")}
+    done = subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(into), str(folder)], capture_output=True,
+                          text=True, cwd=into, env={**clean, **env})
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    wheel, = into.glob("triport-*.whl")
+    with zipfile.ZipFile(wheel) as z:
+        return message_from_string(z.read(next(x for x in z.namelist() if x.endswith(".dist-info/METADATA"))).decode())
+
+
+def test_a_release_leads_to_its_repository(tmp_path):
+    """PyPI's page has no files beside it: README's links lead to the repository at the tag, the sidebar's too; a wheel made of the sdist says the same."""
+    version = config()["metadata"]["version"]
+    source, at = tmp_path / "source", "https://example.org/some/triport"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "tests", "build", "*.egg-info", "demo", "dist"))
+    with pytest.raises(RuntimeError, match="TRIPORT_URL: 'example.org' is no repository's address"):
+        built(source, tmp_path, TRIPORT_URL="example.org")
+    (tmp_path / "plain").mkdir()
+    plain = built(source, tmp_path / "plain")
+    assert plain.get_payload() == (ROOT / "README.md").read_text() and "https://pypi.org/project/triport/" in str(plain)
+    subprocess.run([sys.executable, "setup.py", "-q", "sdist", "-d", str(tmp_path)], check=True, capture_output=True, cwd=source, env={**os.environ, "TRIPORT_URL": at + ".git"})
+    with tarfile.open(tmp_path / f"triport-{version}.tar.gz") as tar:
+        tar.extractall(tmp_path)
+    released = built(tmp_path / f"triport-{version}", tmp_path)
+    assert set(released.get_all("Project-URL")) >= {f"Source, {at}", f"Issues, {at}/issues", f"Changelog, {at}/blob/v{version}/CHANGELOG.md",
+                                                    f"Documentation, {at}/tree/v{version}/docs"}
+    text = re.sub(r"```.*?```|`[^`]*`", "", released.get_payload(), flags=re.S)
+    found = re.findall(r"\]\(([^)#\s]+)\)", text)
+    assert len(found) > 20 and all(x.startswith("https://") for x in found), found
+    inner = [re.match(rf"{at}/(?:blob|raw)/v{version}/(.+)", x) for x in found]
+    assert all((ROOT / m[1]).exists() for m in inner if m) and sum(map(bool, inner)) == len(re.findall(
+        r"\]\((?!\w+:)[^)#\s]+\)", re.sub(r"```.*?```|`[^`]*`", "", (ROOT / "README.md").read_text(), flags=re.S)))
+    assert f"]({at}/raw/v{version}/docs/pictures/profile.png)" in text
+    assert "x, y, out, 98432, BLOCK=1024)" in released.get_payload(), "code stays as it is"
 
 
 def test_one_copy_of_every_module():
