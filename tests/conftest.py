@@ -65,6 +65,14 @@ TOOLS = {"qemu": ("qemu",), "browser": ("chromium", "selenium"), "disassembler":
          "g++": ("g++", "C compiler"), "userland": ("TRIPORT_USERLAND",), "sshd": ("sshd",), "tritonparse": ("tritonparse",), "nvrtc": ("nvrtc",),
          "extras": ("shtab is not", "pandas is not", "jsonschema is not"), "plugin": ("triport is not installed",),
          "gpu": ("without GPU support", "sees no GPU", "ROCm build", "cuda-core")}
+#: what skips are about -> words of their reasons. A skip that has none of them is a failure in a run with demands: no test goes unseen
+KNOWN = {"a GPU": ("gpu", "hopper", "cuda", "rocm", "nccl", "nvcc"),
+         "a program": ("is not installed", "not found", "c compiler", "g++", "llvm-", "qemu", "sshd", "gdb", "valgrind", "triport_userland"),
+         "a library": ("could not import", "tutorials", "built without proton"),
+         "another torch or Triton": ("this torch", "torch 2.", "this triton", "triton 3.", "triton refuses", "dynamo of torch"),
+         "another machine": ("empty parameter set", "x86", "this system", "this process", "no fork", "mounted", "folder of temporary files", "it can, here", "runs on linux"),
+         "no case": ("takes fp32", "of integers", "takes the first three", "there is no --format"),
+         "time": ("minutes were over",)}
 #: what one of the later cases of a test is marked by
 LATER = pytest.StashKey[bool]()
 DEMANDED = tuple(filter(None, (x.strip() for x in os.environ.get("TRIPORT_DEMAND", "").split(","))))
@@ -80,6 +88,8 @@ def refused(reason: str) -> str | None:
     for name in DEMANDED:
         if any(words.lower() in reason.lower() for words in TOOLS[name]):
             return f"TRIPORT_DEMAND asks for {name}, and this would be skipped: {reason}"
+    if DEMANDED and not any(word in reason.lower() for words in KNOWN.values() for word in words):
+        return f"TRIPORT_DEMAND is set, and a skip for this reason is not among the known of tests/conftest.py: {reason}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -217,7 +217,7 @@ def test_a_gpus_own_time_stands_beside_the_hosts():
 def test_a_run_on_a_gpu_that_is_not_there(capsys):
     import torch
     if torch.cuda.is_available():
-        pytest.skip("it is")
+        pytest.skip("there is a GPU here")
     assert main(["bench", "--device", "cuda"]) == 2
     assert "--device cuda: " in capsys.readouterr().err
 

@@ -59,6 +59,14 @@ def test_workers_share_the_seed_and_what_is_demanded_is_not_skipped(tmp_path):
     assert done.returncode and "TRIPORT_DEMAND asks for g++, and this would be skipped: Skipped: g++ is not there" in done.stdout, "a module, too"
 
 
+def test_a_skip_that_nobody_knows(tmp_path):
+    (tmp_path / "test_mine.py").write_text("import pytest\n\ndef test_mine():\n    pytest.skip('not today')\n")
+    assert run(tmp_path).returncode == 0
+    done = run(tmp_path, TRIPORT_DEMAND="qemu")
+    assert done.returncode == 1 and " 1 failed, 4 passed, 2 skipped, 1 xfailed in" in done.stdout, done.stdout
+    assert "TRIPORT_DEMAND is set, and a skip for this reason is not among the known of tests/conftest.py: Skipped: not today" in done.stdout
+
+
 def test_an_unknown_demand_is_an_error(tmp_path):
     done = run(tmp_path, TRIPORT_DEMAND="browzer")
     assert done.returncode == 4 and "unknown browzer; it takes qemu, browser" in done.stderr
