@@ -189,14 +189,16 @@ def install(patches: Patches, gpu: GPU):
             patches.put(module, name, vars(torch.cuda)[name])
     for name, why in _UNMEANT.items():
         if hasattr(torch.cuda, name):
-            patches.put(torch.cuda, name, unmeant(f"torch.cuda.{name}", why))
+            skip = unmeant(f"torch.cuda.{name}", why)
+            # a class stays one: libraries derive from it, and ask isinstance
+            patches.put(torch.cuda, name, type(name, (), {"__new__": skip}) if isinstance(getattr(torch.cuda, name), type) else skip)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         patches.put(nvtx, name, lambda *args, **kwargs: 0)
     patches.put(nvtx, "range", contextlib.contextmanager(lambda *args, **kwargs: (yield)))
     alone = unmeant("torch.multiprocessing.spawn", "the processes it starts are no pytest and have no GPU")
     for name in ("spawn", "start_processes"):
         patches.put(torch.multiprocessing, name, alone)
-    patches.put(torch.version, "cuda", VERSION)
+    patches.put(torch.version, "cuda", torch.version.cuda or VERSION)  # torchvision compares it with its own
     patches.put(torch.backends.cuda, "is_built", lambda: True)
     for name, answer in {"is_available": lambda: True, "device_count": lambda: 1, "current_accelerator": lambda check_available=False: torch.device("cuda"),
                          "current_device_index": lambda: 0, "current_device_idx": lambda: 0, "set_device_index": lambda device: None,
