@@ -1,7 +1,9 @@
 """docs/users: every script there is right in every way that it shows; where a library is not installed its ways are skipped."""
 
 import importlib.util
+import json
 import os
+import platform
 import re
 import sys
 from pathlib import Path
@@ -36,22 +38,35 @@ def test_a_way(script, name):
 
 #: script -> the packages that it imports, with a folder that they need to have
 LIBRARIES = {"liger": ("liger_kernel", "transformers"), "flash_linear_attention": ("fla",), "transformer": ("transformers",),
-             "helion_kernels": ("helion",), "flaggems": ("flag_gems/runtime/backend/_spacemit",)}
+             "helion_kernels": ("helion",), "flaggems": ("flag_gems/runtime/backend/_spacemit",), "flaggems_board": ("flag_gems/runtime/backend/_spacemit",)}
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("script", LIBRARIES)
-def test_a_library(script):
+def needed(script):
+    """Skips the test where a package is not there."""
     for package in LIBRARIES[script]:
         name, _, folder = package.partition("/")  # found without an import: FlagGems raises in its own where it has no vendor
         spec = importlib.util.find_spec(name)
         if spec is None or not (Path(spec.origin).parent / folder).exists():
             pytest.skip(f"{package} is not installed, which docs/users/{script}.py is about")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("script", [s for s in LIBRARIES if s != "flaggems_board"])  # which has no ways: below
+def test_a_library(script):
+    needed(script)
     ways = loaded(script).WAYS
     assert ways
     for name, way in ways.items():
         right, e, kernels = checked.run(name, way)
         assert right, (name, e, kernels)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_functions_for_a_board(capsys):
+    """Some of FlagGems' as C functions: a softmax of several classes of sizes, a pointwise function of generated code, a product."""
+    needed("flaggems_board")
+    assert loaded("flaggems_board").main(["softmax", "gelu", "mm", "--target", {"x86_64": "x86-64-v2", "aarch64": "aarch64"}[platform.machine()], "--on", "local"]) == 0
+    assert "3 of 3 right" in capsys.readouterr().out
 
 
 #: a file in the shape of Triton's tutorials, with all around its kernel that must not be run
@@ -147,6 +162,61 @@ def test_a_tutorial(name):
         pytest.skip("Triton's tutorials are in no package: TRIPORT_TUTORIALS=FOLDER, python/tutorials of a checkout of Triton, runs them")
     right, e, kernels = checked.run(name, lambda: loaded("tutorials").TUTORIALS[name](Path(folder)))
     assert right, (e, kernels)
+
+
+@pytest.mark.parametrize("name", loaded("puzzles").PUZZLES)
+def test_a_puzzle(name):
+    puzzles = loaded("puzzles")
+    kernel, *rest = puzzles.PUZZLES[name]
+    right, e, kernels = checked.run(name, lambda: puzzles.way(getattr(puzzles, kernel), *rest))
+    assert right, (e, kernels)
+
+
+#: kernels for puzzles: one that is right where a notebook's constant is, one that reads beyond a row of a tensor's last, one that does nothing
+OTHERS = """
+@triton.jit
+def add_mask2_kernel(x_ptr, z_ptr, N0, B0: tl.constexpr):
+    i = tl.program_id(0) * B0 + tl.arange(0, B0)
+    tl.store(z_ptr + i, tl.load(x_ptr + i, i < N0) + TEN, i < N0)
+
+@triton.jit
+def sum_kernel(x_ptr, z_ptr, N0, N1, T, B0: tl.constexpr, B1: tl.constexpr):
+    i = tl.program_id(0) * B0 + tl.arange(0, B0)
+    total = tl.zeros((B0,), tl.float32)
+    for begin in range(0, T, B1):
+        t = begin + tl.arange(0, B1)
+        total += tl.sum(tl.load(x_ptr + i[:, None] * T + t), 1)
+    tl.store(z_ptr + i, total)
+
+@triton.jit
+def softmax_kernel(x_ptr, z_ptr, N0, N1, T, B0: tl.constexpr, B1: tl.constexpr):
+    pass
+"""
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_puzzles_by_other_kernels(notebook, tmp_path, monkeypatch, capsys):
+    """Yours, in a file or in the notebook, of which only the kernels and constants are taken: right, out of bounds with the access named, nothing stored."""
+    path = tmp_path / ("my-kernels.ipynb" if notebook else "mine.py")
+    if notebook:
+        cells = ["%%capture\n!pip install nothing", "TEN = 5 + 5\nraise SystemExit\n" + OTHERS, "test(add_mask2_kernel, nelem={})"]
+        path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": c.splitlines(keepends=True)} for c in cells] + [{"cell_type": "markdown", "source": ["def x("]}]}))
+    else:
+        path.write_text("import triton, triton.language as tl\nTEN = tl.constexpr(10)\n" + OTHERS)
+    monkeypatch.setattr(sys, "argv", ["puzzles.py", "--kernels", str(path)])
+    assert loaded("puzzles").main() == 1
+    out = capsys.readouterr().out
+    assert re.fullmatch(r"2 constant add, block +right, error .*, 1 kernel\n7 long sum +FAILED: CheckError: .*: bounds, \d+ times in all\n"
+                        r"  bounds: tl.load at .*\n +total \+= .*\n +program .*: reads element \d+ of argument 'x_ptr' .*\n.*\n"
+                        r"8 long softmax +WRONG, error inf, 1 kernel\n", out), out
+
+
+def test_puzzles_that_are_not_there(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    for args, said in (["--kernels"], "usage: puzzles.py"), (["--kernels", str(tmp_path / "no")], "usage"), (["--kernels", str(tmp_path / "mine.py")], "no kernel of a puzzle"):
+        monkeypatch.setattr(sys, "argv", ["puzzles.py", *args])
+        with pytest.raises(SystemExit, match=said):
+            loaded("puzzles").main()
 
 
 @triton.jit

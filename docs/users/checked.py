@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 import torch
+from triport.checking import CheckError
 from triport.ops.accuracy import error
 from triport.testing import launches
 
@@ -35,7 +36,10 @@ def main(ways: dict[str, Way]) -> int:
             right, e, kernels = run(name, way)
             said = f"{'right' if right else 'WRONG'}, error {e:.1e}, {kernels} kernel{'s' * (kernels != 1)}"
         except Exception as reason:
-            right, said = False, f"FAILED: {type(reason).__name__}: {(str(reason).splitlines() or [''])[0]}"
+            lines = str(reason).strip().splitlines() or [""]  # Triton's own errors begin with a place, and end with what is wrong
+            right, said = False, f"FAILED: {type(reason).__name__}: {' '.join(lines[::len(lines) - 1 or 1]) if lines[0].endswith(':') else lines[0]}"
+            if isinstance(reason, CheckError):
+                said = "\n".join([said, *lines[1:5]])  # the access: line, program, element, and why it was made
         wrong |= not right
         print(f"{name:<42} {said}", flush=True)
     return int(wrong)
