@@ -269,7 +269,7 @@ def _without_python(folder, package, model):
             if (strstr(line, "libpython") || strstr(line, "libtorch_python") || strstr(line, "libtriton")) return 7;
           return 0;
         }"""))
-    libraries = [f"-L{TORCH}/lib", f"-Wl,-rpath,{TORCH}/lib", "-ltorch_cpu", "-lc10", "-ldl"]
+    libraries = [f"-L{TORCH}/lib", f"-Wl,-rpath,{TORCH}/lib", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
     subprocess.run(["g++", "-x", "c", "main.c", "-o", "main", "-x", "none", *libraries], cwd=folder, check=True, timeout=HANGS)
     x = torch.randn(300, 33)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "TRI"))}
