@@ -136,7 +136,8 @@ def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
 
 def _native_bf16(b, v: Val):
     """AVX512-BF16's conversion, which rounds to nearest even but takes subnormals for zero: vectors with one go the long way."""
-    tiny = b.call("llvm.is.fpclass.v16f32", "<16 x i1>", [v, const("i32", 0x90)], tail="")
+    # vfpclassps; llvm.is.fpclass becomes three instructions (LLVM 22)
+    tiny = b.call("llvm.x86.avx512.fpclass.ps.512", "<16 x i1>", [v, const("i32", 0x20)], tail="")
     some = b.icmp("ne", b.reinterpret(tiny, "i16"), const("i16", 0))
     long, short = b.fn.new_block("subnormal"), b.fn.new_block("normal")
     weights = b.fn.module.add_meta('!{!"branch_weights", i32 1, i32 4000}')
