@@ -137,7 +137,7 @@ def test_a_batch_is_one_call(name, had, seed):
 
 
 def test_gradients_for_each_sample_are_one_product(seed):
-    x, w = torch.randn(9, 4, 5), torch.randn(5, 6)
+    x, w = torch.randn(9, 4, 15), torch.randn(15, 6)
     gradients = vmap(grad(lambda w, x: ops.matmul(x, w).pow(2).sum()), in_dims=(None, 0))
     with launches.watched() as report:
         got = gradients(w, x)

@@ -1,0 +1,208 @@
+"""Products that tiles do not suit, on a CPU: of a matrix and one to four lines, which take as long as it takes to read the matrix, and of few terms, which take
+as long as it takes to write the result. What a tile's product does first, to pack the matrix, reads and writes it once more; what it does last, to carry
+accumulators through memory, is more than a product of few terms itself.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+
+from ..backends.cpu.llvm import targets
+from ..backends.dispatch.replay import temporary
+from ..backends.context import call
+from .dispatch import launch, wrap_triton
+from .sizes import cdiv, known, next_power_of_2
+from .tuning import tries, workers
+
+
+@triton.jit
+def _line(x_ptr, ks, inside, stride, DIM: tl.constexpr, ACC: tl.constexpr):
+    return tl.expand_dims(tl.load(x_ptr + ks.to(tl.int64) * stride, mask=inside, other=0.0).to(ACC), DIM)
+
+
+@triton.jit
+def _add2(a0, a1, b0, b1):
+    return a0 + b0, a1 + b1
+
+
+@triton.jit
+def _add3(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def _add4(a0, a1, a2, a3, b0, b1, b2, b3):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+
+
+@triton.jit
+def lines_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stride_bk, stride_bn, stride_or, stride_on, R: tl.constexpr, BN: tl.constexpr,
+                 BK: tl.constexpr, ALONG: tl.constexpr):
+    """out[r, j] = sum over i of x[r, i] b[i, j] for r < R <= 4. ALONG: b is contiguous along i, else along j. Every element of b is loaded once, for all lines
+    (one reduction of several sums)."""
+    ACC: tl.constexpr = tl.float64 if b_ptr.dtype.element_ty == tl.float64 else tl.float32
+    DIM: tl.constexpr = 1 if ALONG else 0  # where i is in a tile of b
+    cols = tl.program_id(0) * BN + tl.arange(0, BN)
+    ks = tl.arange(0, BK)
+    ptrs = b_ptr + tl.expand_dims(cols.to(tl.int64) * stride_bn, DIM) + tl.expand_dims(ks.to(tl.int64) * stride_bk, 1 - DIM)
+    acc0 = tl.zeros((BN,), ACC)
+    acc1 = acc0
+    acc2 = acc0
+    acc3 = acc0
+    for start in range(0, k, BK):
+        inside = ks < k - start
+        xs = x_ptr + start.to(tl.int64) * stride_xk
+        b = tl.load(ptrs, mask=tl.expand_dims(inside, 1 - DIM) & tl.expand_dims(cols < n, DIM), other=0.0).to(ACC)
+        x0 = _line(xs, ks, inside, stride_xk, 1 - DIM, ACC)
+        if R == 1:
+            acc0 += tl.sum(x0 * b, DIM)
+        else:
+            x1 = _line(xs + stride_xr, ks, inside, stride_xk, 1 - DIM, ACC)
+            if R == 2:
+                sums = tl.reduce((x0 * b, x1 * b), DIM, _add2)
+            else:
+                x2 = _line(xs + 2 * stride_xr, ks, inside, stride_xk, 1 - DIM, ACC)
+                if R == 3:
+                    sums = tl.reduce((x0 * b, x1 * b, x2 * b), DIM, _add3)
+                else:
+                    x3 = _line(xs + 3 * stride_xr, ks, inside, stride_xk, 1 - DIM, ACC)
+                    sums = tl.reduce((x0 * b, x1 * b, x2 * b, x3 * b), DIM, _add4)
+                    acc3 += sums[3]
+                acc2 += sums[2]
+            acc0 += sums[0]
+            acc1 += sums[1]
+        ptrs += BK * stride_bk
+    out = out_ptr + cols.to(tl.int64) * stride_on
+    tl.store(out, acc0.to(out_ptr.dtype.element_ty), mask=cols < n)
+    if R > 1:
+        tl.store(out + stride_or, acc1.to(out_ptr.dtype.element_ty), mask=cols < n)
+    if R > 2:
+        tl.store(out + 2 * stride_or, acc2.to(out_ptr.dtype.element_ty), mask=cols < n)
+    if R > 3:
+        tl.store(out + 3 * stride_or, acc3.to(out_ptr.dtype.element_ty), mask=cols < n)
+
+
+@triton.jit
+def side_by_side_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_bn, stride_on, BN: tl.constexpr, BK: tl.constexpr):
+    """out[j] = sum over i of x[i] b[i, j]; x and b are contiguous along i. BN of b's lines are read at the same time, where a long x would be read from the second
+    cache for each of them, and one line at a time leaves memory idle."""
+    ACC: tl.constexpr = tl.float64 if b_ptr.dtype.element_ty == tl.float64 else tl.float32
+    cols = tl.program_id(0) * BN + tl.arange(0, BN)
+    ks = tl.arange(0, BK)
+    ptrs = b_ptr + cols.to(tl.int64)[:, None] * stride_bn + ks[None, :]
+    acc = tl.zeros((BN, BK), ACC)
+    for start in range(0, k, BK):
+        inside = ks < k - start
+        x = tl.load(x_ptr + start + ks, mask=inside, other=0.0).to(ACC)
+        acc += x[None, :] * tl.load(ptrs, mask=inside[None, :] & (cols < n)[:, None], other=0.0).to(ACC)
+        ptrs += BK
+    tl.store(out_ptr + cols.to(tl.int64) * stride_on, tl.sum(acc, 1).to(out_ptr.dtype.element_ty), mask=cols < n)
+
+
+@triton.jit
+def copy_lines_kernel(x_ptr, out_ptr, n, stride_r, stride_k, BLOCK: tl.constexpr):
+    """out[r, i] = x[r, i] for line r = program_id(0), out contiguous."""
+    r = tl.program_id(0).to(tl.int64)
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        tl.store(out_ptr + r * n + i, tl.load(x_ptr + r * stride_r + i.to(tl.int64) * stride_k, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def _term(a_ptr, b_ptr, rows, cols, m, n, stride_am, stride_bn, ACC: tl.constexpr):
+    x = tl.load(a_ptr + rows * stride_am, mask=rows < m, other=0.0).to(ACC)
+    y = tl.load(b_ptr + cols * stride_bn, mask=cols < n, other=0.0).to(ACC)
+    return x[:, None] * y[None, :]
+
+
+@triton.jit
+def few_terms_kernel(a_ptr, b_ptr, c_ptr, m, n, stride_am, stride_ak, stride_bk, stride_bn, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """c = a @ b of K terms, element by element."""
+    ACC: tl.constexpr = tl.float64 if a_ptr.dtype.element_ty == tl.float64 else tl.float32
+    tiles = tl.cdiv(n, BN)
+    rows = tl.program_id(0) // tiles * BM + tl.arange(0, BM).to(tl.int64)
+    cols = tl.program_id(0) % tiles * BN + tl.arange(0, BN).to(tl.int64)
+    acc = _term(a_ptr, b_ptr, rows, cols, m, n, stride_am, stride_bn, ACC)
+    for i in tl.static_range(1, K):
+        acc += _term(a_ptr + i * stride_ak, b_ptr + i * stride_bk, rows, cols, m, n, stride_am, stride_bn, ACC)
+    tl.store(c_ptr + rows[:, None] * n + cols[None, :], acc.to(c_ptr.dtype.element_ty), mask=(rows < m)[:, None] & (cols < n)[None, :])
+
+
+KERNELS = lines_kernel, side_by_side_kernel, copy_lines_kernel, few_terms_kernel
+#: lines, and terms, up to which a product goes this way (docs/performance.md has what was measured)
+LINES, TERMS = 4, 8
+#: the same of bf16 that the CPU has instructions to multiply: rows of a where b is larger than the second cache (else one), and terms
+LINES_BY_PAIRS, TERMS_BY_PAIRS = 2, 2
+#: bytes of a matrix that stay in a core's second cache: of larger ones 8 lines are read at a time, as many as are fetched ahead
+CACHED = 1 << 20
+#: elements that a program reads of neighbouring lines of a matrix at a time
+ACROSS = 4096
+#: bytes, as they are added up, of a line that stays in the first cache beside another: longer ones of a matrix are read several at a time
+ALONE = 16 << 10
+#: elements of a line that are a tile's, and lines whose sums are a program's
+LONGEST, SUMS = 1 << 16, 16
+#: elements of a program of few terms
+TERM_ROWS, TERM_COLUMNS = 64, 1024
+
+
+def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Does a @ b go this way? Not for a board's code, whose classes of sizes are few, nor while sizes are open."""
+    (m, k), n = a.shape, b.shape[1]
+    if a.device.type != "cpu" or call.row is not None or not known(m, n, k) or tries("matmul"):
+        return False
+    pairs = a.dtype == torch.bfloat16 and by_pairs()
+    if m <= LINES and _is_read(b):
+        if not pairs or m == 1 or m <= LINES_BY_PAIRS and b.numel() * b.element_size() > CACHED:
+            return True
+    return n <= LINES and _is_read(a) or k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1
+
+
+def _is_read(x: torch.Tensor) -> bool:
+    """Can a matrix be read a vector at a time?"""
+    return 1 in x.stride()
+
+
+@functools.lru_cache(maxsize=1)
+def by_pairs() -> bool:
+    """Does this machine's CPU multiply bf16 as it is?"""
+    return any(p.takes == "bf16" for p in targets.native().products)
+
+
+def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
+    """c = a @ b. a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous."""
+    (m, k), n = a.shape, b.shape[1]
+    if m <= LINES and _is_read(b):
+        _lines(a, b, c)
+    elif n <= LINES and _is_read(a):
+        _lines(b.T, a.T, c.T)
+    else:
+        bn = min(TERM_COLUMNS, next_power_of_2(n))
+        bm = min(TERM_ROWS, next_power_of_2(m))
+        while bm > 8 and cdiv(m, bm) * cdiv(n, bn) < 4 * workers():
+            bm //= 2
+        launch(wrap_triton(few_terms_kernel), (cdiv(m, bm) * cdiv(n, bn),), a, b, c, m, n, *a.stride(), *b.stride(), K=k, BM=bm, BN=bn)
+
+
+def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
+    (r, k), n = x.shape, b.shape[1]
+    along = b.stride(1) != 1
+    if along and x.stride(1) != 1:  # each of b's lines reads it
+        straight = temporary(torch.empty((r, k), dtype=x.dtype, device=x.device))
+        launch(wrap_triton(copy_lines_kernel), (r,), x, straight, k, *x.stride(), BLOCK=1024)
+        x = straight
+    if along and r == 1 and k * max(4, b.element_size()) > ALONE:
+        launch(wrap_triton(side_by_side_kernel), (cdiv(n, 8),), x, b, out, n, k, b.stride(1), out.stride(1), BN=8, BK=64)
+        return
+    if along:
+        bn, bk = min(SUMS, next_power_of_2(n)), next_power_of_2(min(k, LONGEST))
+        while bn > 1 and cdiv(n, bn) < 4 * workers():
+            bn //= 2
+    else:
+        # as many neighbours at a time as there are, but no program for a rest, and one for each thread
+        bn = min((1 << i for i in range(6, ACROSS.bit_length())), key=lambda b: (max(cdiv(n, b), workers()) * b, -b))
+        bk = 8 if n * k * b.element_size() > CACHED else 64
+    launch(wrap_triton(lines_kernel), (cdiv(n, bn),), x, b, out, n, k, *x.stride(), *b.stride(), *out.stride(), R=r, BN=bn, BK=bk, ALONG=along)

@@ -1,0 +1,118 @@
+"""Products of few lines and of few terms on the CPU: kernels of their own, right in every layout, between guard words, and chosen where they are meant to be."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
+from triport import ops
+from triport.backends.cpu.llvm import targets
+from triport.bench import check
+from triport.ops import thin, tuning
+from triport.ops.matmul import FEW_TERMS, OP, tile_for
+from triport.ops.accuracy import error
+from triport.testing import launches
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+#: (M, K, N): lines, long ones, terms; each end of what is taken, and beyond it
+SIZES = ((1, 64, 64), (1, 1, 1), (2, 7, 33), (3, 130, 17), (4, 1000, 5), (5, 300, 70), (1, 5000, 19), (2, 4100, 3), (1, 9, 5000), (3, 20, 4097), (70, 65, 1), (33, 5000, 1), (17, 130, 2),
+         (40, 66, 3), (19, 257, 4), (21, 257, 5), (100, 1, 90), (65, 2, 1030), (64, 3, 64), (129, 8, 7), (30, 9, 31), (1, 600, 1100), (2, 600, 1100), (9, 20, 9))
+
+
+def laid(rows: int, columns: int, how: str, dtype) -> torch.Tensor:
+    """A random matrix that lies straight, transposed, with gaps between its lines, as every other column, or as one column."""
+    if how == "straight":
+        return torch.randn(rows, columns, dtype=torch.float64).to(dtype)
+    if how == "transposed":
+        return torch.randn(columns, rows, dtype=torch.float64).to(dtype).T
+    if how == "gaps":
+        return torch.randn(rows, columns + 3, dtype=torch.float64).to(dtype)[:, 1:columns + 1]
+    if how == "every other":
+        return torch.randn(rows, 2 * columns, dtype=torch.float64).to(dtype)[:, ::2]
+    return torch.randn(rows, 1, dtype=torch.float64).to(dtype).expand(rows, columns)
+
+
+LAYOUTS = "straight", "transposed", "gaps", "every other", "expanded"
+
+
+def compare(a: torch.Tensor, b: torch.Tensor, way):
+    """`way(a, b)` beside float64: a sum's error is relative to its terms."""
+    want, terms = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    got = way(a, b)
+    assert got.shape == want.shape and got.dtype is a.dtype and got.is_contiguous()
+    assert not got.isnan().any() and (got.double() - want).norm() <= OP.allowed(a.dtype) * max(want.norm(), 0.1 * terms.norm())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m,k,n", SIZES)
+def test_any_layout(m, k, n, dtype, seed):
+    """Twice: what was launched is launched again."""
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    for layouts in [("straight", "straight"), ("straight", "transposed"), *((rng.choice(LAYOUTS), rng.choice(LAYOUTS)) for _ in range(3))]:
+        for _ in range(2):
+            compare(laid(m, k, layouts[0], DTYPES[dtype]), laid(k, n, layouts[1], DTYPES[dtype]), ops.matmul)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["m", "n", "k"]), st.integers(1, 4), st.integers(1, 900), st.integers(1, 900), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS), st.integers(0, 2**31))
+def test_any_size(few, least, one, other, a, b, seed):
+    torch.manual_seed(seed)
+    m, k, n = {"m": (least, one, other), "n": (one, other, least), "k": (one, least, other)}[few]
+    compare(laid(m, k, a, torch.float32), laid(k, n, b, torch.float32), ops.matmul)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("m,k,n", [(1, 700, 130), (3, 70, 33), (4, 300, 1000), (130, 4500, 1), (65, 70, 3), (70, 5, 1027)])
+def test_nothing_beyond_the_result_is_written(m, k, n, turned, seed):
+    torch.manual_seed(seed)
+    a = torch.randn(k, m).T if turned and k <= thin.TERMS else torch.randn(m, k)
+    b = torch.randn(n, k).T if turned and k > thin.TERMS else torch.randn(k, n)
+    out, whole = check.guarded((m, n), torch.float32)
+    assert thin.takes(a, b) and check.guards_hold(whole)
+    thin.product(a, b, out)
+    assert error(out, a.double() @ b.double()) < 2e-6 and check.guards_hold(whole)
+
+
+def kernels(a: torch.Tensor, b: torch.Tensor) -> list[str]:
+    with launches.watched() as report:
+        ops.matmul(a, b)
+    return sorted(report.kernels)
+
+
+@pytest.mark.parametrize("few,names", [((1, 64, 50), ["lines_kernel"]), ((4, 64, 50), ["lines_kernel"]), ((5, 64, 50), ["matmul_kernel"]), ((50, 64, 4), ["copy_lines_kernel", "lines_kernel"]),
+                                       ((50, 64, 5), ["matmul_kernel"]), ((50, 5000, 1), ["side_by_side_kernel"]), ((50, 8, 50), ["few_terms_kernel"]), ((50, 9, 50), ["matmul_kernel"])])
+def test_which_kernel(few, names):
+    m, k, n = few
+    assert kernels(torch.randn(m, k), torch.randn(k, n)) == names
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_bf16_that_is_multiplied_as_it_is(pairs, monkeypatch):
+    """Where the CPU has instructions for it tiles are faster earlier: where a matrix stays in the cache from the second line on."""
+    monkeypatch.setattr(thin, "by_pairs", lambda: pairs)
+    x = {m: torch.empty(m, 64, dtype=torch.bfloat16) for m in (1, 2, 3)}
+    small, large = torch.empty(64, 64, dtype=torch.bfloat16), torch.empty(64, 9000, dtype=torch.bfloat16)
+    assert [thin.takes(x[m], small) for m in x] == [True, not pairs, not pairs] and [thin.takes(x[m], large) for m in x] == [True, True, not pairs]
+    assert [thin.takes(small[:, :k], small[:k]) for k in (2, 3)] == [True, not pairs]
+
+
+def test_whose_products_do_not_go_this_way():
+    """A board's code, a search for tiles, sizes that are open; a matrix that no vector reads."""
+    a, b = torch.randn(1, 64), torch.randn(64, 64)
+    assert thin.takes(a, b) and not thin.takes(a, torch.randn(64, 128)[:, ::2]) and not thin.takes(a.to("meta"), b.to("meta"))
+    with tuning.on(targets.get("spacemit-x60")):
+        assert not thin.takes(a, b)
+    with tuning.trying("matmul", {"fp32": ((32, 32, 32, 1.0),)}, "matmul", {}):
+        assert not thin.takes(a, b)
+    asked = []
+    make_fx(lambda a, b: asked.append(thin.takes(a, b)) or a + 1, tracing_mode="symbolic")(torch.randn(3, 64), b)
+    assert asked == [False]
+
+
+def test_tiles_of_few_terms_stay_in_the_first_cache():
+    for dtype in DTYPES.values():
+        few, more = (tile_for(torch.empty(1024, k, dtype=dtype), torch.empty(k, 1024, dtype=dtype)) for k in (FEW_TERMS, FEW_TERMS + 1))
+        assert few["BM"] * few["BN"] * 4 <= 16 << 10
+        assert dtype is torch.float64 or more["BM"] * more["BN"] > few["BM"] * few["BN"]
