@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..llvm import ir
 from ..llvm.elements import memory_type
 from ..llvm.ir import Val, const, i64
-from ..plan.facts import Affine, Poly, poly_const, poly_key
+from ..plan.facts import Affine, Poly, poly_add, poly_const, poly_key
 from ..plan.ranges import Check, TRIPS, WIDE, is_wide, scalars
 from ..plan.records import Buffer, Trips, at_index, row_major
 from ..ttir.types import Value
@@ -137,10 +137,14 @@ def address(nest, ptr: Value, dims) -> Access:
         return _opaque_address(nest, aff, elem)
     terms: list[tuple[int, object]] = []  # (level, function yielding an i64)
     vector_terms = []
+    stride = aff.coef.get(nest.vdim, {}) if nest.lanes > 1 else {}
     for d, p in aff.coef.items():
         terms.append((nest.depth_of.get(d, 0), lambda d=d, p=p: b.mul(nest.index_of(d), poly_value(nest, p))))
     for v, vd, scale in aff.opaque:
-        if nest.vdim in vd and nest.lanes > 1:
+        if (v, vd) in nest.quotients:
+            terms.append((nest.level(vd), lambda v=v, vd=vd, s=scale: b.mul(b.cast("zext", nest.first_of(v, vd), "i64"), poly_value(nest, s))))
+            stride = poly_add(stride, scale) if nest.quotients[v, vd].step else stride
+        elif nest.vdim in vd and nest.lanes > 1:
             vector_terms.append((v, vd, scale))
         else:
             terms.append((nest.level(vd), lambda v=v, vd=vd, s=scale: _opaque_term(nest, v, vd, s)))
@@ -150,13 +154,18 @@ def address(nest, ptr: Value, dims) -> Access:
     for level, term in terms:
         by_level.setdefault(level, []).append(term)
     p = _by_depth(nest, elem, p, by_level, lambda level: ("addr", ptr, dims, level), lambda off, term: b.add(off, term()))
-    stride = aff.coef.get(nest.vdim, {}) if nest.lanes > 1 else {}
-    if not vector_terms:
+    apart = []
+    for x in (_opaque_term(nest, v, vd, scale) for v, vd, scale in vector_terms):
+        if x.lanes == 1:  # all lanes turned out to be equal
+            p = b.gep(elem, p, x)
+        else:
+            apart.append(x)
+    if not apart:
         c = poly_const(stride)
         return _spaced(p, c if c is not None else poly_value(nest, stride))
     off = b.mul(b.iota("i64", nest.lanes), poly_value(nest, stride))
-    for v, vd, scale in vector_terms:
-        off = b.add(off, _opaque_term(nest, v, vd, scale))
+    for x in apart:
+        off = b.add(off, x)
     return Scattered(b.gep(elem, p, b.splat(off, nest.lanes)))
 
 

@@ -36,6 +36,8 @@ class Nest:
         self.facts: dict[tuple[Value, tuple], bool] = {}  # what masks are known to be in the range that is walked now
         self.given: dict[tuple[Value, tuple], Val] = {}  # results of this row's reductions
         self.limits: dict[tuple[Value, tuple], Val] = {}  # comparison -> up to which index along the vector dimension it is true
+        #: quotients and remainders -> what they are of a chunk's lanes together
+        self.quotients = {key: p for key, p in plan.quotients.items() if self.lanes > 1 and p.of % self.lanes == 0}
         self._chunks = 1
         self.first = None  # what each of several chunks computes before the first of them stores anything
         self._whole = True  # nothing in the range that is walked now is masked
@@ -114,8 +116,24 @@ class Nest:
             return self.b.icmp("sgt", left, i64(0))
         return self.b.icmp("slt", self.b.iota("i32", self.lanes), self.b.splat(self.b.cast("trunc", left, "i32"), self.lanes))
 
+    def first_of(self, v: Value, dims) -> Val:
+        """The quotient of all of the chunk's lanes, or the first lane's remainder; `v` at `dims` is one of `quotients`."""
+        quotient = self.quotients[v, dims]
+
+        def build():
+            form = self.space.affine(v.op.operands[0], dims)
+            x = access.poly_value(self, form.base)
+            for d, p in form.coef.items():
+                x = self.b.add(x, self.b.mul(self.index_of(d), access.poly_value(self, p)))
+            return self.b.bin("urem" if quotient.step else "udiv", self.b.cast("trunc", x, v.type.elem), const(v.type.elem, quotient.divisor))
+
+        return self.hoisted(self.level(dims), ("first", v, dims, self.u), build)
+
     def _compute(self, v: Value, dims) -> Val:
         k = self.k
+        if (v, dims) in self.quotients:
+            first = self.first_of(v, dims)
+            return self.b.add(self.b.splat(first, self.lanes), self.b.iota(first.elem, self.lanes)) if self.quotients[v, dims].step else first
         buf = self.reads.get(v)
         if buf is not None:
             return access.load_buffer(self, buf, dims)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..ttir.ops import row
 from ..ttir.types import Op, Value
+from . import quotients
 from .facts import KEEP_ABOVE
 from .lazy import renamed
 from .space import Space
@@ -17,9 +18,15 @@ def keepable(s, v: Value) -> bool:
     if e == "ptr" or e[0] == "i":
         if cost < 12:
             return False
-        probe = Space(s.known, v.type.shape)
-        return e != "ptr" and bool(probe.affine(v, probe.identity).opaque)
+        return e != "ptr" and not _by_quotients(s, v)
     return cost > KEEP_ABOVE
+
+
+def _by_quotients(s, v: Value) -> bool:
+    """Is an integer affine, but for quotients and remainders that a chunk's lanes have together? What is read back from scratch is a number for each lane."""
+    probe = Space(s.known, v.type.shape)
+    found = [quotients.quotient(probe, x, dims, len(probe.shape) - 1, s.proved) for x, dims, _ in probe.affine(v, probe.identity).opaque]
+    return all(p is not None and p.of % s.target.lanes(32) == 0 for p in found)
 
 
 def worth_keeping(s, v: Value, op: Op) -> bool:

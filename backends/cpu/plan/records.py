@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..ttir.types import Op, Value
 from . import ranges
 from .facts import Poly
+from .quotients import Quotient
 
 # --- scratch ---------------------------------------------------------------------------------------------------------
 
@@ -126,7 +127,7 @@ class NestPlan:
     order: its loops, outermost first; vdim: the vector dimension, in chunks of `lanes`; times: how often its innermost loop is unrolled;
     atoms: masks that become loop bounds; reads: what it finds in memory; inductions: what it finds as initial + trips x step; keeps: what it
     writes for later roots; steps: how many indices a loop over a dimension takes at once, where that is not one;
-    backwards: the dimension that is walked from its end; registers: in a chunk, of those that lanes were counted by; chunks: of such
+    quotients: quotients and remainders that a chunk's lanes have together; backwards: the dimension that is walked from its end; registers: in a chunk, of those that lanes were counted by; chunks: of such
     groups, how many go side by side (0: the root says)."""
 
     shape: tuple[int, ...]
@@ -139,6 +140,7 @@ class NestPlan:
     reads: Mapping[Value, Buffer] = field(default_factory=dict)
     inductions: Mapping[Value, Induction] = field(default_factory=dict)
     keeps: tuple[Keep, ...] = ()
+    quotients: Mapping[tuple[Value, tuple], Quotient] = field(default_factory=dict)
     steps: Mapping[int, int] = field(default_factory=dict)
     backwards: int | None = None
     registers: int = 1

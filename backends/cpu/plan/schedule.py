@@ -13,7 +13,7 @@ from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value
-from . import estimates, keeping, order, pressure, ranges
+from . import estimates, keeping, order, pressure, quotients, ranges
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
 from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Root, Walk, row_major
@@ -172,7 +172,7 @@ class Schedule:
             tuple(space.atoms(visited, self.proved)),
             {v: self.buffers[v] for v, _ in visited if v in self.buffers},
             {v: self.inductions[v] for v, _ in visited if v in self.inductions},
-            tuple(Keep(v, None, None) for v in keeps), registers=registers, chunks=chunks)
+            tuple(Keep(v, None, None) for v in keeps), quotients.found(space, visited, vdim, self.proved), registers=registers, chunks=chunks)
 
     def keep(self, nest: NestPlan, op: Op, kept: dict[Value, Buffer] | None = None) -> NestPlan:
         """`nest` with places for what it keeps; `kept`: those that the root has already."""

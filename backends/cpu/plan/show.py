@@ -90,6 +90,9 @@ class _Page:
             text += f" in {nest.registers} registers"
         if nest.backwards is not None:
             text += f", {nest.backwards} from its end"
+        whole = [self.name(v) for (v, _), p in nest.quotients.items() if nest.lanes > 1 and p.of % nest.lanes == 0]
+        if whole:
+            text += f", {', '.join(dict.fromkeys(whole))} a chunk at a time"
         bounded = sorted({d for a in nest.atoms for d in a.coef})
         if bounded:
             text += f", masks along {', '.join(map(str, bounded))} are bounds"

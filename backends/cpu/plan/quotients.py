@@ -1,0 +1,92 @@
+"""Quotients and remainders of indices, a chunk of lanes at a time: `x // 64` and `x % 64`, where x counts the lanes of a chunk.
+
+A chunk that begins at a multiple of its lanes does not pass a multiple of a divisor that its lanes divide: all of it has one quotient, and remainders that
+follow each other. So `tl.load(bias + x % 768)` is one vector, and `tl.load(ids + x // 64)` one element, where lanes by themselves would be gathered.
+Flat indices of that kind are most of what Inductor's kernels address by.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Callable
+
+from ..ttir.types import Value
+from .facts import Poly, poly_const
+from .ranges import Check, width
+
+#: operation -> how far the results of neighbouring lanes are apart
+STEPS = {"arith.divsi": 0, "arith.divui": 0, "arith.remsi": 1, "arith.remui": 1}
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A quotient by `divisor` (step 0) or a remainder (step 1) of an index, in chunks whose lanes divide `of`."""
+
+    divisor: int
+    step: int
+    of: int
+
+
+def found(space, visited, vdim: int, proved: Callable) -> dict[tuple[Value, tuple], Quotient]:
+    """Those along `vdim` among visited values; `proved` as for `Space.atoms`."""
+    out = {(v, dims): quotient(space, v, dims, vdim, proved) for v, dims in visited}
+    return {key: p for key, p in out.items() if p is not None}
+
+
+def quotient(space, v: Value, dims, vdim: int, proved: Callable) -> Quotient | None:
+    """`v` at `dims` as one of these along `vdim`, if it is."""
+    op = v.op
+    if op is None or op.name not in STEPS or not v.type.is_tensor or vdim not in dims or width(v.type.elem) not in (32, 64):
+        return None
+    x, by = (space.affine(o, dims) for o in op.operands)
+    divisor = poly_const(by.base) if by.uniform else None
+    if divisor is None or divisor <= 0 or x.opaque or x.ptr is not None or poly_const(x.coef.get(vdim, {})) != 1:
+        return None
+    rest = [x.base, *(p for d, p in x.coef.items() if d != vdim)]
+    of = math.gcd(divisor, *map(_multiple, rest))
+    if of < 2 or not all(map(_counts, rest)):
+        return None
+    checks = (*x.exact, Check.of(x.base, x.coef, width(op.operands[0].type.elem)))
+    return Quotient(divisor, STEPS[op.name], of) if all(proved(c, space.shape) is True for c in checks) else None
+
+
+def _multiple(p: Poly) -> int:
+    """What divides a polynomial's value; 0: it is zero."""
+    return math.gcd(*(c * math.prod(map(_multiple_of, m)) for m, c in p.items()))
+
+
+def _multiple_of(s) -> int:
+    op = s.op if isinstance(s, Value) else None
+    if op is not None and op.name == "arith.constant" and isinstance(op.attrs["value"], int):
+        return abs(op.attrs["value"])
+    if op is not None and op.name in ("arith.addi", "arith.subi"):
+        return math.gcd(*map(_multiple_of, op.operands))
+    if op is not None and op.name == "arith.muli":
+        return math.prod(map(_multiple_of, op.operands))
+    if op is not None and op.name in ("arith.extsi", "arith.index_cast"):
+        return _multiple_of(op.operands[0])
+    loop = _counted_by(s)
+    return math.gcd(*map(_multiple_of, (loop.operands[0], loop.operands[2]))) if loop is not None else 1
+
+
+def _counts(p: Poly) -> bool:
+    """Is a polynomial's value 0 or more, whatever its scalars?"""
+    return all(c >= 0 and all(map(_counts_from_zero, m)) for m, c in p.items())
+
+
+def _counts_from_zero(s) -> bool:
+    op = s.op if isinstance(s, Value) else None
+    if op is not None and op.name == "arith.constant":
+        return isinstance(op.attrs["value"], int) and op.attrs["value"] >= 0
+    if op is not None and op.name in ("arith.addi", "arith.muli", "arith.extsi", "arith.index_cast"):
+        return all(map(_counts_from_zero, op.operands))
+    loop = _counted_by(s)
+    return op is not None and op.name == "tt.get_program_id" or loop is not None and _counts_from_zero(loop.operands[0]) and _counts_from_zero(loop.operands[2])
+
+
+def _counted_by(s):
+    """The loop whose counter a scalar is, if it is one's."""
+    region = s.block.region if isinstance(s, Value) and s.op is None and s.block is not None else None
+    loop = region.op if region is not None else None
+    return loop if loop is not None and loop.name == "scf.for" and s is s.block.args[0] and not loop.attrs.get("unsigned") else None
