@@ -120,7 +120,7 @@ def run(args) -> int:
                            leading=args.ld, within=within)
     made.write(args.output)
     m = made.manifest
-    print(f"{args.output}: {m['library']}, {m['header']}, {m['program']}, {len(m['cases'])} cases, manifest.json; for {row.name} ({row.triple})")
+    print(f"{args.output}: {m['library']}, {m['header']}, {m['program']}, {len(m['cases'])} case{'s' * (len(m['cases']) != 1)}, manifest.json; for {row.name} ({row.triple})")
     for f in m["functions"]:
         print(f"  {f['declaration']};" + (f"  /* {len(f['classes'])} classes of sizes */" if f["classes"] else ""))
     if m["cases"]:
