@@ -103,6 +103,60 @@ def test_below_zero(seed):
 
 
 @triton.jit
+def wraps_kernel(x_ptr, out_ptr, first, K: tl.constexpr, SPLAT: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    if p >= first:
+        i = tl.arange(0, BLOCK)
+        at = (tl.full((BLOCK,), 1, tl.int32) * (p * K)).to(tl.int64) + i if SPLAT else (p * K).to(tl.int64) + i
+        tl.store(out_ptr + (p - first) * BLOCK + i, tl.load(x_ptr + at % C) * 0 + at % C)
+        tl.store(out_ptr + (4 + p - first) * BLOCK + i, at // C)
+
+
+@pytest.mark.parametrize("splat", [False, True])
+@pytest.mark.parametrize("c", [768, 64])
+def test_what_wraps_before_it_is_extended(c, splat):
+    """A product in 32 bits that is below zero; the launch before, of few programs, is none."""
+    for first in (0, 1 << 21):
+        out, x = torch.empty(8 * 1024, dtype=torch.int64), torch.zeros(2 * c, dtype=torch.int64)
+        wraps_kernel[(first + 4,)](x[c:], out, first, 1024, splat, c, 1024)
+        at = ((torch.arange(first, first + 4) * 1024).to(torch.int32).long()[:, None] + torch.arange(1024)).flatten()
+        q = torch.div(at, c, rounding_mode="trunc")
+        assert torch.equal(out[:4096], at - q * c) and torch.equal(out[4096:], q), first
+
+
+@triton.jit
+def counted_kernel(out_ptr, n, K: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    for j in range(0, n):
+        at = (j * K).to(tl.int64) + i
+        tl.store(out_ptr + j * BLOCK + i, at % 64)
+        tl.store(out_ptr + (n + j) * BLOCK + i, at // 64)
+
+
+def test_a_counters_product_that_wraps():
+    out, n, k = torch.empty(12 * 32, dtype=torch.int64), 6, (1 << 29) + 16
+    counted_kernel[(1,)](out, n, k, 32)
+    at = ((torch.arange(n) * k).to(torch.int32).long()[:, None] + torch.arange(32)).flatten()
+    q = torch.div(at, 64, rounding_mode="trunc")
+    assert torch.equal(out[:n * 32], at - 64 * q) and torch.equal(out[n * 32:], q)
+
+
+@triton.jit
+def divisor_kernel(out_ptr, B: tl.constexpr, A: tl.constexpr, D: tl.constexpr):
+    i = tl.arange(0, B)
+    d = ((i + A) - (i - D)) * 2  # 64, after it wrapped
+    at = i.to(tl.int64) + tl.program_id(0) * B
+    tl.store(out_ptr + at, at // d.to(tl.int64))
+    tl.store(out_ptr + 512 + at, at % d.to(tl.int64))
+
+
+def test_a_divisor_that_wraps():
+    out, at = torch.empty(1024, dtype=torch.int64), torch.arange(512)
+    divisor_kernel[(8,)](out, 64, 2147483000, 2**31 + 32 - 2147483000)
+    assert torch.equal(out[:512], at // 64) and torch.equal(out[512:], at % 64)
+
+
+@triton.jit
 def apart_kernel(x_ptr, out_ptr, C: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + i, tl.load(x_ptr + 2 * i % C) + 1000 * tl.load(x_ptr + (i * i + i) % C) + 3 * i // C)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from ..ttir.types import Value
-from .facts import Poly, poly_const
+from .facts import Poly, expanded, poly_const, poly_of
 from .ranges import Check, width
 
 #: operation -> how far the results of neighbouring lanes are apart
@@ -47,8 +47,20 @@ def quotient(space, v: Value, dims, vdim: int, proved: Callable) -> Quotient | N
     of = math.gcd(divisor, *map(_multiple, rest))
     if of < 2 or not all(map(_counts, rest)):
         return None
-    checks = (*x.exact, Check.of(x.base, x.coef, width(op.operands[0].type.elem)))
+    bits = width(op.operands[0].type.elem)
+    checks = (*x.exact, *by.exact, Check.of(x.base, x.coef, bits), Check.of(by.base, {}, bits), *(c for p in rest for m in p for s in m for c in _steps(s)))
     return Quotient(divisor, STEPS[op.name], of) if all(proved(c, space.shape) is True for c in checks) else None
+
+
+def _steps(s):
+    """Checks that a scalar is what its operands make of it in numbers without bounds: `pid * BLOCK` in 32 bits is below 0 where it wraps, also where it is extended to 64
+    behind that."""
+    op = s.op if isinstance(s, Value) else None
+    if op is not None and op.name in ("arith.addi", "arith.subi", "arith.muli"):
+        yield Check.of(expanded(poly_of(s)), {}, width(s.type.elem))
+    if op is not None and op.name in ("arith.addi", "arith.subi", "arith.muli", "arith.extsi", "arith.index_cast"):
+        for o in op.operands:
+            yield from _steps(o)
 
 
 def _multiple(p: Poly) -> int:
