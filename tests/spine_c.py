@@ -68,7 +68,7 @@ int main(void) {
 def machine(name: str):
     """pytest.param of a machine, skipped with the reason where its compiler or emulator is not there."""
     _, compiler, board = MACHINES[name]
-    reason = "" if shutil.which(compiler) else f"no {compiler}"
+    reason = "" if shutil.which(compiler) else f"{compiler} is not installed"
     try:
         board and runner.get(board)
     except Error as e:
