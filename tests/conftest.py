@@ -17,6 +17,7 @@ import inspect
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 import types
@@ -75,6 +76,8 @@ KNOWN = {"a GPU": ("gpu", "hopper", "cuda", "rocm", "nccl", "nvcc"),
          "time": ("minutes were over",)}
 #: what one of the later cases of a test is marked by
 LATER = pytest.StashKey[bool]()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: what these processes start would ignore Ctrl-C, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 DEMANDED = tuple(filter(None, (x.strip() for x in os.environ.get("TRIPORT_DEMAND", "").split(","))))
 
 
