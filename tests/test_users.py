@@ -195,8 +195,9 @@ def softmax_kernel(x_ptr, z_ptr, N0, N1, T, B0: tl.constexpr, B1: tl.constexpr):
 
 
 @pytest.mark.parametrize("notebook", [False, True])
-def test_puzzles_by_other_kernels(notebook, tmp_path, monkeypatch, capsys):
-    """Yours, in a file or in the notebook, of which only the kernels and constants are taken: right, out of bounds with the access named, nothing stored."""
+def test_puzzles_by_other_kernels(notebook, tmp_path, tmp_cache, monkeypatch, capsys):
+    """Yours, in a file or in the notebook, of which only the kernels and constants are taken: right, out of bounds with the access named, nothing stored.
+    A cache that outlives the folder would name a line of a file that is gone."""
     path = tmp_path / ("my-kernels.ipynb" if notebook else "mine.py")
     if notebook:
         cells = ["%%capture\n!pip install nothing", "TEN = 5 + 5\nraise SystemExit\n" + OTHERS, "test(add_mask2_kernel, nelem={})"]
