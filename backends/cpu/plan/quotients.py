@@ -13,7 +13,7 @@ from typing import Callable
 
 from ..ttir.types import Value
 from .facts import Poly, expanded, poly_const, poly_of
-from .ranges import Check, width
+from .ranges import Check, constant, counted_by, width
 
 #: operation -> how far the results of neighbouring lanes are apart
 STEPS = {"arith.divsi": 0, "arith.divui": 0, "arith.remsi": 1, "arith.remui": 1}
@@ -52,13 +52,17 @@ def quotient(space, v: Value, dims, vdim: int, proved: Callable) -> Quotient | N
     return Quotient(divisor, STEPS[op.name], of) if all(proved(c, space.shape) is True for c in checks) else None
 
 
+#: scalars of indices -> what is asked of their operands
+_SUMS, _WIDER = ("arith.addi", "arith.muli"), ("arith.extsi", "arith.index_cast")
+
+
 def _steps(s):
     """Checks that a scalar is what its operands make of it in numbers without bounds: `pid * BLOCK` in 32 bits is below 0 where it wraps, also where it is extended to 64
     behind that."""
     op = s.op if isinstance(s, Value) else None
-    if op is not None and op.name in ("arith.addi", "arith.subi", "arith.muli"):
+    if op is not None and op.name in _SUMS:
         yield Check.of(expanded(poly_of(s)), {}, width(s.type.elem))
-    if op is not None and op.name in ("arith.addi", "arith.subi", "arith.muli", "arith.extsi", "arith.index_cast"):
+    if op is not None and op.name in _SUMS + _WIDER:
         for o in op.operands:
             yield from _steps(o)
 
@@ -69,16 +73,14 @@ def _multiple(p: Poly) -> int:
 
 
 def _multiple_of(s) -> int:
-    op = s.op if isinstance(s, Value) else None
-    if op is not None and op.name == "arith.constant" and isinstance(op.attrs["value"], int):
-        return abs(op.attrs["value"])
-    if op is not None and op.name in ("arith.addi", "arith.subi"):
-        return math.gcd(*map(_multiple_of, op.operands))
-    if op is not None and op.name == "arith.muli":
-        return math.prod(map(_multiple_of, op.operands))
-    if op is not None and op.name in ("arith.extsi", "arith.index_cast"):
-        return _multiple_of(op.operands[0])
-    loop = _counted_by(s)
+    if not isinstance(s, Value):
+        return 1
+    if (number := constant(s)) is not None:
+        return abs(number)
+    if s.op is not None and s.op.name in _SUMS + _WIDER:
+        each = [_multiple_of(o) for o in s.op.operands]
+        return math.prod(each) if s.op.name == "arith.muli" else math.gcd(*each)
+    loop = counted_by(s)
     return math.gcd(*map(_multiple_of, (loop.operands[0], loop.operands[2]))) if loop is not None else 1
 
 
@@ -88,17 +90,11 @@ def _counts(p: Poly) -> bool:
 
 
 def _counts_from_zero(s) -> bool:
-    op = s.op if isinstance(s, Value) else None
-    if op is not None and op.name == "arith.constant":
-        return isinstance(op.attrs["value"], int) and op.attrs["value"] >= 0
-    if op is not None and op.name in ("arith.addi", "arith.muli", "arith.extsi", "arith.index_cast"):
-        return all(map(_counts_from_zero, op.operands))
-    loop = _counted_by(s)
-    return op is not None and op.name == "tt.get_program_id" or loop is not None and _counts_from_zero(loop.operands[0]) and _counts_from_zero(loop.operands[2])
-
-
-def _counted_by(s):
-    """The loop whose counter a scalar is, if it is one's."""
-    region = s.block.region if isinstance(s, Value) and s.op is None and s.block is not None else None
-    loop = region.op if region is not None else None
-    return loop if loop is not None and loop.name == "scf.for" and s is s.block.args[0] and not loop.attrs.get("unsigned") else None
+    if not isinstance(s, Value):
+        return False
+    if (number := constant(s)) is not None:
+        return number >= 0
+    if s.op is not None and s.op.name in _SUMS + _WIDER:
+        return all(map(_counts_from_zero, s.op.operands))
+    loop = counted_by(s)
+    return s.op is not None and s.op.name == "tt.get_program_id" or loop is not None and _counts_from_zero(loop.operands[0]) and _counts_from_zero(loop.operands[2])

@@ -134,7 +134,7 @@ def _sizes(v, arguments) -> _Sizes | None:
     if not isinstance(v, Value):
         return None
     op, bits = v.op, width(v.type.elem)
-    number = _constant(v)
+    number = constant(v)
     if number is not None:
         return _Sizes(abs(number), {}, bits)
     if op is not None and op.name in ("arith.addi", "arith.subi", "arith.muli"):
@@ -170,10 +170,10 @@ def _counter(v, arguments):
         return _counter(op.operands[0], arguments)  # whatever the divisor: division by 0 gives the dividend
     if op is not None and op.name == "tt.get_program_id":
         return "grid", "xyz".index(op.attrs["axis"])
-    loop = v.block.region.op if op is None and v.block is not None and v.block.region is not None else None
-    if loop is None or loop.name != "scf.for" or v is not v.block.args[0] or loop.attrs.get("unsigned"):
+    loop = counted_by(v)
+    if loop is None:
         return None
-    lo, hi = (_constant(x) for x in loop.operands[:2])
+    lo, hi = (constant(x) for x in loop.operands[:2])
     if lo is None or lo < 0:
         return None
     if hi is not None:
@@ -182,6 +182,14 @@ def _counter(v, arguments):
     return ("argument", arguments.index(end)) if end in arguments else None
 
 
-def _constant(v) -> int | None:
+def counted_by(v):
+    """The loop whose counter a scalar is, if it is one's."""
+    region = v.block.region if v.op is None and v.block is not None else None
+    loop = region.op if region is not None else None
+    return loop if loop is not None and loop.name == "scf.for" and v is v.block.args[0] and not loop.attrs.get("unsigned") else None
+
+
+def constant(v) -> int | None:
+    """The integer that a scalar is written down as."""
     value = v.op.attrs["value"] if v.op is not None and v.op.name == "arith.constant" else None
     return value if isinstance(value, int) else None
