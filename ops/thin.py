@@ -6,6 +6,7 @@ accumulators through memory, is more than a product of few terms itself.
 from __future__ import annotations
 
 import functools
+from typing import Callable
 
 import torch
 import triton
@@ -151,14 +152,21 @@ TERM_ROWS, TERM_COLUMNS = 64, 1024
 
 def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Does a @ b go this way? Not for a board's code, whose classes of sizes are few, nor while sizes are open."""
+    return _way(a, b) is not None
+
+
+def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
+    """What launches a @ b into its result, if that is for here."""
     (m, k), n = a.shape, b.shape[1]
     if a.device.type != "cpu" or call.row is not None or not known(m, n, k) or tries("matmul"):
-        return False
+        return None
     pairs = a.dtype == torch.bfloat16 and by_pairs()
-    if m <= LINES and _is_read(b):
-        if not pairs or m == 1 or m <= LINES_BY_PAIRS and b.numel() * b.element_size() > CACHED:
-            return True
-    return n <= LINES and _is_read(a) or k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1
+    rows = (LINES_BY_PAIRS if b.numel() * b.element_size() > CACHED else 1) if pairs else LINES
+    if m <= rows and _is_read(b):
+        return _lines
+    if n <= LINES and _is_read(a):
+        return _columns
+    return _terms if k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1 else None
 
 
 def _is_read(x: torch.Tensor) -> bool:
@@ -174,17 +182,20 @@ def by_pairs() -> bool:
 
 def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
     """c = a @ b. a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous."""
+    _way(a, b)(a, b, c)
+
+
+def _columns(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
+    _lines(b.T, a.T, c.T)
+
+
+def _terms(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
     (m, k), n = a.shape, b.shape[1]
-    if m <= LINES and _is_read(b):
-        _lines(a, b, c)
-    elif n <= LINES and _is_read(a):
-        _lines(b.T, a.T, c.T)
-    else:
-        bn = min(TERM_COLUMNS, next_power_of_2(n))
-        bm = min(TERM_ROWS, next_power_of_2(m))
-        while bm > 8 and cdiv(m, bm) * cdiv(n, bn) < 4 * workers():
-            bm //= 2
-        launch(wrap_triton(few_terms_kernel), (cdiv(m, bm) * cdiv(n, bn),), a, b, c, m, n, *a.stride(), *b.stride(), K=k, BM=bm, BN=bn)
+    bn = min(TERM_COLUMNS, next_power_of_2(n))
+    bm = min(TERM_ROWS, next_power_of_2(m))
+    while bm > 8 and cdiv(m, bm) * cdiv(n, bn) < 4 * workers():
+        bm //= 2
+    launch(wrap_triton(few_terms_kernel), (cdiv(m, bm) * cdiv(n, bn),), a, b, c, m, n, *a.stride(), *b.stride(), K=k, BM=bm, BN=bn)
 
 
 def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
