@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -160,7 +161,11 @@ def shards_that_a_view_left():
     """Rows of which a rank has some here and some there: torch calls them strided shards, which are no shards to `is_shard`."""
     mesh, ranks = init_device_mesh(device, (dist.get_world_size(),)), dist.get_world_size()
     full, = tensors(((3, 2 * ranks, N),))
-    x = placed(full, mesh, S(1)).view(6 * ranks, N)
+    try:
+        x = placed(full, mesh, S(1)).view(6 * ranks, N)
+    except RuntimeError as e:
+        assert "flatten multiple dimensions" in str(e)  # torch 2.11 has no such shards, and refuses the view
+        return
     flat = full.double().view(6 * ranks, N)
     near(ops.softmax(x, 0), flat.softmax(0))
     near(ops.softmax(x, 1), flat.softmax(1))
@@ -534,7 +539,21 @@ def forked(world: int, run) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
+def started(world: int, folder: str, names: list[str]) -> list[int]:
+    """As `forked`, of processes of their own: what has used CUDA cannot be forked."""
+    command = [sys.executable, __file__, folder, str(world), *names]
+    children = [subprocess.Popen(command, env={**os.environ, "STARTED_AS": str(rank)}) for rank in range(world)]
+    return [child.wait() for child in children]
+
+
 def main(folder: str, groups: dict[int, list[str]]):
+    if device == "cuda":
+        for world, names in groups.items():
+            if "STARTED_AS" in os.environ:
+                run(int(os.environ["STARTED_AS"]), world, folder, names)
+            else:
+                started(world, folder, names)
+        return
     torch.compile(torch.sin, backend="aot_eager")(torch.ones(2))  # what compiling imports, once for all ranks
     for world, names in groups.items():
         forked(world, lambda rank, world=world, names=names: run(rank, world, folder, names))

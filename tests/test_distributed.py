@@ -66,8 +66,8 @@ def test_ranks(world, check, said):
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason=f"NCCL takes 2 GPUs; torch sees {torch.cuda.device_count()}")
 def test_ranks_by_nccl(tmp_path):
-    wrong = {check: told for check, told in said_by(tmp_path / "ranks", "cuda", 2).items() if told}
-    assert not wrong, wrong
+    wrong = {check: told for (_, check), told in said_by(tmp_path / "ranks", "cuda", 2).items() if told}
+    assert not wrong, "\n".join(f"{check}, rank {rank}: {text}" for check, told in wrong.items() for rank, text in told.items())
 
 
 def test_bench_scales_ops_over_ranks(scene, folder):

@@ -54,7 +54,8 @@ def _outside(x: DTensor) -> bool:
 
 
 def _placed(t: DTensor, placements) -> DTensor:
-    return t if tuple(t.placements) == tuple(placements) else t.redistribute(placements=placements)
+    """Without a history: autograd has been here, and torch 2.11 cannot forget that a DTensor has one (no strategy for aten.detach_)."""
+    return t if tuple(t.placements) == tuple(placements) else t.detach().redistribute(placements=placements)
 
 
 def _summed(x: DTensor, dim: int) -> DTensor:
@@ -69,7 +70,7 @@ def _summed(x: DTensor, dim: int) -> DTensor:
             d = next((d for d in free if x.shape[d] >= x.device_mesh.size(k)), None)
             places[k] = Replicate() if d is None else Shard(d)
             free = [f for f in free if f != d]
-    return x.redistribute(placements=places)
+    return _placed(x, places)
 
 
 def _spread(x: DTensor, dim: int) -> bool:
