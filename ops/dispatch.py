@@ -15,6 +15,7 @@ from ..backends import checking, of_torch
 from ..backends.base import Unsupported
 from ..backends.context import RECORD, SHAPES, call as context, calling
 from ..backends.dispatch import choice, drivers, quick, replay
+from ..backends.dispatch.cuda_launch import enter_new_thread, is_description
 from ..backends.of_torch import FakeTensor, forward_ad, is_wrap_triton_enabled, profiler
 from .layout import roomy
 
@@ -151,6 +152,8 @@ def launch(kernel, grid: tuple, *args, **consts):
     if isinstance(kernel, JITFunction) and args[0].is_cpu and not isinstance(args[0], FakeTensor):
         quick.launch(kernel, grid, args, consts)
         return
+    if any(map(is_description, args)):
+        enter_new_thread(args[0].device.index)
     with on_device(args[0]):
         compiled = kernel[grid](*args, **consts)
     if context.recording is not None:

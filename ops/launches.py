@@ -111,6 +111,7 @@ class Plan:
                 compiled[grid, 1, 1](*_given(args, memory, numbers), *[consts[name] for name in kernel.arg_names[len(args):]], stream=stream)
             return
         self._launches = self._compiled = None
+        cuda_launch.enter_new_thread(self.device)
         with drivers.serving("cuda"):
             compiled = [kernel[(grid,)](*_given(args, memory, numbers), **consts, num_warps=warps, num_stages=stages)
                         for kernel, grid, args, consts, warps, stages in self.steps]

@@ -132,6 +132,24 @@ def test_descriptions_are_made_once_for_each_address(driver, monkeypatch):
     assert len(d.encoded) == 101, "also where two addresses share a place in the table"
 
 
+def test_two_descriptions_and_a_dozen_numbers_have_a_plan(driver, monkeypatch):
+    """What a product takes whose parts a Tensor Memory Accelerator fetches."""
+    tools = pytest.importorskip("triton.tools.tensor_descriptor")
+    monkeypatch.setattr(cuda_launch, "_kind", lambda facts: 6)
+    facts = {"elem_size": 2, "block_size": [64, 32], "swizzle": 3}
+    pointers, numbers = ("c", "stats", "flags", "x", "y"), [f"n{k}" for k in range(9)]
+    signature = {**dict.fromkeys(pointers, "*fp32"), "a": "tensordesc<fp16[64, 32]>", "b": "tensordesc<fp16[64, 32]>", **dict.fromkeys(numbers, "i32")}
+    operand = [128, 4, 4, 8, 8]
+    d = driver([8] * 5 + operand * 2 + [4] * 9 + [8, 8])
+    x, y, out, stats = torch.zeros(48), torch.zeros(48), torch.zeros(48), torch.zeros(4)
+    a, b = (torch.zeros(128, 64, dtype=torch.float16) for _ in range(2))
+    args = (out, stats, stats, x, y, *(tools.TensorDescriptor.from_tensor(t, [64, 32]) for t in (a, b)), *range(9))
+    got = cuda_calls.plan([(compiled(signature, [facts] * 2), None, (1,), args)], [a, b, stats], (x, y), out)(x, y)
+    *_, parameters = d.launched[-1]
+    assert struct.unpack_from("=QQQQQ", parameters)[0::3] == (got.data_ptr(), x.data_ptr())
+    assert struct.unpack_from("=9i", parameters, d.offsets[15]) == tuple(range(9))
+
+
 class Own(NamedTuple):
     kernel: object = SimpleNamespace(handle=55)
     name: str = "own<float>"

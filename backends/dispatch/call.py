@@ -22,8 +22,9 @@ from ..cpu.run import kept, link
 from ..cpu.llvm import targets
 from .call_ir import PYTHON, call_ir
 
-#: room for pointers (tensors, output, temporaries) and for the words of one launch; what needs more has no plan
-POINTERS, WORDS = 16, 64
+#: room for pointers (tensors, output, temporaries) and for the words of one launch (with two descriptions for a Tensor Memory Accelerator a GPU's takes some 80);
+#: what needs more has no plan
+POINTERS, WORDS = 16, 128
 #: calls of one op that a site knows: each that is not meant costs 0.1 microseconds
 KNOWN = 8
 

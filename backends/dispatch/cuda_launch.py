@@ -68,7 +68,7 @@ class Driver:
         for info in (self._info, self._info_of_kernel):
             info.argtypes = (pointer, ctypes.c_size_t, pointer, pointer)
         self._encode.argtypes = (pointer, number, number, *[pointer] * 5, *[number] * 4)
-        self._name, self._retain, self._use = lib.cuGetErrorName, lib.cuDevicePrimaryCtxRetain, lib.cuCtxSetCurrent
+        self._name, self._retain, self._use, self._current = lib.cuGetErrorName, lib.cuDevicePrimaryCtxRetain, lib.cuCtxSetCurrent, lib.cuCtxGetCurrent
         self._use.argtypes = (pointer,)
         self.launch_address, self.extended_address, self.use_address = (ctypes.cast(f, pointer).value for f in (self.launch, lib.cuLaunchKernelEx, self._use))
 
@@ -94,6 +94,11 @@ class Driver:
         if context := self.context(device):
             self._use(context)
 
+    def entered(self) -> bool:
+        """Has this thread a context?"""
+        context = ctypes.c_void_p()
+        return self._current(ctypes.byref(context)) == 0 and bool(context.value)
+
     def context(self, device: int) -> int:
         """The device's primary context, which CUDA's runtime uses; 0 where it has none."""
         context = ctypes.c_void_p()
@@ -111,6 +116,13 @@ def driver() -> Driver | None:
         return Driver()
     except (OSError, AttributeError):  # no GPU; a driver of before CUDA 12.4
         return None
+
+
+def enter_new_thread(device: int):
+    """Give a thread that has not used the GPU yet the device's context. Triton does when it launches, which is after it described matrices, which takes
+    one."""
+    if (found := driver()) is not None and not found.entered():
+        found.enter(device)
 
 
 class _Maps:
