@@ -24,7 +24,7 @@ from .layout import roomy, unexpanded
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from . import autocast, batching, choices, product_tma, thin
+from . import autocast, batching, choices, product_tma, product_way, thin
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .tuning import Tiles, tries, workers
@@ -203,8 +203,12 @@ def slow_as_it_lies(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c, work = begun("matmul", a, b)
     if work:
-        if (special := next((way for way in (product_tma, thin) if way.takes(a, b)), None)) is not None:
-            special.product(a, b, c)
+        if (found := product_way.special(a, b)) is not None:
+            way, given = found
+            way.product(given, c)
+            return c
+        if thin.takes(a, b):
+            thin.product(a, b, c)
             return c
         (m, k), n = a.shape, b.shape[1]
         if slow_as_it_lies(a, b):
@@ -272,7 +276,7 @@ def alike(a: torch.Tensor, b: torch.Tensor, *named: str) -> choices.Like:
     return choices.kind(" ".join([*named, "".join("t" if turned else "n" for turned in laid)]), line), (a.shape[0], b.shape[1], a.shape[1])
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel, product_tma.product_tma_kernel, *thin.KERNELS, implementations={"cuda": _matmul_cuda},
+_matmul = register("matmul", _matmul_body, matmul_kernel, *product_way.KERNELS, *thin.KERNELS, implementations={"cuda": _matmul_cuda},
                    alike=alike)
 
 

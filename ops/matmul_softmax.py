@@ -22,7 +22,7 @@ from .softmax import backward_of_softmax
 from .sizes import cdiv, known, next_power_of_2
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import SMALLEST, alike, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
-from . import autocast, batching, product_tma
+from . import autocast, batching, product_way
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
 from .tuning import Tiles, workers
@@ -101,6 +101,11 @@ SPAN = Tiles("matmul_softmax_span", cpu=(512, _ACROSS), cuda=(128, (128, 64, 32)
              candidates=tuple((longest, _ACROSS) for longest in (0, 128, 256, 512, 1024)))
 
 
+#: on a GPU in fp32, by multiply-adds: the longest dimension that a tile is to span, and the largest K. Wider tiles, of one program each, took an H100 30 us where two
+#: kernels take 9 (128 x 128 x 128), and 64 x 4096 x 4096 over columns 347 for 117; 64 x 64 x 64 takes 5.6 for 7.6
+FP32_SPAN = 64, 128
+
+
 def nbytes(a, b, dim=0):
     return traffic(a, b) + a.shape[0] * b.shape[1] * a.element_size()
 
@@ -116,6 +121,8 @@ def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     length, across = (m, n) if axis == 0 else (n, m)
     t = dict(tile_for(a, b))
     if not known(length, across) or length > longest or a.dtype == torch.float64:
+        return t, False
+    if a.device.type == "cuda" and a.dtype == torch.float32 and (length > FP32_SPAN[0] or a.shape[1] > FP32_SPAN[1]):
         return t, False
     threads = workers() if a.device.type != "cuda" else 1
     low = SMALLEST["cuda" if a.device.type == "cuda" else "cpu"]
@@ -159,15 +166,15 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if not work:
         return c
     (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
-    tma = product_tma.takes(a, b)
-    t, whole = ({}, False) if tma else _tile_for(a, b, axis)
+    way, given = product_way.special(a, b) or (None, None)
+    t, whole = ({}, False) if way else _tile_for(a, b, axis)
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-    step = product_tma.step(axis) if tma else t["BN" if axis else "BM"]
+    step = way.step(a, b, axis) if way else t["BN" if axis else "BM"]
     parts, lanes = (cdiv(m, step), n) if axis == 0 else (cdiv(n, step), m)
     # One tile spans all: nothing is kept between kernels. (Not c itself: a tracer would take it for two results.)
     stats = temporary(torch.empty(1 if whole else 2 * parts * lanes, dtype=wide, device=a.device))
-    if tma:
-        product_tma.product(a, b, c, stats, axis)
+    if way:
+        way.product(given, c, stats, axis)
     else:
         launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
                a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
@@ -203,7 +210,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     return c
 
 
-_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, product_tma.product_tma_kernel,
+_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, *product_way.KERNELS,
                            implementations={"cuda": _matmul_softmax_cuda}, alike=lambda a, b, dim: alike(a, b, "rows" if int(dim) % 2 else "columns"))
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from triport import backends, ops
 from triport.backends.dispatch import replay
+from triport.ops import product_split, product_tma
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -29,10 +30,18 @@ CALLS = {
     "matmul_fp32": (ops.matmul, lambda: (rand(100, 77, dtype=torch.float32), rand(77, 51, dtype=torch.float32)), lambda a, b: a @ b),
     "matmul_tma": (ops.matmul, lambda: (rand(2048, 1024), rand(1024, 2048)), lambda a, b: a @ b),
     "matmul_turned": (ops.matmul, lambda: (rand(1024, 2048).T, rand(1024, 2048)), lambda a, b: a @ b),
+    "matmul_copied": (ops.matmul, lambda: (rand(2047, 1025), rand(2046, 1025).T), lambda a, b: a @ b),
+    "matmul_softmax_copied": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(2048, 512), rand(512, 2047)), lambda a, b: torch.softmax(a @ b, -1)),
+    "matmul_split": (ops.matmul, lambda: (rand(1024, 777, dtype=torch.float32), rand(777, 1030, dtype=torch.float32)), lambda a, b: a @ b),
     "matmul_softmax": (lambda a, b: ops.matmul_softmax(a, b, 0), lambda: (rand(300, 257), rand(257, 511)), lambda a, b: torch.softmax(a @ b, 0)),
     "matmul_softmax_rows": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(256, 256), rand(256, 256)), lambda a, b: torch.softmax(a @ b, -1)),
     "matmul_softmax_tma": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(2048, 512), rand(512, 2048)), lambda a, b: torch.softmax(a @ b, -1)),
+    "matmul_softmax_split": (lambda a, b: ops.matmul_softmax(a, b, 0), lambda: (rand(1024, 512, dtype=torch.float32) * 0.2, rand(900, 512, dtype=torch.float32).T),
+                             lambda a, b: torch.softmax(a @ b, 0)),
 }
+#: those that Hopper GPUs have kernels of their own for
+HOPPER = {"matmul_copied": product_tma, "matmul_softmax_copied": product_tma, "matmul_tma": product_tma, "matmul_turned": product_tma, "matmul_softmax_tma": product_tma, "matmul_split": product_split,
+          "matmul_softmax_split": product_split}
 
 
 @pytest.fixture(params=["triton-gpu", "cuda"])
@@ -75,6 +84,20 @@ def test_results_and_new_memory(called):
     for out, tensors in kept:
         close(out, wanted(reference, tensors))
     assert len({out.data_ptr() for out, _ in kept}) == len(kept)
+
+
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason="a GPU of another compute capability than 9.0")
+@pytest.mark.parametrize("name", HOPPER)
+def test_calls_go_by_the_kernels_for_the_gpu(name, monkeypatch):
+    """The first call of a kind, too, which no dispatcher has seen."""
+    op, make, reference = CALLS[name]
+    replay.forget()
+    went, real = [], HOPPER[name].product
+    monkeypatch.setattr(HOPPER[name], "product", lambda *args, **how: (went.append(1), real(*args, **how)))
+    tensors = make()
+    for _ in range(3):
+        close(op(*tensors), wanted(reference, tensors))
+    assert went == [1], "once, and then by native code"
 
 
 def test_graphs_capture_everything(called):

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from triport import ops
 from triport.bench import check
 
-matmul = sys.modules["triport.ops.matmul"]
+matmul, matmul_softmax = (sys.modules[f"triport.ops.{name}"] for name in ("matmul", "matmul_softmax"))
 
 
 @pytest.mark.parametrize("dtype,m,n,k,turned,slow", [
@@ -22,6 +22,16 @@ def test_what_is_slow_as_it_lies(dtype, m, n, k, turned, slow):
             a = torch.empty((m, k), dtype=dtype, device=device)
             b = torch.empty((n, k), dtype=dtype, device=device).T if turned else torch.empty((k, n), dtype=dtype, device=device)
             assert matmul.slow_as_it_lies(a, b) == (slow and device == "cuda")
+
+
+@pytest.mark.parametrize("dtype,m,n,k,whole", [
+    (torch.float32, 64, 64, 64, True), (torch.float32, 64, 4096, 128, True), (torch.float32, 65, 64, 64, False), (torch.float32, 64, 4096, 129, False),
+    (torch.float16, 128, 4096, 4096, True), (torch.float16, 129, 64, 64, False), (torch.float64, 32, 32, 32, False)])
+def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
+    """By multiply-adds short ones alone, where there is little to multiply."""
+    with FakeTensorMode():
+        a, b = torch.empty((m, k), dtype=dtype, device="cuda"), torch.empty((k, n), dtype=dtype, device="cuda")
+        assert matmul_softmax._tile_for(a, b, 0)[1] == matmul_softmax._tile_for(b.T, a.T, 1)[1] == whole
 
 
 def test_it_is_copied(monkeypatch, seed):

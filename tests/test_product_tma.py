@@ -1,5 +1,7 @@
 """Products by TMA: the kernel on the CPU, its code for a GPU, and both together on one."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import triton
@@ -7,8 +9,9 @@ from conftest import unavailable
 from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
 from triport.backends import active
+from triport.backends.context import RECORD, calling
 from triport.bench import check
-from triport.ops import product_tma, registry
+from triport.ops import product_tma, product_way, registry
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
@@ -40,7 +43,7 @@ def test_the_kernel(dtype, m, n, k, turned, axis, seed):
     step = TILE[axis or 0]
     parts, lanes = (triton.cdiv(m, step), n) if axis == 0 else (triton.cdiv(n, step), m)
     stats, whole_stats = check.guarded((2, parts, lanes), torch.float32)
-    product_tma.product(a, b, c, stats, axis, tile=TILE, programs=3)
+    product_tma.product(product_tma.prepared(a, b), c, stats, axis, tile=TILE, programs=3)
     want = a.double() @ b.double()
     if axis is not None:
         want, tops, sums = exp_and_statistics(want, axis, step)
@@ -71,6 +74,40 @@ def test_code_for_a_gpu(element, axis):
     assert usage["local memory, bytes"] == 0
 
 
+#: what cannot be described -> it, of a matrix that has two rows and two columns more
+ODD = {"rows of an odd length": lambda x: x[:-2, :-1], "columns of an odd length": lambda x: x.T.contiguous()[:-1, :-2].T, "memory between": lambda x: x[1:-1, 1:-1],
+       "no contiguous lines": lambda x: x.repeat(1, 2)[:-2, :-4:2], "one row again and again": lambda x: x[:1, :-2].expand(len(x) - 2, -1),
+       "overlapping rows": lambda x: x.reshape(-1).as_strided((len(x) - 2, x.shape[1] - 2), (3, 1))}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_what_cannot_be_described_is_copied(axis, odd, seed):
+    a, b = (ODD[odd](torch.randn(shape, generator=torch.Generator().manual_seed(seed + k)).half()) for k, shape in enumerate(((102, 42), (45, 77))))
+    a, b = a[:, :39], b[:39]
+    given = product_tma.prepared(a, b)
+    for x, copy in zip((a, b), given):
+        assert torch.equal(copy, x) and product_tma._turned(copy) is not None and copy is not x
+    c, whole = check.guarded((a.shape[0], b.shape[1]), torch.float16)
+    stats = torch.empty(2, 1 << 12)
+    product_tma.product(given, c, stats, axis, tile=TILE, programs=3)
+    want = a.double() @ b.double()
+    assert check.guards_hold(whole) and check.error(c, want if axis is None else exp_and_statistics(want, axis, TILE[axis])[0]) < 1e-3
+
+
+def test_without_memory_for_a_copy(seed, monkeypatch):
+    """There is another way."""
+    def none(*shape, **kwargs):
+        raise torch.OutOfMemoryError("said by the test")
+
+    a, b = matrix(40, 33, torch.float16, False, seed), torch.randn(33, 71, generator=torch.Generator().manual_seed(seed)).half()
+    monkeypatch.setattr(product_tma, "takes", lambda a, b: True)
+    assert product_way.special(a, b)[0] is product_tma
+    monkeypatch.setattr(product_tma, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
+    assert product_way.special(a, b) is None
+    assert check.error(ops.matmul(a, b), a.double() @ b.double()) < 1e-3
+
+
 def test_what_is_not_taken():
     a = torch.zeros(4096, 4096, dtype=torch.float16)
     assert not product_tma.takes(a, a)  # on the CPU
@@ -78,6 +115,33 @@ def test_what_is_not_taken():
     assert product_tma._turned(a) is False and product_tma._turned(a.T) is True
     for x in (a[:, ::2], a[:, 1:], torch.zeros(16, 9, dtype=torch.float16), a[:1].expand(16, 4096), torch.zeros(16, dtype=torch.float16).expand(16, 16)):
         assert product_tma._turned(x) is None, x.stride()
+
+
+def stub(*shape) -> SimpleNamespace:
+    """A GPU's contiguous fp16 matrix, as far as `takes` looks."""
+    return SimpleNamespace(shape=shape, stride=lambda: (shape[1], 1), dtype=torch.float16, data_ptr=lambda: 0, element_size=lambda: 2,
+                           device=SimpleNamespace(type="cuda", index=0))
+
+
+@pytest.mark.parametrize("rows,taken", [(127, False), (128, True)])
+def test_what_few_products_use_is_not_copied(rows, taken, monkeypatch):
+    monkeypatch.setattr(product_tma, "_has_tma", lambda device: True)
+    monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
+    with set_wrap_triton_enabled(False):
+        assert product_tma.takes(stub(rows, 4096), stub(4096, 40001)) == taken
+        assert product_tma.takes(stub(40000, 4095), stub(4095, rows // 2)) is False
+        assert product_tma.takes(stub(rows, 4096), stub(4096, 40000))
+
+
+def test_calls_that_nothing_follows_are_taken(monkeypatch):
+    """They go round the dispatcher, whose absence is no tracing."""
+    monkeypatch.setattr(product_tma, "_has_tma", lambda device: True)
+    monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
+    like = stub(2048, 2048)
+    with set_wrap_triton_enabled(True):
+        assert not product_tma.takes(like, like)
+        with calling(RECORD):
+            assert product_tma.takes(like, like)
 
 
 @gpu
@@ -94,6 +158,6 @@ def test_on_a_gpu(turned, m, n, k, dtype, seed):
         op = registry.get(name)
         right, error = check.verdict(op, op.call(a, b, **kwargs), [a, b], kwargs)
         assert right, (name, kwargs, error)
-    # a view that cannot be described goes by pointers
+    # a view that cannot be described
     odd = torch.randn(m, k + 1, device="cuda").to(element)[:, 1:]
     assert check.verdict(registry.get("matmul"), ops.matmul(odd, b), [odd, b], {})[0]
