@@ -88,7 +88,7 @@ def assign(s: Schedule, pairs: list[tuple[object, Slot, Value]]):
             direct.append((buf, v))
     copies = []
     for buf, v in staged:
-        temporary = s.alloc(buf.shape, buf.elem)
+        temporary = s.alloc(buf.shape, buf.elem, buf.strides)
         s.fill(temporary, v, why="carried on, by way of a copy: others read the place that it goes to")
         copies.append(Copy(s.op, buf, temporary))
     for buf, v in direct:
@@ -198,21 +198,18 @@ def for_loop(s: Schedule, op: Op):
     number = s.sequence.end[op]
     slots: list[Slot] = []
     zeros: dict[Value, tuple] = {}
-    for arg, init, y, res in zip(args, inits, yielded.operands, op.results):
+    for arg, init, y in zip(args, inits, yielded.operands):
         moved = induction_step(op, arg, y) if arg.type.is_tensor else None
-        if not arg.type.is_tensor:
-            slots.append(None)
-        elif moved is not None:
-            slots.append(_induction(s, arg, init, moved, number))
-        else:
-            buf = s.alloc(arg.type.shape, arg.type.elem)
+        slots.append(None if moved is None else _induction(s, arg, init, moved, number))
+    s.inductions.update((arg, slot) for arg, slot in zip(args, slots) if slot is not None)
+    for k, (arg, init, y) in enumerate(zip(args, inits, yielded.operands)):
+        if arg.type.is_tensor and slots[k] is None:
+            buf = slots[k] = _carried(s, arg, y)
             before, zero = len(s.steps), is_zero(init)
             # Two vectors of zeros at once: one alone LLVM stores on Arm as two scalars.
             s.fill(buf, init, unroll=1 + zero, why="carried by the loop")
             if zero and s.variables is None:  # who debugs it sees memory
                 s.zeros[arg] = zeros[arg] = tuple(s.steps[before:])
-            slots.append(buf)
-    s.inductions.update((arg, slot) for arg, slot in zip(args, slots) if isinstance(slot, Induction))
     _read(s, args, slots)
 
     def inside():
@@ -225,6 +222,28 @@ def for_loop(s: Schedule, op: Op):
         if isinstance(slot, Induction):
             s.inductions[res] = Induction(slot.init, slot.step, slot.count._replace(after=True))
     _read(s, op.results, slots)
+
+
+def _carried(s: Schedule, arg: Value, y: Value) -> Buffer:
+    """Where a loop keeps `arg`, which is `y` after each trip: in row-major order, unless what y is made of is read from memory that is contiguous along
+    another dimension. Sums of columns are added to a vector at a time then."""
+    shape = arg.type.shape
+    long = [d for d, n in enumerate(shape) if n > 1]
+    space = Space(s.known, shape)
+    contiguous = set()
+    if len(long) > 1:
+        for v, dims in space.explore([(y, space.identity)]):
+            if v.type.elem == "ptr" and set(long) <= set(dims) and any(u.name == "tt.load" for u in v.uses):
+                contiguous |= {d for d, step in space.affine(v, dims).coef.items() if step == {(): 1}}
+    if len(contiguous) != 1 or (inner := contiguous.pop()) == long[-1] or shape[inner] < s.target.lanes(32):
+        return s.alloc(shape, arg.type.elem)
+    strides, n = [0] * len(shape), 1
+    for d in (inner, *(d for d in reversed(range(len(shape))) if d != inner)):
+        strides[d] = n
+        n *= shape[d]
+    buf = s.alloc(shape, arg.type.elem, strides)
+    s.turned[buf.piece] = buf.strides
+    return buf
 
 
 def _spared(s: Schedule, zeros: dict[Value, tuple]) -> tuple:

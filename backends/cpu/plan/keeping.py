@@ -95,7 +95,8 @@ def reads(s, v: Value) -> dict[int | None, bool]:
         for w, dims in space.explore([(root, space.identity)]):
             buf = s.buffers.get(w)
             if buf is not None:
-                same = alike and dims == space.identity and w.type.shape == v.type.shape and buf.is_row_major
+                whole = buf.strides == s.turned[buf.piece] if buf.piece in s.turned else buf.is_row_major
+                same = alike and dims == space.identity and w.type.shape == v.type.shape and whole
                 out[buf.piece] = out.get(buf.piece, True) and same
             elif w.op is not None and row(w.op).renames and renamed(w.op, dims) is None and w not in seen:
                 seen.add(w)  # a change of shape that no index follows: its elements go through memory

@@ -66,6 +66,7 @@ class Schedule:
         self.regions: dict = {}
         self.notes: dict[Op, str] = {}  # what was not done, and why
         self.zeros: dict[Value, tuple] = {}  # what a loop carries and begins with zeros -> the steps that would put those into memory
+        self.turned: dict[int, tuple[int, ...]] = {}  # the piece of scratch of what a loop carries in another order than row-major -> its strides
         self.checks = None  # checks.Checks of a checked kernel
         self.made: dict[tuple, list] = {}  # shape -> what may have made something that is not finite and is not noted yet (finite.Maker)
         self.checked: set[Op] = set()  # whose check is planned

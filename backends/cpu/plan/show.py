@@ -268,7 +268,8 @@ def _carried(page, values, slots):
     moving = [v for v, slot in zip(values, slots) if isinstance(slot, Induction)]
     for v, slot in zip(values, slots):
         if isinstance(slot, Buffer):
-            yield f"carries {page._place(v, slot)}"
+            order = "" if slot.is_row_major else f", contiguous along {slot.strides.index(1)} as what it is made of is"
+            yield f"carries {page._place(v, slot)}{order}"
     if moving:
         kinds = sorted({"pointers" if v.type.elem == "ptr" else "indices" for v in moving})
         yield f"{len(moving)} tensors of {' and '.join(kinds)} as start + trips x step"
