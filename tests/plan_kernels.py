@@ -311,13 +311,13 @@ def stencil(x_ptr, out_ptr, n, N: tl.constexpr):
 
 
 @triton.jit
-def column_sums(x_ptr, out_ptr, n, rows, M: tl.constexpr, N: tl.constexpr):
+def column_sums(x_ptr, out_ptr, n, k, M: tl.constexpr, N: tl.constexpr):
     """As Inductor has them: columns are a tile's first dimension, which memory is contiguous along."""
     at = tl.program_id(0) * M + tl.arange(0, M)[:, None]
     acc = tl.zeros((M, N), tl.float32)
-    for start in range(0, rows, N):
+    for start in range(0, k, N):
         row = start + tl.arange(0, N)[None, :]
-        acc += tl.load(x_ptr + at + n * row, (row < rows) & (at < n), other=0.0)
+        acc += tl.load(x_ptr + at + n * row, (row < k) & (at < n), other=0.0)
     tl.store(out_ptr + at, tl.sum(acc, 1)[:, None], at < n)
 
 

@@ -90,6 +90,57 @@ def test_metadata_is_not_believed_whatever_cache_it_comes_from(edit):
             facts.checked(metadata._replace(**edit, facts=facts.digest(edited)))
 
 
+MOVED = """
+import sys
+import torch, triton, triton.language as tl
+from {helper} import doubled
+
+@triton.jit
+def kernel(x_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.device_assert(x < 99, "large")
+    tl.store(x_ptr + i + (1 if sys_beyond else 0), doubled(x))
+
+sys_beyond: tl.constexpr = tl.constexpr({beyond})
+try:
+    kernel[(1,)](torch.full((64,), float(sys.argv[1])), N=64, debug=True, **({{"check": sys.argv[2]}} if sys.argv[2] else {{}}))
+except Exception as e:
+    print(e)
+"""
+HELPER = """
+import triton, triton.language as tl
+
+@triton.jit
+def {name}(x):
+    tl.device_assert(x != 7, "seven")
+    return 2 * x
+"""
+
+
+@pytest.mark.parametrize("moved", ["folder", "file"])
+@pytest.mark.parametrize("value,beyond,checks,line", [(100, 0, "", ("kernels", 10)), (7, 0, "", ("helping", 6)), (1, 1, "bounds", ("kernels", 11))])
+def test_messages_name_the_file_as_it_is_now(tmp_path, moved, value, beyond, checks, line):
+    """A kernel that was compiled from a file that went elsewhere since: by then its text, which the cache knows it by, is the same."""
+    def told(folder: Path, file: str) -> str:
+        folder.mkdir(exist_ok=True)
+        (folder / file).write_text(MOVED.format(helper="helping", beyond=beyond))
+        (folder / "helping.py").write_text(HELPER.format(name="doubled"))
+        env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+        return subprocess.run([sys.executable, folder / file, str(value), checks], env=env, capture_output=True, text=True, check=True).stdout
+
+    first = told(tmp_path / "before", "kernels.py")
+    assert f"{tmp_path}/before/{line[0]}.py:{line[1]}" in first
+    kept = len(list((tmp_path / "cache").iterdir()))
+    if moved == "folder":
+        shutil.move(tmp_path / "before", tmp_path / "after")
+        second, where = told(tmp_path / "after", "kernels.py"), f"{tmp_path}/after/{line[0]}.py:{line[1]}"
+    else:
+        second, where = told(tmp_path / "before", "others.py"), f"{tmp_path}/before/{line[0].replace('kernels', 'others')}.py:{line[1]}"
+    assert where in second and (moved == "file" or f"{tmp_path}/before" not in second)
+    assert len(list((tmp_path / "cache").iterdir())) == kept, "from the cache"
+
+
 def damage(rng, path: Path, kind: str):
     """Do to a file what a bad disk, a full one, an editor or another program does."""
     data = path.read_bytes()

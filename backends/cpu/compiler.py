@@ -312,6 +312,7 @@ def lower(src, metadata, options):
     metadata["disjoint"] = lowered.disjoint
     metadata["most"] = lowered.most
     metadata["asserts"] = lowered.asserts
+    metadata["file"] = module.kernel.loc.file
     metadata["arguments"] = lowered.arguments
     metadata["work"] = ALONE if options.debugger else lowered.work  # one steps through one program after the other
     metadata["checks"] = lowered.checks

@@ -67,7 +67,9 @@ def make_launcher(driver, src, metadata):
         k.run(gx, gy, gz, stream, k.function, k.packed_metadata, lm, enter, leave, *args)
 
     values = {str(names[c] if isinstance(c, int) else c): v for c, v in ((c[0] if isinstance(c, tuple) else c, v) for c, v in constants.items())}
+    code = getattr(getattr(getattr(src, "fn", None), "fn", None), "__code__", None)
+    file = None if code is None else code.co_filename
     if metadata.check:
         from ..run import checked as checks
-        return checks.make(metadata.name, signature, metadata, overlapping, values, checked)
-    return launch.make_launch(metadata.name, signature, metadata, overlapping, values, None if metadata.check_given else checked)
+        return checks.make(metadata.name, signature, metadata, overlapping, values, checked, file)
+    return launch.make_launch(metadata.name, signature, metadata, overlapping, values, None if metadata.check_given else checked, file)

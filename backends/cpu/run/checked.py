@@ -27,10 +27,10 @@ _KEPT, _RELEASES = 1 << 17, 8
 class Kernel:
     """One checked kernel: what it checks, and how a launch's arguments are packed."""
 
-    def __init__(self, name: str, signature, metadata, constants: dict):
+    def __init__(self, name: str, signature, metadata, constants: dict, file: str | None = None):
         import torch
 
-        self.known = facts(metadata)
+        self.known = facts(metadata, file)
         checks = self.known["checks"]
         self.name, self.constants = name, constants
         self.kinds = checks["kinds"]
@@ -158,12 +158,13 @@ class Run:
         return list(dict.fromkeys(ctypes.c_int32.from_address(self._owners + 4 * n).value for n in numbers))
 
 
-def make(name: str, signature, metadata, overlapping, constants: dict, other):
-    """A function as `launch.make_launch`'s, of a checked kernel. other(...): takes the launch where another kind of check is asked for now."""
+def make(name: str, signature, metadata, overlapping, constants: dict, other, file: str | None = None):
+    """A function as `launch.make_launch`'s, of a checked kernel. other(...): takes the launch where another kind of check is asked for now. file: the kernel's, where
+    that is known."""
     import torch
     from torch.autograd import profiler
 
-    kernel = Kernel(name, signature, metadata, constants)
+    kernel = Kernel(name, signature, metadata, constants, file)
     given = getattr(metadata, "check_given", False)
     disjoint, most = kernel.known["disjoint"], kernel.known["most"]
     pool = launches.pool()

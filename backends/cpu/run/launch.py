@@ -261,16 +261,16 @@ def packed(name: str, flat) -> tuple[str, list[str]]:
 
 
 def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping, constants: dict | None = None,
-                checked: Callable | None = None) -> object:
+                checked: Callable | None = None, file: str | None = None) -> object:
     """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
 
     signature: (argument name, Triton type) of every argument, constexprs included; a tuple's type is a tuple. constants: the constexprs' values
     by name, for traces. `overlapping(...)` takes the same launch where pointers that were taken to be disjoint are not, or sizes are beyond what was taken;
-    `checked(...)`, of `checking.on`; None where the launch itself said that nothing is to be checked."""
+    `checked(...)`, of `checking.on`; None where the launch itself said that nothing is to be checked. file: the kernel's, where that is known."""
     import torch
     from torch.autograd import profiler
 
-    known = facts(metadata)
+    known = facts(metadata, file)
     flat = flatten(name, signature, known["arguments"])
     fmt, values = packed(name, flat)
     codes.announce(name, [(label, ty) for _, label, ty in flat])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 
 from ...base import CompileError
 
@@ -14,6 +15,10 @@ _NO_SIZE = 1 << 47
 
 #: "work" of a kernel whose programs run one after the other, in the thread that launches it
 ALONE = -1
+
+
+#: where the file stands in what is written of a check's site (plan/checks.py)
+_FILE = 3
 
 
 def _count(limit, least=0):
@@ -33,6 +38,7 @@ _FIELDS = {
     "arguments": lambda v: _every(v, lambda t: isinstance(t, str)),
     "checks": lambda v: isinstance(v, dict),  # what a checked kernel checks, in the digest like all of this
     "asserts": lambda v: _every(v, lambda a: _every(a, lambda t: isinstance(t, str)) and len(a) == 2),
+    "file": lambda v: isinstance(v, str),  # that the kernel was compiled from
     # (position, position, are equal addresses fine?) of pointers that are to be apart
     "disjoint": lambda v: _every(v, lambda d: _every(d, lambda t: type(t) in (int, bool)) and len(d) == 3 and min(d) >= 0),
     # ("grid", axis) or ("argument", position), and the most that is fine there
@@ -46,8 +52,9 @@ def digest(metadata: dict) -> str:
     return hashlib.sha256(json.dumps([metadata[k] for k in _FIELDS]).encode()).hexdigest()
 
 
-def checked(metadata) -> dict:
-    """What a launch reads of a kernel's metadata (a named tuple). Raises `CompileError` where it is not what was written."""
+def checked(metadata, file: str | None = None) -> dict:
+    """What a launch reads of a kernel's metadata (a named tuple). file: that the kernel is from now, where that is known: Triton's cache knows kernels by their text,
+    and what comes from there names the file that this text was compiled from. Raises `CompileError` where it is not what was written."""
     given = metadata._asdict() if hasattr(metadata, "_asdict") else vars(metadata)
     wrong = [k for k, fine in _FIELDS.items() if k not in given or not fine(given[k])]
     if not wrong and any(max(d[:2]) >= len(given["arguments"]) for d in given["disjoint"]):
@@ -60,4 +67,28 @@ def checked(metadata) -> dict:
         raise CompileError(f"triton-cpu: the metadata of kernel {given.get('name')!r} in Triton's cache is damaged ("
                            + ", ".join(f"{k!r} is {str(given.get(k))[:40]!r}" for k in wrong) + "); delete the folder of the "
                            f"entry, {given.get('hash')}, or compile with TRITON_ALWAYS_COMPILE=1")
-    return {k: given[k] for k in _FIELDS}
+    found = {k: given[k] for k in _FIELDS}
+    return found if not file or file == found["file"] else _moved(found, file)
+
+
+def _moved(found: dict, file: str) -> dict:
+    """With the names of files as they are since the kernel's own became `file`; another's changes as that one's did, where it is there and not where it was."""
+    old, new = found["file"].split(os.sep), file.split(os.sep)
+    while old and new and old[-1] == new[-1]:
+        del old[-1], new[-1]
+    before, after = os.sep.join(old), os.sep.join(new)
+
+    def now(name: str) -> str:
+        if name == found["file"]:
+            return file
+        moved = after + name[len(before):] if name.startswith(before + os.sep) else name
+        return moved if os.path.exists(moved) and not os.path.exists(name) else name
+
+    def place(where: str) -> str:
+        name, colon, line = where.rpartition(":")
+        return f"{now(name)}:{line}" if colon and line.isdigit() else now(where)
+
+    checks = found["checks"]
+    if "sites" in checks:
+        checks = {**checks, "sites": [[*s[:_FILE], now(s[_FILE]), *s[_FILE + 1:]] for s in checks["sites"]]}
+    return {**found, "asserts": [(message, place(where)) for message, where in found["asserts"]], "checks": checks}
