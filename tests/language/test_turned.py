@@ -33,6 +33,16 @@ def turned_inside_kernel(x_ptr, out_ptr, rows, S: tl.constexpr):
 
 
 @triton.jit
+def backwards_kernel(x_ptr, out_ptr, rows, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    """Each trip reads backwards what it writes."""
+    i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    acc = tl.load(out_ptr + i * N + j)
+    for trip in range(rows):
+        acc = tl.flip(acc, AXIS) + tl.load(x_ptr + trip * M * N + i + M * j)
+    tl.store(out_ptr + i * N + j, acc)
+
+
+@triton.jit
 def swapped_kernel(x_ptr, out_ptr, rows, M: tl.constexpr, N: tl.constexpr):
     """Two that change places."""
     i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
@@ -110,6 +120,16 @@ def test_its_own_transpose(seed):
     turned_inside_kernel[(1,)](x, out, 3, S=32)
     for part in x:
         want = want.T + part.T
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_itself_backwards(axis, seed):
+    x, start = torch.randn(3, N, M, generator=torch.Generator().manual_seed(seed)), torch.randn(M, N, generator=torch.Generator().manual_seed(seed + 1))
+    out, want = start.clone(), start.clone()
+    backwards_kernel[(1,)](x, out, 3, M=M, N=N, AXIS=axis)
+    for part in x:
+        want = want.flip(axis) + part.T
     assert torch.equal(out, want)
 
 
