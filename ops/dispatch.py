@@ -152,7 +152,7 @@ def launch(kernel, grid: tuple, *args, **consts):
     if isinstance(kernel, JITFunction) and args[0].is_cpu and not isinstance(args[0], FakeTensor):
         quick.launch(kernel, grid, args, consts)
         return
-    if any(map(is_description, args)):
+    if args[0].is_cuda and any(map(is_description, args)):
         enter_new_thread(args[0].device.index)
     with on_device(args[0]):
         compiled = kernel[grid](*args, **consts)

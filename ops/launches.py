@@ -105,13 +105,13 @@ class Plan:
             for kernel, grid, args, consts, warps, stages in self.steps:
                 launch(kernel, (grid,), *_given(args, memory, numbers), **consts, num_warps=warps, num_stages=stages)
             return
+        cuda_launch.enter_new_thread(self.device)
         if self._compiled is not None and self._kept():  # hooks, or what the driver is not asked for
             stream = of_torch.gpu_stream(self.device)
             for compiled, (kernel, grid, args, consts, *_) in zip(self._compiled, self.steps):
                 compiled[grid, 1, 1](*_given(args, memory, numbers), *[consts[name] for name in kernel.arg_names[len(args):]], stream=stream)
             return
         self._launches = self._compiled = None
-        cuda_launch.enter_new_thread(self.device)
         with drivers.serving("cuda"):
             compiled = [kernel[(grid,)](*_given(args, memory, numbers), **consts, num_warps=warps, num_stages=stages)
                         for kernel, grid, args, consts, warps, stages in self.steps]

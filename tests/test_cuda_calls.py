@@ -1,5 +1,6 @@
 """Calls on CUDA tensors in native code, without a GPU: a plan's launches reach the driver as they should. tests/test_gpu_calls.py has them on one."""
 
+import contextlib
 import ctypes
 import struct
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch
 from test_cuda_launch import FakeDriver, compiled
 from triport.backends.base import Error
 from triport.backends.dispatch import cuda_calls, cuda_launch
+from triport.ops import dispatch
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, *[ctypes.c_uint] * 7, ctypes.c_uint64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
 _EXTENDED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
@@ -148,6 +150,20 @@ def test_two_descriptions_and_a_dozen_numbers_have_a_plan(driver, monkeypatch):
     *_, parameters = d.launched[-1]
     assert struct.unpack_from("=QQQQQ", parameters)[0::3] == (got.data_ptr(), x.data_ptr())
     assert struct.unpack_from("=9i", parameters, d.offsets[15]) == tuple(range(9))
+
+
+@pytest.mark.parametrize("cuda", [True, False])
+@pytest.mark.parametrize("described", [True, False])
+def test_a_thread_has_a_context_before_matrices_are_described(described, cuda, monkeypatch):
+    """Of a GPU's alone: what runs on the CPU, as under TRITON_INTERPRET, has no use for one."""
+    tools = pytest.importorskip("triton.tools.tensor_descriptor")
+    entered, launched = [], []
+    monkeypatch.setattr(dispatch, "enter_new_thread", entered.append)
+    monkeypatch.setattr(dispatch, "on_device", lambda x: contextlib.nullcontext())
+    out = SimpleNamespace(is_cuda=cuda, is_cpu=not cuda, device=SimpleNamespace(type="cuda" if cuda else "cpu", index=1 if cuda else None))
+    args = (out, tools.TensorDescriptor.from_tensor(torch.zeros(64, 32), [16, 16])) if described else (out,)
+    dispatch.launch({(1,): lambda *given, **consts: launched.append(given)}, (1,), *args)
+    assert launched == [args] and entered == ([1] if cuda and described else [])
 
 
 class Own(NamedTuple):
