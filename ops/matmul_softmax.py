@@ -4,7 +4,7 @@ Where a tile spans the whole dimension one kernel multiplies, takes the softmax 
 Otherwise two: the first multiplies and, from its accumulators, writes exp(product - maximum of the tile) where the result
 will be, with that maximum and the sum for every tile and every row (dim -1) or column (dim 0). The second joins those
 statistics and scales in place. Each exponential is taken once, products are never rounded to the dtype, and beside the
-result only the statistics are held: 2 numbers for each 128 products or more.
+result only the statistics are held: 2 numbers for each 128 products or more. (And on Hopper GPUs what product_split.py and product_tma.py make of the operands.)
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .register import register, served
 from .softmax import backward_of_softmax
 from .sizes import cdiv, known, next_power_of_2
+from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import SMALLEST, alike, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
 from . import autocast, batching, product_way
@@ -66,16 +67,20 @@ def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, strid
 
 @triton.jit(do_not_specialize=["parts"])
 def scale_kernel(c_ptr, stats_ptr, m, n, parts, AXIS: tl.constexpr, STEP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-                 AT_ONCE: tl.constexpr, TURNS: tl.constexpr):
+                 AT_ONCE: tl.constexpr, TURNS: tl.constexpr, FOLDED: tl.constexpr):
     """c = c exp(top of its part - maximum) / sum, with the statistics of all parts joined; a part has STEP rows or columns, and a tile of
-    BM x BN lies in one part. A program scales TURNS tiles along AXIS."""
-    line0 = tl.program_id(0) * BN if AXIS == 0 else tl.program_id(1) * BM
+    BM x BN lies in one part. A program scales TURNS tiles along AXIS. Grid: (along columns, along rows), or FOLDED (grids.py)."""
+    if FOLDED:
+        down, right = folded(n, BN if AXIS == 0 else BN * TURNS)
+    else:
+        right, down = tl.program_id(0), tl.program_id(1)
+    line0 = right * BN if AXIS == 0 else down * BM
     lane = line0 + (tl.arange(0, BN) if AXIS == 0 else tl.arange(0, BM))
     count = n if AXIS == 0 else m
     top, total = join_parts(stats_ptr, lane, count, parts, AT_ONCE)
     for turn in tl.static_range(TURNS):
-        tile_m = tl.program_id(1) * TURNS + turn if AXIS == 0 else tl.program_id(1)
-        tile_n = tl.program_id(0) if AXIS == 0 else tl.program_id(0) * TURNS + turn
+        tile_m = down * TURNS + turn if AXIS == 0 else down
+        tile_n = right if AXIS == 0 else right * TURNS + turn
         mine = (tile_m * BM if AXIS == 0 else tile_n * BN) // STEP
         here = lane < count if TURNS == 1 else (lane < count) & (mine < parts)  # the last program's last tiles may lie behind the end
         own = tl.load(stats_ptr + mine.to(tl.int64) * count + lane, mask=here, other=0.0)
@@ -184,8 +189,10 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
         once = turns = 1
         if a.device.type == "cuda":
             once, turns = (min(16, next_power_of_2(parts)), _turns(m, n, bm, bn, axis)) if known(m, n) else (16, 1)
-        grid = (cdiv(n, bn), cdiv(m, bm * turns)) if axis == 0 else (cdiv(n, bn * turns), cdiv(m, bm))
-        launch(wrap_triton(scale_kernel), grid, c, stats, m, n, parts, AXIS=axis, STEP=step, BM=bm, BN=bn, AT_ONCE=once, TURNS=turns)
+        folds = a.device.type == "cuda"
+        right, down = (cdiv(n, bn), cdiv(m, bm * turns)) if axis == 0 else (cdiv(n, bn * turns), cdiv(m, bm))
+        launch(wrap_triton(scale_kernel), grid(right, down, folds), c, stats, m, n, parts, AXIS=axis, STEP=step, BM=bm, BN=bn, AT_ONCE=once, TURNS=turns,
+               FOLDED=folds)
     return c
 
 

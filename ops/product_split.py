@@ -43,10 +43,11 @@ SERVES, PRODUCTS, TILES = 160, 1 << 28, 64
 
 @triton.jit
 def beyond(v):
-    """1 where an fp32 number, or its product with another that passes, is not for parts: NaN, infinities, 2^63 and more (a product of parts may
-    overflow where the numbers' own does not), and what is below 2^-100, whose last part would lose bits as a subnormal number. int32."""
+    """1 where an fp32 number, or its product with another that passes, is not for parts: NaN, infinities, 2^48 and more (of smaller ones no sum of up to 2^31
+    products overflows, which one of products of parts may where the numbers' own does not), and what is below 2^-100, whose last part would lose bits as a
+    subnormal number. int32."""
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return ((size != 0) & ((size < 0x0D800000) | (size >= 0x5F000000))).to(tl.int32)
+    return ((size != 0) & ((size < 0x0D800000) | (size >= 0x57800000))).to(tl.int32)
 
 
 @triton.jit

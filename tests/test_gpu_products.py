@@ -34,6 +34,17 @@ def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
         assert matmul_softmax._tile_for(a, b, 0)[1] == matmul_softmax._tile_for(b.T, a.T, 1)[1] == whole
 
 
+@pytest.mark.parametrize("m,n,k,axis", [(1048577, 512, 64, 1), (17000000, 32, 16, 0), (32, 17000000, 16, 1), (512, 1048577, 64, 0)])
+def test_grids_end_where_a_gpus_do(m, n, k, axis, monkeypatch):
+    """The second dimension at 65,535."""
+    seen = []
+    monkeypatch.setattr(matmul_softmax, "launch", lambda kernel, grid, *args, **consts: seen.append(grid))
+    monkeypatch.setattr(matmul_softmax, "wrap_triton", lambda kernel: kernel)
+    with FakeTensorMode():
+        matmul_softmax._matmul_softmax_body(torch.empty((m, k), dtype=torch.float16, device="cuda"), torch.empty((k, n), dtype=torch.float16, device="cuda"), axis)
+    assert len(seen) == 2 and all(0 < grid[0] < 1 << 31 and all(0 < g < 65536 for g in grid[1:]) for grid in seen), seen
+
+
 def test_it_is_copied(monkeypatch, seed):
     launched = []
     real = matmul.launch
