@@ -200,6 +200,18 @@ def slow_as_it_lies(a: torch.Tensor, b: torch.Tensor) -> bool:
             and m >= COPIED[0] and m * n * k >= COPIED[1])
 
 
+#: kernels by pointers count elements in 32 bits over the terms that they step over at a time, no more than these
+STEP = 256
+
+
+def near(x: torch.Tensor, k: int) -> torch.Tensor:
+    """x for a GPU's kernel by pointers: a copy that is contiguous along K, dimension `k`, where a step along K would not fit 32 bits."""
+    step, terms = x.stride(k), x.shape[k]
+    if x.device.type != "cuda" or not known(step, terms) or step * min(STEP, terms) < 1 << 31:
+        return x
+    return x.contiguous() if k == 1 else x.T.contiguous().T
+
+
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c, work = begun("matmul", a, b)
     if work:
@@ -213,6 +225,7 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         (m, k), n = a.shape, b.shape[1]
         if slow_as_it_lies(a, b):
             b = b.contiguous()
+        a, b = near(a, 1), near(b, 0)
         t = tile_for(a, b)
         launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
                a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)

@@ -22,7 +22,7 @@ from .softmax import backward_of_softmax
 from .sizes import cdiv, known, next_power_of_2
 from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
-from .matmul import SMALLEST, alike, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
+from .matmul import SMALLEST, alike, begun, cuda_product, multiprocessors, near, product_backward, product_jvp, taken, tile_for
 from . import autocast, batching, product_way
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
@@ -181,6 +181,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if way:
         way.product(given, c, stats, axis)
     else:
+        a, b = near(a, 1), near(b, 0)
         launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
                a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
     if not whole:

@@ -39,6 +39,7 @@ SPLITTERS = 512  # most splitting programs of an operand
 #: from which on splitting pays, on an H100: products that a number of the operands is in, on average; products of all; small tiles. us, split and by multiply-adds:
 #: 192x4096x4096 179, 202, 128x4096x4096 178, 140; 768 cubed 30, 41, 512 cubed 21, 17; 512x8192x512, of 32 tiles, 249, 217
 SERVES, PRODUCTS, TILES = 160, 1 << 28, 64
+FAR = 1 << 26  # elements from line to line, 16 of which the kernel steps over at a time in 32 bits
 
 
 @triton.jit
@@ -143,7 +144,7 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     return (known(m, n, k) and _suits(a.device.index) and 1 in a.stride() and 1 in b.stride() and pays(m, n, k)
-            and not tuning.tries("matmul"))
+            and max(*a.stride(), *b.stride()) < FAR and not tuning.tries("matmul"))
 
 
 def pays(m: int, n: int, k: int) -> bool:

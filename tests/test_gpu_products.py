@@ -1,6 +1,7 @@
 """Which operands a GPU's products copy first, by tensors that only say that they are a GPU's; that they do, on the CPU."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +33,43 @@ def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
     with FakeTensorMode():
         a, b = torch.empty((m, k), dtype=dtype, device="cuda"), torch.empty((k, n), dtype=dtype, device="cuda")
         assert matmul_softmax._tile_for(a, b, 0)[1] == matmul_softmax._tile_for(b.T, a.T, 1)[1] == whole
+
+
+class Far:
+    """A matrix as far as `near` looks: a GPU's, or not."""
+
+    def __init__(self, strides, device="cuda", made=(), shape=(300, 300)):
+        self.strides, self.device, self.made, self.shape = strides, SimpleNamespace(type=device), made, shape
+
+    def stride(self, d):
+        return self.strides[d]
+
+    @property
+    def T(self):
+        return Far(self.strides[::-1], self.device.type, (*self.made, "turned"))
+
+    def contiguous(self):
+        return Far((70, 1), self.device.type, (*self.made, "copied"))
+
+
+@pytest.mark.parametrize("step,device,copied", [(1 << 23, "cuda", True), ((1 << 23) - 1, "cuda", False), (1 << 40, "cpu", False)])
+def test_steps_along_k_fit_32_bits(step, device, copied):
+    for k, strides, made in ((1, (1, step), ("copied",)), (0, (step, 1), ("turned", "copied", "turned"))):
+        x = Far(strides, device)
+        got = matmul.near(x, k)
+        assert (got.made, got.stride(k)) == (made, 1) if copied else got is x
+        few = Far(strides, device, shape=(255, 255))  # terms: no step is over more
+        assert matmul.near(few, k) is few or step > 1 << 23 and device == "cuda"
+
+
+@pytest.mark.parametrize("op", ["matmul", "matmul_softmax"])
+def test_both_operands_are_looked_at(op, monkeypatch, seed):
+    module, seen = sys.modules[f"triport.ops.{op}"], []
+    monkeypatch.setattr(module, "near", lambda x, k: seen.append((tuple(x.shape), k)) or x)
+    gen = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(70, 65, generator=gen), torch.randn(65, 33, generator=gen)
+    getattr(module, f"_{op}_body")(a, b, *(() if op == "matmul" else (0,)))
+    assert seen == [((70, 65), 1), ((65, 33), 0)]
 
 
 @pytest.mark.parametrize("m,n,k,axis", [(1048577, 512, 64, 1), (17000000, 32, 16, 0), (32, 17000000, 16, 1), (512, 1048577, 64, 0)])
