@@ -10,15 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .product import tile_of_program
+from .product import beyond, tile_of_program
 
-
-@triton.jit
-def beyond(v):
-    """1 where an fp32 number is not held by two of TF32: NaN, infinities, 2^127 and more, which rounding may make one, and what is below 2^-100,
-    whose second part would lose bits as a subnormal number. int32."""
-    size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return ((size != 0) & ((size < 0x0D800000) | (size >= 0x7F000000))).to(tl.int32)
+#: the bits of 2^127: rounding to TF32 may make infinity of a number from there on
+MOST = tl.constexpr(0x7F000000)
 
 
 @triton.jit
@@ -113,7 +108,7 @@ def lora_kernel(x_ptr, w_ptr, a_ptr, b_ptr, out_ptr, t_ptr, parts_ptr, flags_ptr
             at = start + tl.arange(0, FLAGS)
             met |= tl.load(flags_ptr + at, mask=at < flags, other=0)
         factor = add_parts(tl.zeros((BM, BR), tl.float32), parts_ptr, m, r, rows, ranks, SPLITS) * tl.cast(scale, tl.float32)
-        fast = (tl.max(met, axis=0) | tl.max(tl.max(beyond(factor), axis=1), axis=0)) == 0  # t is a factor, too
+        fast = (tl.max(met, axis=0) | tl.max(tl.max(beyond(factor, MOST), axis=1), axis=0)) == 0  # t is a factor, too
     if fast:
         acc, t = both_products(x_ptr, w_ptr, a_ptr, m, n, k, r, stride_xm, stride_xk, stride_wk, stride_wn, stride_ak, stride_ar, rows, cols, ranks,
                                BK, EVEN, SPLITS == 0, SWAP, PRECISION, STAGES)
@@ -189,8 +184,8 @@ def lora_parts_kernel(x_ptr, a_ptr, parts_ptr, w_ptr, b_ptr, flags_ptr, m, k, r,
             a = tl.load(a_ptrs, mask=(ks[:, None] < end - start) & (ranks[None, :] < r), other=0.0)
             low = tl.dot(x, a, low, input_precision="ieee")
             if SCANS:
-                bad |= beyond(x)
-                bad_a |= beyond(a)
+                bad |= beyond(x, MOST)
+                bad_a |= beyond(a, MOST)
             x_ptrs += BK * stride_xk
             a_ptrs += BK * stride_ak
         at = (part * tl.cast(m, tl.int64) + rows)[:, None] * r + ranks[None, :]
@@ -210,7 +205,7 @@ def lora_parts_kernel(x_ptr, a_ptr, parts_ptr, w_ptr, b_ptr, flags_ptr, m, k, r,
             ptr = w_ptr if is_w else b_ptr
             outer, inner = at // across * BM + tl.arange(0, BM), at % across * BK + tl.arange(0, BK)
             ptrs = ptr + outer.to(tl.int64)[:, None] * stride + inner[None, :]
-            bad |= beyond(tl.load(ptrs, mask=(outer[:, None] < lines) & (inner[None, :] < line), other=0.0))
+            bad |= beyond(tl.load(ptrs, mask=(outer[:, None] < lines) & (inner[None, :] < line), other=0.0), MOST)
         tl.store(flags_ptr + pid, tl.max(tl.max(bad, axis=1), axis=0))
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of products share: the order of their tiles, and a tile's accumulator."""
+"""What the kernels of products share: the order of their tiles, a tile's accumulator, numbers that have no parts, and how operands are copied."""
 
 from __future__ import annotations
 
@@ -38,3 +38,22 @@ def product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_
     """The accumulator of rows x cols of a @ b."""
     acc = tl.zeros((rows.shape[0], cols.shape[0]), dtype=ACC)
     return add_product(acc, a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK)
+
+
+@triton.jit
+def beyond(v, MOST: tl.constexpr):
+    """1 where an fp32 number is not for products of its parts, two of TF32 or three of bf16: NaN, infinities, what is at least the number whose bits are MOST, and what
+    is below 2^-100, whose last part would lose bits as a subnormal number. int32."""
+    size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return ((size != 0) & ((size < 0x0D800000) | (size >= MOST))).to(tl.int32)
+
+
+@triton.jit
+def copy_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
+    """Copy lines of a matrix to contiguous ones, `step` elements from one to the next. Grid: tiles of BL lines x BC elements."""
+    across = tl.cdiv(length, BC)
+    line = tl.program_id(0) // across * BL + tl.arange(0, BL)
+    at = tl.program_id(0) % across * BC + tl.arange(0, BC)
+    inside = (line[:, None] < lines) & (at[None, :] < length)
+    x = tl.load(x_ptr + line.to(tl.int64)[:, None] * stride_line + at.to(tl.int64)[None, :] * stride_at, mask=inside)
+    tl.store(out_ptr + line.to(tl.int64)[:, None] * step + at[None, :], x, mask=inside)

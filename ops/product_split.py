@@ -23,7 +23,7 @@ from ..backends.dispatch.replay import temporary
 from ..backends.of_torch import FakeTensor
 from . import tuning
 from .dispatch import launch, traced
-from .product import product_tile, tile_of_program
+from .product import beyond, product_tile, tile_of_program
 from .product_tma import TensorDescriptor, keep_product
 from .sizes import cdiv, known
 
@@ -39,16 +39,9 @@ SPLITTERS = 512  # most splitting programs of an operand
 #: from which on splitting pays, on an H100: products that a number of the operands is in, on average; products of all; small tiles. us, split and by multiply-adds:
 #: 192x4096x4096 179, 202, 128x4096x4096 178, 140; 768 cubed 30, 41, 512 cubed 21, 17; 512x8192x512, of 32 tiles, 249, 217
 SERVES, PRODUCTS, TILES = 160, 1 << 28, 64
+#: the bits of 2^48: of smaller numbers no sum of up to 2^31 products overflows, which one of products of parts may where the numbers' own does not
+MOST = tl.constexpr(0x57800000)
 FAR = 1 << 26  # elements from line to line, 16 of which the kernel steps over at a time in 32 bits
-
-
-@triton.jit
-def beyond(v):
-    """1 where an fp32 number, or its product with another that passes, is not for parts: NaN, infinities, 2^48 and more (of smaller ones no sum of up to 2^31
-    products overflows, which one of products of parts may where the numbers' own does not), and what is below 2^-100, whose last part would lose bits as a
-    subnormal number. int32."""
-    size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return ((size != 0) & ((size < 0x0D800000) | (size >= 0x57800000))).to(tl.int32)
 
 
 @triton.jit
@@ -62,7 +55,7 @@ def split_matrix(x_ptr, out_ptr, pid, programs, lines, length, step, out_lines, 
         line = tile // across * BL + tl.arange(0, BL)
         at = tile % across * BC + tl.arange(0, BC)
         x = tl.load(x_ptr + line.to(tl.int64)[:, None] * step + at[None, :], mask=(line[:, None] < lines) & (at[None, :] < length), other=0.0)
-        found |= beyond(x)
+        found |= beyond(x, MOST)
         first = x.to(tl.bfloat16)
         rest = x - first.to(tl.float32)
         second = rest.to(tl.bfloat16)

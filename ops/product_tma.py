@@ -21,7 +21,7 @@ from . import tuning
 from .dispatch import launch, traced
 from .sizes import cdiv, known
 from .parts import exp_of, keep_part
-from .product import tile_of_program
+from .product import copy_lines_kernel, tile_of_program
 
 try:
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -31,7 +31,7 @@ except ImportError:  # a Triton that describes no tensors
 #: (BM, BN, BK, warps, stages) for no softmax, dim 0 and dim 1; fastest of the shapes that fit a multiprocessor, on an H200
 TILES = {None: (128, 256, 64, 8, 3), 0: (256, 128, 64, 8, 3), 1: (128, 256, 64, 8, 3)}
 GROUP = 8
-COPIED = (16, 256)  # what a program of align_kernel copies
+COPIED = (16, 256)  # what a program of copy_lines_kernel copies
 #: products that a number is in from which on copying pays that: it reads and writes 4 bytes, at some 2.5 TB/s, and by pointers lines that 16 bytes do not divide
 #: take an H100 some 90 TFLOP/s, by TMA 600
 SERVES = 128
@@ -69,18 +69,7 @@ def product_tma_kernel(c_ptr, stats_ptr, a, b, m, n, k, A_TURNED: tl.constexpr, 
         keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN)
 
 
-@triton.jit
-def align_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
-    """Copy lines of a matrix to such that are `step` elements from one to the next."""
-    across = tl.cdiv(length, BC)
-    line = tl.program_id(0) // across * BL + tl.arange(0, BL)
-    at = tl.program_id(0) % across * BC + tl.arange(0, BC)
-    inside = (line[:, None] < lines) & (at[None, :] < length)
-    x = tl.load(x_ptr + line.to(tl.int64)[:, None] * stride_line + at.to(tl.int64)[None, :] * stride_at, mask=inside)
-    tl.store(out_ptr + line.to(tl.int64)[:, None] * step + at[None, :], x, mask=inside)
-
-
-KERNELS = (align_kernel, product_tma_kernel)
+KERNELS = (copy_lines_kernel, product_tma_kernel)
 
 
 @functools.lru_cache(maxsize=None)
@@ -119,7 +108,7 @@ def _described(x: torch.Tensor) -> torch.Tensor:
     along = 0 if x.stride(0) == 1 and x.stride(1) != 1 else 1
     lines, length = x.shape[1 - along], x.shape[along]
     made = temporary(torch.empty((lines, cdiv(length, 8) * 8), dtype=x.dtype, device=x.device))
-    launch(align_kernel, (cdiv(lines, COPIED[0]) * cdiv(length, COPIED[1]),), x, made, lines, length, x.stride(1 - along), x.stride(along), made.shape[1],
+    launch(copy_lines_kernel, (cdiv(lines, COPIED[0]) * cdiv(length, COPIED[1]),), x, made, lines, length, x.stride(1 - along), x.stride(along), made.shape[1],
            BL=COPIED[0], BC=COPIED[1], num_warps=4)
     return made[:, :length] if along == 1 else made[:, :length].T
 

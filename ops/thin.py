@@ -16,6 +16,7 @@ from ..backends.cpu.llvm import targets
 from ..backends.dispatch.replay import temporary
 from ..backends.context import call
 from .dispatch import launch, wrap_triton
+from .product import copy_lines_kernel
 from .sizes import cdiv, known, next_power_of_2
 from .tuning import tries, workers
 
@@ -105,15 +106,6 @@ def side_by_side_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_bn, stride_on, BN: t
 
 
 @triton.jit
-def copy_lines_kernel(x_ptr, out_ptr, n, stride_r, stride_k, BLOCK: tl.constexpr):
-    """out[r, i] = x[r, i] for line r = program_id(0), out contiguous."""
-    r = tl.program_id(0).to(tl.int64)
-    for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        tl.store(out_ptr + r * n + i, tl.load(x_ptr + r * stride_r + i.to(tl.int64) * stride_k, mask=i < n), mask=i < n)
-
-
-@triton.jit
 def _term(a_ptr, b_ptr, rows, cols, m, n, stride_am, stride_bn, ACC: tl.constexpr):
     x = tl.load(a_ptr + rows * stride_am, mask=rows < m, other=0.0).to(ACC)
     y = tl.load(b_ptr + cols * stride_bn, mask=cols < n, other=0.0).to(ACC)
@@ -133,7 +125,7 @@ def few_terms_kernel(a_ptr, b_ptr, c_ptr, m, n, stride_am, stride_ak, stride_bk,
     tl.store(c_ptr + rows[:, None] * n + cols[None, :], acc.to(c_ptr.dtype.element_ty), mask=(rows < m)[:, None] & (cols < n)[None, :])
 
 
-KERNELS = lines_kernel, side_by_side_kernel, copy_lines_kernel, few_terms_kernel
+KERNELS = lines_kernel, side_by_side_kernel, few_terms_kernel  # beside the one for copies, which product_tma.py has as well
 #: lines, and terms, up to which a product goes this way (docs/performance.md has what was measured)
 LINES, TERMS = 4, 8
 #: the same of bf16 that the CPU has instructions to multiply: rows of a where b is larger than the second cache (else one), and terms
@@ -203,7 +195,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     along = b.stride(1) != 1
     if along and x.stride(1) != 1:  # each of b's lines reads it
         straight = temporary(torch.empty((r, k), dtype=x.dtype, device=x.device))
-        launch(wrap_triton(copy_lines_kernel), (r,), x, straight, k, *x.stride(), BLOCK=1024)
+        launch(wrap_triton(copy_lines_kernel), (r * cdiv(k, 1024),), x, straight, r, k, *x.stride(), k, BL=1, BC=1024)
         x = straight
     if along and r == 1 and k * max(4, b.element_size()) > ALONE:
         launch(wrap_triton(side_by_side_kernel), (cdiv(n, 8),), x, b, out, n, k, b.stride(1), out.stride(1), BN=8, BK=64)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton
 from conftest import unavailable
-from test_product_tma import exp_and_statistics, matrix
+from test_product_tma import SIZES, TILE, TURNED, errors, exp_and_statistics, matrix
 from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
 from triport.backends import active
@@ -17,7 +17,6 @@ from triport.ops import product_split, product_way, registry
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
-TILE = (32, 64, 16, 4, 2)
 #: numbers that parts do not hold, and two that they just do
 BEYOND = {"nan": math.nan, "infinity": -math.inf, "large": 3e38, "sums of its products may overflow": 2.0**48, "small": 2.0**-101, "subnormal": -1e-40}
 HELD = {"large": 2.0**48 * (1 - 2.0**-24), "small": -(2.0**-100), "minus 0": -0.0}
@@ -63,21 +62,12 @@ def test_what_parts_do_not_hold_sets_a_flag(which, value, flagged, seed):
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("m,n,k", [(100, 72, 40), (64, 64, 64), (33, 130, 7), (1, 1, 1)])
+@pytest.mark.parametrize("turned", TURNED)
+@pytest.mark.parametrize("m,n,k", SIZES)
 def test_the_kernels(m, n, k, turned, axis, seed):
-    a, b = matrix(m, k, torch.float32, turned[0], seed), matrix(k, n, torch.float32, turned[1], seed + 1)
-    c, whole = check.guarded((m, n), torch.float32)
-    step = TILE[axis or 0]
-    parts, lanes = (triton.cdiv(m, step), n) if axis == 0 else (triton.cdiv(n, step), m)
-    stats, whole_stats = check.guarded((2, parts, lanes), torch.float32)
-    product_split.product(product_split.prepared(a, b), c, stats, axis, tile=TILE, programs=3)
-    want = a.double() @ b.double()
-    if axis is not None:
-        want, tops, sums = exp_and_statistics(want, axis, step)
-        assert check.error(stats[0], tops) < 1e-6 and check.error(stats[1], sums) < 3e-6
-    assert check.guards_hold(whole) and check.guards_hold(whole_stats)
-    assert check.error(c, want) < (2e-7 if axis is None else 3e-6)
+    whole, tops, sums = errors(product_split, torch.float32, m, n, k, turned, axis, seed)
+    assert tops < 1e-6 and sums < 3e-6
+    assert whole < (2e-7 if axis is None else 3e-6)
 
 
 def test_no_part_is_left_out(seed):

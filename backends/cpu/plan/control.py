@@ -13,7 +13,7 @@ from ..ttir.ops import row
 from ..ttir.types import Op, Value, walk
 from . import keeping
 from .memory_order import before_region
-from .records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Induction, Jump, Return, Slot, Trips, While
+from .records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Induction, Jump, Return, Slot, Trips, While, inner_first
 from .schedule import Schedule
 from .source import is_zero
 from .space import Space
@@ -237,11 +237,7 @@ def _carried(s: Schedule, arg: Value, y: Value) -> Buffer:
                 contiguous |= {d for d, step in space.affine(v, dims).coef.items() if step == {(): 1}}
     if len(contiguous) != 1 or (inner := contiguous.pop()) == long[-1] or shape[inner] < s.target.lanes(32):
         return s.alloc(shape, arg.type.elem)
-    strides, n = [0] * len(shape), 1
-    for d in (inner, *(d for d in reversed(range(len(shape))) if d != inner)):
-        strides[d] = n
-        n *= shape[d]
-    buf = s.alloc(shape, arg.type.elem, strides)
+    buf = s.alloc(shape, arg.type.elem, inner_first(shape, inner))
     s.turned[buf.piece] = buf.strides
     return buf
 

@@ -74,6 +74,15 @@ def row_major(shape) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def inner_first(shape, inner: int) -> tuple[int, ...]:
+    """The strides of `shape` in elements, dimension `inner` contiguous and the others in row-major order around it."""
+    strides, n = [0] * len(shape), 1
+    for d in (inner, *(d for d in reversed(range(len(shape))) if d != inner)):
+        strides[d] = n
+        n *= shape[d]
+    return tuple(strides)
+
+
 # --- what loops carry ------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from ..ttir.types import Func, Op, Value
 from . import estimates, keeping, order, pressure, quotients, ranges
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
-from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Root, Walk, row_major
+from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Root, Walk, inner_first, row_major
 from .sequence import Sequence
 from .space import Known, Space
 
@@ -189,11 +189,7 @@ class Schedule:
         shape = v.type.shape
         if nest.merged:
             return self.alloc(shape, v.type.elem)
-        strides, n = [0] * len(shape), 1
-        for d in [nest.vdim] + [d for d in reversed(range(len(shape))) if d != nest.vdim]:
-            strides[d] = n
-            n *= shape[d]
-        return self.alloc(shape, v.type.elem, strides)
+        return self.alloc(shape, v.type.elem, inner_first(shape, nest.vdim))
 
     # -- values put into memory
     def materialise(self, v: Value, row_major_only: bool = False, why: str = "") -> Buffer:
