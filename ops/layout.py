@@ -67,3 +67,20 @@ def row_alignment(x: torch.Tensor, n: int) -> int:
     at a time."""
     whole = 16 // x.element_size()
     return whole if x.is_cuda and known(n) and n % 16 and n % whole == 0 else 1
+
+
+#: kernels of products by pointers count elements in 32 bits over the terms that they step over at a time, no more than these
+STEP = 256
+
+
+def steps_fit(x: torch.Tensor, k: int) -> bool:
+    """Do steps along K, dimension `k`, fit the 32 bits that kernels of products by pointers have for them?"""
+    step, terms = x.stride(k), x.shape[k]
+    return not known(step, terms) or step * min(STEP, terms) < 1 << 31
+
+
+def near(x: torch.Tensor, k: int) -> torch.Tensor:
+    """x, a matrix, for a GPU's kernel by pointers: a copy that is contiguous along K, dimension `k`, where steps along it do not fit."""
+    if x.device.type != "cuda" or steps_fit(x, k):
+        return x
+    return x.contiguous() if k == 1 else x.T.contiguous().T

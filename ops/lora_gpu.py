@@ -20,6 +20,7 @@ from ..backends.dispatch.cuda_launch import Address, Described, Number
 from ..backends.of_torch import FakeTensor
 from .checks import FLOATS, check, check_low_rank
 from .dispatch import interpreted
+from .layout import steps_fit
 from .launches import Drawing, Plan, TensorDescriptor
 from .sizes import cdiv, known, next_power_of_2
 from .lora_kernels import lora_gradients_kernel, lora_kernel, lora_parts_kernel, lora_tma_kernel
@@ -58,7 +59,8 @@ def takes(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) ->
     return (x.is_cuda and x.dtype in (torch.float32, torch.float16, torch.bfloat16) and not isinstance(x, FakeTensor) and known(*sizes)
             and 0 not in sizes and a.shape[1] <= MOST and TensorDescriptor is not None and torch.version.hip is None
             and cuda.limits(x.get_device())[2] == (9, 0) and not interpreted()
-            and (x.dtype is torch.float32 or not any(n % 8 for n in w.shape) and fetched(x) and fetched(w)))
+            and (x.dtype is torch.float32 or not any(n % 8 for n in w.shape) and fetched(x) and fetched(w))
+            and all(steps_fit(*step) for step in ((x, -1), (w, 0), (a, 0), (b, 0))))
 
 
 def fetched(x: torch.Tensor) -> bool:

@@ -20,7 +20,7 @@ from .autograd import added
 from .checks import FLOATS, check, check_low_rank, check_number, check_product, check_tensors
 from .dispatch import PLAIN, bare, compiling, direct, launch, replayed, watched, wrap_triton
 from .distributed import reshaped
-from .layout import roomy, unexpanded
+from .layout import near, roomy, unexpanded
 from .register import register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import Case, Op, traffic
@@ -90,6 +90,7 @@ def flops(x, w, a, b, s=1.0):
 def _launch_scaled(x: torch.Tensor, a: torch.Tensor, s: float) -> torch.Tensor:
     """s * x @ a, of matrices none of whose sizes is 0."""
     (m, k), r = x.shape, a.shape[1]
+    x, a = near(x, 1), near(a, 0)
     t = torch.empty((m, r), dtype=x.dtype, device=x.device)
     tile = tile_for(x, a)
     if x.device.type != "cuda":  # whole vectors for pairs of bf16, which have no others, and panels that every target packs by vectors
@@ -102,6 +103,7 @@ def _launch_scaled(x: torch.Tensor, a: torch.Tensor, s: float) -> torch.Tensor:
 def _launch_sum(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     """out = x @ w + t @ b, of matrices none of whose sizes is 0."""
     (m, k), (r, n) = x.shape, b.shape
+    x, w, t, b = near(x, 1), near(w, 0), near(t, 1), near(b, 0)
     tile, plan = tile_for(x, w), planned(r)
     low = SMALLEST["cuda" if x.device.type == "cuda" else "cpu"]
     ranks = tile["BK"] if plan is None else min(tile["BK"], max(low, next_power_of_2(*plan)))
@@ -356,12 +358,12 @@ def lora_linear(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tens
         if out is not None:
             return out
     check_number("lora_linear", "s", s)
-    if watched(x, w, a, b):
+    follows = watched(x, w, a, b)
+    if follows:
         check_tensors("lora_linear", x=x, w=w, a=a, b=b)
-        if x.is_cuda and bare(x, w, a, b) and lora_gpu.accepts(x, w, a, b):
-            return _on_gpu(x, w, a, b, float(s))
-        return served("lora_linear", x, w, a, b, s)
-    return direct(_lora_linear_body, (x, w, a, b), float(s))
+    if x.is_cuda and bare(x, w, a, b) and lora_gpu.accepts(x, w, a, b):
+        return _on_gpu(x, w, a, b, float(s))
+    return served("lora_linear", x, w, a, b, s) if follows else direct(_lora_linear_body, (x, w, a, b), float(s))
 
 
 OP = Op("lora_linear", lora_linear, reference, CASES, reference, nbytes, flops, ("fp32", "fp16", "bf16", "fp64"), dims="MxK,KxN,KxR,RxN")

@@ -20,7 +20,7 @@ from ..backends import cuda
 from ..backends.context import call
 from .checks import FLOATS, check, check_product, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .layout import roomy, unexpanded
+from .layout import near, roomy, unexpanded
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
@@ -198,18 +198,6 @@ def slow_as_it_lies(a: torch.Tensor, b: torch.Tensor) -> bool:
     (m, k), n = a.shape, b.shape[1]
     return (a.device.type == "cuda" and a.element_size() >= 4 and known(m, n, k) and b.stride(0) == 1 and b.stride(1) != 1
             and m >= COPIED[0] and m * n * k >= COPIED[1])
-
-
-#: kernels by pointers count elements in 32 bits over the terms that they step over at a time, no more than these
-STEP = 256
-
-
-def near(x: torch.Tensor, k: int) -> torch.Tensor:
-    """x for a GPU's kernel by pointers: a copy that is contiguous along K, dimension `k`, where a step along K would not fit 32 bits."""
-    step, terms = x.stride(k), x.shape[k]
-    if x.device.type != "cuda" or not known(step, terms) or step * min(STEP, terms) < 1 << 31:
-        return x
-    return x.contiguous() if k == 1 else x.T.contiguous().T
 
 
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

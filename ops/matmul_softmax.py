@@ -17,12 +17,13 @@ import triton.language as tl
 
 from .checks import check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .layout import near
 from .register import register, served
 from .softmax import backward_of_softmax
 from .sizes import cdiv, known, next_power_of_2
 from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
-from .matmul import SMALLEST, alike, begun, cuda_product, multiprocessors, near, product_backward, product_jvp, taken, tile_for
+from .matmul import SMALLEST, alike, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
 from . import autocast, batching, product_way
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program

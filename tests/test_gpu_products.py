@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from triport import ops
 from triport.bench import check
 
-matmul, matmul_softmax = (sys.modules[f"triport.ops.{name}"] for name in ("matmul", "matmul_softmax"))
+layout, matmul, matmul_softmax = (sys.modules[f"triport.ops.{name}"] for name in ("layout", "matmul", "matmul_softmax"))
 
 
 @pytest.mark.parametrize("dtype,m,n,k,turned,slow", [
@@ -56,10 +56,10 @@ class Far:
 def test_steps_along_k_fit_32_bits(step, device, copied):
     for k, strides, made in ((1, (1, step), ("copied",)), (0, (step, 1), ("turned", "copied", "turned"))):
         x = Far(strides, device)
-        got = matmul.near(x, k)
+        got = layout.near(x, k)
         assert (got.made, got.stride(k)) == (made, 1) if copied else got is x
         few = Far(strides, device, shape=(255, 255))  # terms: no step is over more
-        assert matmul.near(few, k) is few or step > 1 << 23 and device == "cuda"
+        assert layout.near(few, k) is few or step > 1 << 23 and device == "cuda"
 
 
 @pytest.mark.parametrize("op", ["matmul", "matmul_softmax"])
@@ -70,6 +70,14 @@ def test_both_operands_are_looked_at(op, monkeypatch, seed):
     a, b = torch.randn(70, 65, generator=gen), torch.randn(65, 33, generator=gen)
     getattr(module, f"_{op}_body")(a, b, *(() if op == "matmul" else (0,)))
     assert seen == [((70, 65), 1), ((65, 33), 0)]
+
+
+def test_all_operands_of_low_rank_are_looked_at(monkeypatch, seed):
+    module, seen = sys.modules["triport.ops.lora_linear"], []
+    monkeypatch.setattr(module, "near", lambda x, k: seen.append((tuple(x.shape), k)) or x)
+    gen = torch.Generator().manual_seed(seed)
+    module._lora_linear_body(*(torch.randn(shape, generator=gen) for shape in ((70, 65), (65, 33), (65, 5), (5, 33))), 0.5)
+    assert seen == [((70, 65), 1), ((65, 5), 0), ((70, 65), 1), ((65, 33), 0), ((70, 5), 1), ((5, 33), 0)]
 
 
 @pytest.mark.parametrize("m,n,k,axis", [(1048577, 512, 64, 1), (17000000, 32, 16, 0), (32, 17000000, 16, 1), (512, 1048577, 64, 0)])

@@ -109,8 +109,8 @@ class Stub:
     def get_device(self):
         return 0
 
-    def stride(self):
-        return self._strides
+    def stride(self, d=None):
+        return self._strides if d is None else self._strides[d]
 
     def data_ptr(self):
         return self._at
@@ -138,6 +138,18 @@ def test_16_bit_lines_begin_at_multiples_of_16_bytes(change, taken, monkeypatch)
     assert lora_gpu.takes(*given.values()) == taken
     monkeypatch.setattr(Stub, "dtype", torch.float32)
     assert lora_gpu.takes(*given.values())
+
+
+@pytest.mark.parametrize("which, along", [("x", 2), ("w", 0), ("a", 0), ("b", 0)])
+@pytest.mark.parametrize("step, taken", [((1 << 23) - 8, True), (1 << 23, False)])
+def test_steps_along_k_fit_32_bits(which, along, step, taken, monkeypatch):
+    monkeypatch.setattr(lora_gpu.cuda, "limits", lambda index: (132, 1 << 17, (9, 0)))
+    shapes = {"x": (2, 3, 256), "w": (256, 8), "a": (256, 256), "b": (256, 8)}
+    given = {name: Stub(*shape) for name, shape in shapes.items()}
+    given[which] = Stub(*shapes[which], strides=tuple(step if d == along else 8 * step if d == 0 else 1 for d in range(len(shapes[which]))))
+    monkeypatch.setattr(lora_gpu, "MOST", 256)  # ranks
+    monkeypatch.setattr(Stub, "dtype", torch.float32)
+    assert lora_gpu.takes(*given.values()) == taken
 
 
 @pytest.mark.parametrize("wide, described", [(True, False), (False, True), (False, False)])
@@ -236,6 +248,25 @@ def test_a_step_launches_what_it_needs_on_a_gpu(seed):
             assert ours[:2] == want
         else:
             assert ours == want
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_calls_that_nothing_follows_on_a_gpu(dtype, grad, seed):
+    """Inference's take the same kernels as training's, and are known afterwards."""
+    calls = sys.modules["triport.ops.lora_linear"]
+    given = tensors(104, 72, 88, 8, DTYPES[dtype], False, seed, "cuda")
+    with torch.set_grad_enabled(grad):
+        for _ in range(3):
+            assert check.error(ops.lora_linear(*given, 0.5), wanted(*given, 0.5)[0]) <= ALLOWED[dtype]
+        assert calls._calls.find(given[0].shape, given) is not None
+        with profile(activities=[ProfilerActivity.CUDA]) as ran:
+            ops.lora_linear(*given, 0.5)
+            torch.cuda.synchronize()
+    names = [e.name for e in ran.events()]
+    assert any(name.startswith("lora_") for name in names) and not any("sum_of_matmuls" in name for name in names)
 
 
 @gpu
