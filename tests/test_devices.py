@@ -255,9 +255,9 @@ def test_blocks_without_a_mask_and_the_last_with_one(name, n, seed):
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("m,n,k", [(200, 300, 40), (64, 64, 16), (33, 500, 70), (500, 33, 7)])
 @pytest.mark.parametrize("once,turns", [(1, 1), (4, 2), (16, 4)])
-@pytest.mark.parametrize("folds", [False, True])
-def test_statistics_joined_at_once_and_tiles_scaled_in_turns(folds, once, turns, m, n, k, axis, seed):
-    """As kernels run on a GPU."""
+@pytest.mark.parametrize("folds, looped", [(False, False), (True, False), (False, True)])
+def test_statistics_joined_at_once_and_tiles_scaled_in_turns(folds, looped, once, turns, m, n, k, axis, seed):
+    """As kernels run on a GPU, and in a loop as on a CPU."""
     from triport.ops import grids
     from triport.ops.matmul_softmax import product_exp_kernel, scale_kernel
 
@@ -270,7 +270,8 @@ def test_statistics_joined_at_once_and_tiles_scaled_in_turns(folds, once, turns,
     product_exp_kernel[(triton.cdiv(m, 32) * triton.cdiv(n, 32),)](a, b, c, stats, m, n, k, *a.stride(), *b.stride(), AXIS=axis, WHOLE=False, BM=32,
                                                                    BN=32, BK=16, GROUP=4)
     tiles = (triton.cdiv(n, bn), triton.cdiv(m, bm * turns)) if axis == 0 else (triton.cdiv(n, bn * turns), triton.cdiv(m, bm))
-    scale_kernel[grids.grid(*tiles, folds)](c, stats, m, n, parts, AXIS=axis, STEP=step, BM=bm, BN=bn, AT_ONCE=once, TURNS=turns, FOLDED=folds)
+    scale_kernel[grids.grid(*tiles, folds)](c, stats, m, n, parts, turns, AXIS=axis, STEP=step, BM=bm, BN=bn, AT_ONCE=once, TURNS=0 if looped else turns,
+                                            FOLDED=folds)
     assert check.guards_hold(whole) and check.error(c, torch.softmax(a.double() @ b.double(), axis)) < 1e-5
 
 
