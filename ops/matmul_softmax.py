@@ -171,18 +171,15 @@ def _fitting(t: dict, axis: int, scratch: int, plain: dict) -> tuple[dict, bool]
     return t, True
 
 
-def _turns(m: int, n: int, bm: int, bn: int, axis: int) -> int:
-    """Tiles of a GPU's scaling program: statistics are joined once for all of them, while programs enough are left for every multiprocessor."""
-    along, across = (cdiv(m, bm), cdiv(n, bn)) if axis == 0 else (cdiv(n, bn), cdiv(m, bm))
+def _turns(along: int, across: int) -> int:
+    """Tiles of a GPU's scaling program, of so many along the softmax's dimension and across: statistics are joined once for all of them, while programs enough are
+    left for every multiprocessor."""
     return max(t for t in (1, 2, 4, 8, 16) if t == 1 or (t <= along and along * across >= 4 * t * multiprocessors()))
 
 
-def _turns_in_loop(m: int, n: int, bm: int, bn: int, axis: int) -> int:
-    """Tiles of a CPU's scaling program: as many as leave each thread four. Statistics joined for every tile were most of the time where there are many parts:
+def _turns_in_loop(along: int, across: int) -> int:
+    """The same on a CPU: as many as leave each thread four programs. Statistics joined for every tile were most of the time where there are many parts:
     of 100000 x 64 x 64 over columns 640 ms of two threads of a Zen 4."""
-    if not known(m, n):
-        return 1
-    along, across = (cdiv(m, bm), cdiv(n, bn)) if axis == 0 else (cdiv(n, bn), cdiv(m, bm))
     return max(1, along // cdiv(4 * workers(), across))
 
 
@@ -211,11 +208,11 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if not whole:
         bm, bn = TILES.get(a.device.type)[axis]
         bm, bn = (min(bm, step), bn) if axis == 0 else (bm, min(bn, step))
-        if folds := a.device.type == "cuda":
-            once, turns = (min(16, next_power_of_2(parts)), _turns(m, n, bm, bn, axis)) if known(m, n) else (16, 1)
-        else:
-            once, turns = 1, _turns_in_loop(m, n, bm, bn, axis)
-        right, down = (cdiv(n, bn), cdiv(m, bm * turns)) if axis == 0 else (cdiv(n, bn * turns), cdiv(m, bm))
+        folds, sure = a.device.type == "cuda", known(m, n)
+        along, across = (cdiv(m, bm), cdiv(n, bn)) if axis == 0 else (cdiv(n, bn), cdiv(m, bm))
+        turns = (_turns if folds else _turns_in_loop)(along, across) if sure else 1
+        once = (min(16, next_power_of_2(parts)) if sure else 16) if folds else 1
+        right, down = (across, cdiv(along, turns)) if axis == 0 else (cdiv(along, turns), across)
         launch(wrap_triton(scale_kernel), grid(right, down, folds), c, stats, m, n, parts, turns, AXIS=axis, STEP=step, BM=bm, BN=bn, AT_ONCE=once,
                TURNS=turns if folds else 0, FOLDED=folds)
     return c

@@ -275,6 +275,19 @@ def test_statistics_joined_at_once_and_tiles_scaled_in_turns(folds, looped, once
     assert check.guards_hold(whole) and check.error(c, torch.softmax(a.double() @ b.double(), axis)) < 1e-5
 
 
+@pytest.mark.parametrize("m,n,k,axis", [(100000, 64, 8, 0), (64, 100000, 8, 1), (5000, 3000, 8, 0)])
+def test_statistics_are_joined_by_few_programs_on_a_cpu(m, n, k, axis, monkeypatch):
+    """By as many as keep threads busy, however many parts there are: joining takes each of them time in proportion to these. And each tile is scaled."""
+    module, seen = sys.modules["triport.ops.matmul_softmax"], []
+    monkeypatch.setattr(module, "workers", lambda: 2)
+    monkeypatch.setattr(module, "launch", lambda kernel, grid, *args, **consts: seen.append((grid, args, consts)))
+    module._matmul_softmax_body(torch.empty(m, k), torch.empty(k, n), axis)
+    (right, down), (*_, turns), consts = seen[-1]
+    assert len(seen) == 2 and 8 <= right * down < 24
+    covered = (right * consts["BN"], down * consts["BM"] * turns) if axis == 0 else (right * consts["BN"] * turns, down * consts["BM"])
+    assert covered[0] >= n and covered[1] >= m and consts["TURNS"] == 0
+
+
 @gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("first", ["cpu", "cuda"])
