@@ -61,7 +61,7 @@ def _here(t: torch.Tensor) -> bool:
 def bare(*tensors: torch.Tensor) -> bool:
     """Is a call of an op that Triton alone has on plain CUDA tensors, and followed by autograd at most? (The profiler sees kernels on a GPU, whoever
     launches them.)"""
-    return _QUICK and not (choice.elsewhere("cuda") or _observed()) and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
+    return _QUICK and not (_observed() or choice.elsewhere("cuda")) and all(type(t) in PLAIN and t.is_cuda and t.layout is torch.strided
                                    and not (t.is_neg() or t._is_zerotensor() or _batched(t)) for t in tensors)
 
 

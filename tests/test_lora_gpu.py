@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import unavailable
 from torch.profiler import ProfilerActivity, profile
-from triport import ops
+from triport import backends, ops
 from triport.bench import check
-from triport.ops import launches, lora_gpu, registry
+from triport.ops import dispatch, launches, lora_gpu, registry
 from triport.ops.records import DTYPES
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
@@ -248,6 +248,12 @@ def test_a_step_launches_what_it_needs_on_a_gpu(seed):
             assert ours[:2] == want
         else:
             assert ours == want
+
+
+def test_dynamo_traces_what_asks_for_bare_calls():
+    """Within `use`, too, whose choice is a context variable, which it does not trace."""
+    with backends.use("triton-cpu"):
+        assert torch.equal(torch.compile(lambda t: t + dispatch.bare(t), backend="eager", fullgraph=True)(torch.ones(3)), torch.ones(3))
 
 
 @gpu
