@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from ..ttir.ops import row
 from ..ttir.types import Op, Value
 from . import quotients
 from .facts import KEEP_ABOVE
 from .lazy import renamed
 from .space import Space
+
+#: operations for an element, from which on numbers that a nest needs one at a time are computed before it, side by side: 16 are some 64 cycles of latency for
+#: each line, where a vector of 16 lines takes as many
+LANES_ABOVE = 16
 
 
 def keepable(s, v: Value) -> bool:
@@ -38,15 +44,16 @@ def worth_keeping(s, v: Value, op: Op) -> bool:
     return s.sequence.last(v) > s.sequence.done[op]
 
 
-def first_to_materialise(s, space: Space, visited, order) -> Value | None:
-    """The value that must be in memory before a nest begins: what no renaming of indices reaches, and what is dear and would be computed again
-    for indices that it does not depend on. Users first."""
+def first_to_materialise(s, space: Space, visited, order, vdim: int | None = None) -> tuple[Value, str] | None:
+    """The value that must be in memory before a nest begins, and why: what no renaming of indices reaches, what is dear and would be computed
+    again for indices that it does not depend on, and what is dear and would be computed one element at a time. Users first. vdim: the
+    dimension that goes over lanes, where such numbers are looked for."""
     depth = {d: n for n, d in enumerate(order)}
     for v, dims in reversed(visited):
         if v in s.buffers or v.op is None or not s.lazy(v.op):
             continue
         if (renames := row(v.op).renames) is not None and renames(v.op, dims) is None:
-            return v
+            return v, "its elements change places"
         if not keepable(s, v):
             continue
         deepest = max((depth[d] for d in dims if d >= 0), default=-1)
@@ -55,8 +62,16 @@ def first_to_materialise(s, space: Space, visited, order) -> Value | None:
             if d not in dims:
                 again *= space.shape[d]
         if again > 1:
-            return v
+            return v, "it would be computed again"
+        if vdim is not None and _one_at_a_time(s, space, v, dims, vdim):
+            return v, "it would be computed one element at a time"
     return None
+
+
+def _one_at_a_time(s, space: Space, v: Value, dims, vdim: int) -> bool:
+    """Is `v` a number for each line of a nest, such as exp(a row's maximum), which a nest of its own computes for a vector of lines at once?"""
+    own = {d for d in dims if d >= 0}
+    return vdim not in own and s.facts.cost(v) >= LANES_ABOVE and math.prod(space.shape[d] for d in own) >= s.target.lanes(32)
 
 
 def reads_identically(s, op: Op, value: Value) -> bool:

@@ -102,7 +102,7 @@ def _against(s: Schedule, op: Op, shape, results: set[Value], early: list[Op]) -
             if not o.type.is_tensor and s.lazy(v.op) and v not in s.buffers and not _is_ready(s, o, early):
                 return f"{_called(op)} needs a number that is not there before the rows"
     forced = keeping.first_to_materialise(s, space, [x for x in visited if x[0] in tainted], [0, 1])
-    return "" if forced is None else f"{_called(op)} needs {_called(forced.op)} in memory, of all rows"
+    return "" if forced is None else f"{_called(op)} needs {_called(forced[0].op)} in memory, of all rows"
 
 
 def _may_interleave(s: Schedule, group: list[Op], between: list[Op]) -> tuple[str, list[tuple[int, int, bool]]]:

@@ -151,10 +151,10 @@ class Schedule:
             loops = [d for d in range(len(shape)) if d not in (vdim, want.inner)] + ([vdim] if shape else [])
             if want.inner is not None and want.inner != vdim:
                 loops.append(want.inner)
-            early = keeping.first_to_materialise(self, space, visited, loops)
+            early = keeping.first_to_materialise(self, space, visited, loops, vdim if want.lanes is None else None)
             if early is None:
                 break
-            self.materialise(early, why="it would be computed again" if not row(early.op).renames else "its elements change places")
+            self.materialise(early[0], why=early[1])
         self.estimates |= estimates.divisions(self.target, visited)
         lanes, registers, chunks = want.lanes, 1, 0
         if lanes is None:
