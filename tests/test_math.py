@@ -1,10 +1,15 @@
 """Elementary functions over the whole f32 range against float64: errors in units in the last place."""
 
+import ctypes
+import dataclasses
+import platform
+
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
+from triport.backends.cpu.llvm import targets
 
 COUNT = 1 << 20
 
@@ -76,6 +81,38 @@ BOUNDS = [("exp", np.exp, 1.5, [(None, None), (-104, 89)]), ("exp2", np.exp2, 2.
           ("sqrt", np.sqrt, 0.5, [(None, None)]), ("rsqrt", lambda x: 1 / np.sqrt(x), 1.5, [(None, None)]),
           ("sin", np.sin, 2.0, [(None, None), (-1000, 1000)]), ("cos", np.cos, 2.0, [(None, None), (-1000, 1000)]),
           ("floor", np.floor, 0, [(None, None)]), ("ceil", np.ceil, 0, [(None, None)]), ("abs", np.abs, 0, [(None, None)])]
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "assists"])
+def assists(request, monkeypatch):
+    """Whether this machine's CPU takes long for results that are too small."""
+    row = dataclasses.replace(targets.native(), assists=request.param)
+    monkeypatch.setattr(targets, "native", lambda: row)
+    monkeypatch.setitem(globals(), "math_kernel", triton.JITFunction(math_kernel.fn))  # nothing that is compiled already
+    return request.param
+
+
+@pytest.mark.parametrize("fn,exact,bound,ranges", BOUNDS[:2], ids=["exp", "exp2"])
+def test_exponentials_either_way(fn, exact, bound, ranges, assists, seed):
+    test_ulps(fn, exact, bound, ranges, seed)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86 has the exception flags that are looked at")
+@pytest.mark.parametrize("fn", ["exp", "exp2"])
+def test_an_exponential_of_what_is_masked_is_too_small_for_no_instruction(fn, assists):
+    """-inf, and what a mask of -1e9 leaves, are 0 without an instruction that finds its result too small: x86 takes hundreds of cycles for each vector."""
+    libm, underflow = ctypes.CDLL("libm.so.6"), 0x10
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for values, small in (((-np.inf, -1e9, -200.0, 0.5, 0.0, np.inf), not assists), ((-95.0 if fn == "exp" else -140.3,), True)):
+            x = np.resize(np.array(values, np.float32), 4096)
+            run(fn, x)
+            libm.feclearexcept(underflow)
+            run(fn, x)
+            assert bool(libm.fetestexcept(underflow)) == small, values
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("fn,exact,bound,ranges", BOUNDS, ids=[b[0] for b in BOUNDS])

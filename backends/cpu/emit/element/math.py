@@ -62,13 +62,15 @@ def whole(b, x: Val, factor: Val) -> tuple[Val, Val | None]:
     return b.cast("sitofp", n, "float"), n
 
 
-def times_power(b, z: Val, n: Val, k: Val | None) -> Val:
-    """(1 + z) * 2^n, |n| < 256, with n also as integers in `k` where `whole` gave them; two steps, so that subnormal results round once."""
+def times_power(b, z: Val, n: Val, k: Val | None, there: Val | None) -> Val:
+    """(1 + z) * 2^n, |n| < 256, and 0 where not `there` (None: it is everywhere), with n also as integers in `k` where `whole` gave them; two steps, so
+    that subnormal results round once."""
     if k is None:
         # vscalefps: one instruction, right for subnormal results too
         ty = z.ty
-        return b.call("llvm.x86.avx512.mask.scalef.ps.512", ty, [b.fbin("fadd", z, f(1.0), ""), n, Val(ty, "poison"),
-                                                                 const("i16", -1), const("i32", 4)])
+        mask = const("i16", -1) if there is None else b.reinterpret(there, "i16")
+        return b.call("llvm.x86.avx512.mask.scalef.ps.512", ty, [b.fbin("fadd", z, f(1.0), ""), n, Val(ty, "poison" if there is None else "zeroinitializer"),
+                                                                 mask, const("i32", 4)])
     half = b.bin("ashr", k, i(1))
     rest = b.sub(k, half)
 
@@ -78,7 +80,8 @@ def times_power(b, z: Val, n: Val, k: Val | None) -> Val:
         return b.bitcast(b.add(b.bin("shl", v, i(23)), one), "float")
 
     first = power(half)
-    return b.fbin("fmul", mul_add(b, z, first, first), power(rest), "")
+    value = b.fbin("fmul", mul_add(b, z, first, first), power(rest), "")
+    return value if there is None else b.select(there, value, f(0.0))
 
 
 def exp_minus_one(b, r: Val) -> Val:
@@ -92,19 +95,27 @@ def clamp(b, x: Val, lo: float, hi: float) -> Val:
     return b.select(b.fcmp("ogt", x, f(hi)), f(hi), x)
 
 
+def _bounded(b, x: Val, lo: float, hi: float) -> tuple[Val, Val | None]:
+    """(x no larger than hi, where an exponential of it is not 0): below lo it is, which is said, or computed where that takes no longer. NaN passes."""
+    if not b.fn.kernel.target.assists:
+        return clamp(b, x, lo, hi), None
+    there = b.fcmp("uge", x, f(lo))
+    return b.select(there, b.select(b.fcmp("ogt", x, f(hi)), f(hi), x), f(0.0)), there
+
+
 def exp32(b, x: Val) -> Val:
-    x = clamp(b, x, -104.0, 89.0)
+    x, there = _bounded(b, x, -104.0, 89.0)
     n, k = whole(b, x, pooled(b, 1.44269504088896341, x))
     r = mul_add(b, n, pooled(b, -0.693359375, x), x)
     r = mul_add(b, n, pooled(b, 2.12194440e-4, x), r)
-    return times_power(b, exp_minus_one(b, r), n, k)
+    return times_power(b, exp_minus_one(b, r), n, k, there)
 
 
 def exp2_32(b, x: Val) -> Val:
-    x = clamp(b, x, -151.0, 129.0)
+    x, there = _bounded(b, x, -151.0, 129.0)
     n, k = whole(b, x, f(1.0))
     r = b.fbin("fmul", b.fbin("fsub", x, n, ""), pooled(b, 0.693147180559945, x), "")
-    return times_power(b, exp_minus_one(b, r), n, k)
+    return times_power(b, exp_minus_one(b, r), n, k, there)
 
 
 def _log_parts(b, x: Val):
