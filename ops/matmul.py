@@ -7,7 +7,6 @@ TF32). Neighbouring programs share rows of a and columns of b, so that caches se
 from __future__ import annotations
 
 import functools
-import heapq
 import math
 from pathlib import Path
 from typing import Callable
@@ -21,6 +20,7 @@ from ..backends.context import call
 from .checks import FLOATS, check, check_product, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import near, roomy, unexpanded
+from .makespan import cost, makespan
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
@@ -92,20 +92,25 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     sizes = planned(a.shape[0], b.shape[1], a.shape[1])
     if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
-    choice = tuple(map(tuple, speeds_for(TILES.get(a.device.type), speeds_of(a.dtype, a.device.type), workers() if cpu else 0)))
-    if cpu and call.row is not None and call.row.scratch and TILES.op not in (call.tiles or ()) and not tries(TILES.op):
-        choice = fitting(call.row.scratch, a.dtype)
-    elif cpu and call.row is None and sizes[2] <= FEW_TERMS and not tries(TILES.op):
-        choice = (_guess(32 if a.dtype == torch.bfloat16 else 64, 64, FEW_TERMS),)
-    return chosen_tile(cpu, workers() if cpu else multiprocessors(), *sizes, choice)
+    return chosen_tile(cpu, workers() if cpu else multiprocessors(), *sizes, entries(a, sizes[2]))
+
+
+def entries(a: torch.Tensor, k: int) -> tuple:
+    """Tiles, each with its speed, for products of `a`'s dtype and k terms, where `a` is or on the board that code is made for."""
+    cpu = a.device.type != "cuda"
+    if cpu and not tries(TILES.op):
+        if call.row is not None and call.row.scratch and TILES.op not in (call.tiles or ()):
+            return fitting(call.row.scratch, a.dtype)
+        if call.row is None and k <= FEW_TERMS:
+            return (_guess(32 if a.dtype == torch.bfloat16 else 64, 64, FEW_TERMS),)
+    return tuple(map(tuple, speeds_for(TILES.get(a.device.type), speeds_of(a.dtype, a.device.type), workers() if cpu else 0)))
 
 
 @functools.lru_cache(maxsize=None)
 def fitting(scratch: int, dtype: torch.dtype) -> tuple:
-    """Tiles whose operands and accumulators fit in `scratch` bytes, where none were measured: each packs A once and B once, and carries its accumulators
-    through memory once for each piece of K (by the X60's model, a fourth of the product of 1 x 1 x 1 each)."""
+    """Tiles whose operands and accumulators fit in `scratch` bytes, where none were measured."""
     size = 8 if dtype == torch.float64 else 4
-    return tuple((m, n, k, 1 / (1 + 4 / m + 8 / n + 4 / k)) for m in (16, 32, 64, 128) for n in (32, 64, 128) for k in (32, 64, 128)
+    return tuple((m, n, k, 1 / cost(m, n, k)) for m in (16, 32, 64, 128) for n in (32, 64, 128) for k in (32, 64, 128)
                  if taken(m, n, k, size) <= scratch * 15 // 16)
 
 
@@ -145,8 +150,7 @@ def speeds_of(dtype: torch.dtype, device_type: str) -> str:
 def chosen_tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dict:
     device = "cpu" if cpu else "cuda"
     fitting = [(*clipped(tile, m, n, k, device), *tile[3:]) for tile in choice]
-    slow = workers // 4 if cpu else 0
-    bm, bn, bk, _, *how = min(fitting, key=lambda t: _time(workers, slow, m, n, t[0], t[1], t[3]))
+    bm, bn, bk, _, *how = min(fitting, key=lambda t: makespan(workers, m, n, t[0], t[1], t[3], EXTRA[device]["GROUP"], cpu))
     return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device], **dict(zip(("num_warps", "num_stages"), how))}
 
 
@@ -159,23 +163,6 @@ def clipped(tile, m: int, n: int, k: int, device: str = "cpu") -> tuple[int, int
 def taken(m: int, n: int, k: int, size: int) -> int:
     """Bytes of a product's operands, packed, and accumulators, `size` an element."""
     return ((m + n) * k + m * n) * size
-
-
-def _time(workers: int, slow: int, m: int, n: int, bm: int, bn: int, speed: float) -> float:
-    """How long `workers` take over m x n in these tiles, roughly: each next tile goes to who is free first, and an edge tile takes as long
-    as what it holds, in whole micro-kernels. Of many CPU threads some are slower, as cores share and others want them, too: as many large
-    tiles as workers took 1.4 times as long as small ones (16 of 16, measured)."""
-    sizes = [[min(b, size - at) for at in range(0, size, b)] for size, b in ((m, bm), (n, bn))]
-    tiles = len(sizes[0]) * len(sizes[1])
-    if tiles > 8 * workers:  # so many even out
-        return (m + bm / 4) * (n + bn / 4) / workers / speed
-    free = [(0.0, w) for w in range(workers)]
-    for rows in sizes[0]:
-        for columns in sizes[1]:
-            at, w = heapq.heappop(free)
-            pace = 1.4 if w < slow else 1.0
-            heapq.heappush(free, (at + pace * min(cdiv(rows, 8) * 8, bm) * min(cdiv(columns, 32) * 32, bn) / speed, w))
-    return max(free)[0]
 
 
 def begun(op: str, a: torch.Tensor, b: torch.Tensor, without_terms: Callable = lambda m, n: 0.0) -> tuple[torch.Tensor, bool]:

@@ -23,13 +23,13 @@ from .softmax import backward_of_softmax
 from .sizes import cdiv, known, next_power_of_2
 from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
-from .matmul import SMALLEST, alike, begun, cuda_product, multiprocessors, product_backward, product_jvp, taken, tile_for
-from . import autocast, batching, product_way
+from .matmul import alike, begun, cuda_product, multiprocessors, product_backward, product_jvp
+from . import autocast, batching, product_way, thin, thin_softmax
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
+from .spanning import SPAN, tile_for  # SPAN: a search fills the tables that an op's module has
 from .tuning import Tiles, workers
 from ..backends import cuda
-from ..backends.context import call
 from ..backends.base import ArgumentError
 from ..backends.dispatch.replay import temporary
 
@@ -115,16 +115,6 @@ CASES = tuple(Case(((s, s), (s, s)), {"dim": d}, scale=0.3) for s in (128, 256, 
 TILES = Tiles("matmul_softmax", cpu=((64, 1024), (64, 1024)), cuda=((16, 256), (16, 256)),
               candidates=tuple(((r, c), (r, c)) for r in (16, 32, 64) for c in (256, 512, 1024)),
               cuda_candidates=tuple((a, b) for a in ((64, 256), (128, 64), (128, 128)) for b in ((16, 256), (16, 512), (32, 256), (64, 256))))
-#: longest dimension that one tile spans, and what the tile may have across it, by preference
-_ACROSS = (256, 128, 64, 32, 16)
-SPAN = Tiles("matmul_softmax_span", cpu=(512, _ACROSS), cuda=(128, (128, 64, 32)),
-             candidates=tuple((longest, _ACROSS) for longest in (0, 128, 256, 512, 1024)))
-
-
-#: on a GPU in fp32, by multiply-adds: the longest dimension that a tile is to span, and the largest K. Wider tiles, of one program each, took an H100 30 us where two
-#: kernels take 9 (128 x 128 x 128), and 64 x 4096 x 4096 over columns 347 for 117; 64 x 64 x 64 takes 5.6 for 7.6
-FP32_SPAN = 64, 128
-
 
 def nbytes(a, b, dim=0):
     return traffic(a, b) + a.shape[0] * b.shape[1] * a.element_size()
@@ -132,43 +122,6 @@ def nbytes(a, b, dim=0):
 
 def flops(a, b, dim=0):
     return 2 * a.shape[0] * a.shape[1] * b.shape[1] + 5 * a.shape[0] * b.shape[1]
-
-
-def _tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
-    """(tile of the first kernel, whether it spans the softmax's dimension)."""
-    m, n = a.shape[0], b.shape[1]
-    longest, widths = SPAN.get(a.device.type)
-    length, across = (m, n) if axis == 0 else (n, m)
-    t = dict(tile_for(a, b))
-    if not known(length, across) or length > longest or a.dtype == torch.float64:
-        return t, False
-    if a.device.type == "cuda" and a.dtype == torch.float32 and (length > FP32_SPAN[0] or a.shape[1] > FP32_SPAN[1]):
-        return t, False
-    threads = workers() if a.device.type != "cuda" else 1
-    low = SMALLEST["cuda" if a.device.type == "cuda" else "cpu"]
-    span = max(low, next_power_of_2(length))
-    if span > 256 and 8 * length < 7 * span:  # what pads the span is multiplied in vain
-        return t, False
-    width = next((w for w in widths if cdiv(across, w) >= threads and w * span <= 1 << 17), widths[-1])
-    width = min(width, max(low, next_power_of_2(across)))
-    t["BM"], t["BN"] = (span, width) if axis == 0 else (width, span)
-    t["BK"] = min(t["BK"], max(low, (1 << 17) // t["BN"]))
-    if a.device.type != "cuda" and call.row is not None and call.row.scratch:
-        return _fitting(t, axis, call.row.scratch, tile_for(a, b))
-    return t, True
-
-
-def _fitting(t: dict, axis: int, scratch: int, plain: dict) -> tuple[dict, bool]:
-    """A tile that spans the dimension and fits in a thread's scratch, as narrow as 16 and 32 along K; else the `plain` one, which does not span it."""
-    t, across = dict(t), ("BN", "BM")[axis]
-    while taken(t["BM"], t["BN"], t["BK"], 4) > scratch * 15 // 16:
-        if t["BK"] > 32:
-            t["BK"] //= 2
-        elif t[across] > 16:
-            t[across] //= 2
-        else:
-            return dict(plain), False
-    return t, True
 
 
 def _turns(along: int, across: int) -> int:
@@ -192,8 +145,11 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if not work:
         return c
     (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
+    if thin_softmax.takes(a, b, axis):
+        thin_softmax.product_softmax(a, b, c, axis)
+        return c
     way, given = product_way.special(a, b) or (None, None)
-    t, whole = ({}, False) if way else _tile_for(a, b, axis)
+    t, whole = ({}, False) if way else tile_for(a, b, axis)
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     step = way.step(a, b, axis) if way else t["BN" if axis else "BM"]
     parts, lanes = (cdiv(m, step), n) if axis == 0 else (cdiv(n, step), m)
@@ -239,8 +195,9 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     return c
 
 
-_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, *product_way.KERNELS,
-                           implementations={"cuda": _matmul_softmax_cuda}, alike=lambda a, b, dim: alike(a, b, "rows" if int(dim) % 2 else "columns"))
+_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, *product_way.KERNELS, *thin.KERNELS,
+                           *thin_softmax.KERNELS, implementations={"cuda": _matmul_softmax_cuda},
+                           alike=lambda a, b, dim: alike(a, b, "rows" if int(dim) % 2 else "columns"))
 
 
 def _backward(kept, params, grad, needed):

@@ -155,10 +155,17 @@ def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
     pairs = a.dtype == torch.bfloat16 and by_pairs()
     rows = (LINES_BY_PAIRS if b.numel() * b.element_size() > CACHED else 1) if pairs else LINES
     if m <= rows and _is_read(b):
-        return _lines
+        return ROWS
     if n <= LINES and _is_read(a):
-        return _columns
+        return COLUMNS
     return _terms if k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1 else None
+
+
+def lines(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
+    """`ROWS` or `COLUMNS` where a @ b goes this way because it has few of them, else None: way(a, b, out) makes out, of fp32 (of fp64's product fp64) or of the
+    operands' dtype and any strides, their product."""
+    way = _way(a, b)
+    return way if way in (ROWS, COLUMNS) else None
 
 
 def _is_read(x: torch.Tensor) -> bool:
@@ -209,3 +216,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
         bn = min((1 << i for i in range(6, ACROSS.bit_length())), key=lambda b: (max(cdiv(n, b), workers()) * b, -b))
         bk = 8 if n * k * b.element_size() > CACHED else 64
     launch(wrap_triton(lines_kernel), (cdiv(n, bn),), x, b, out, n, k, *x.stride(), *b.stride(), *out.stride(), R=r, BN=bn, BK=bk, ALONG=along)
+
+
+#: of few rows, and of few columns
+ROWS, COLUMNS = _lines, _columns

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from triport import ops
 from triport.bench import check
 
-layout, matmul, matmul_softmax = (sys.modules[f"triport.ops.{name}"] for name in ("layout", "matmul", "matmul_softmax"))
+layout, matmul, matmul_softmax, spanning = (sys.modules[f"triport.ops.{name}"] for name in ("layout", "matmul", "matmul_softmax", "spanning"))
 
 
 @pytest.mark.parametrize("dtype,m,n,k,turned,slow", [
@@ -32,7 +32,7 @@ def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
     """By multiply-adds short ones alone, where there is little to multiply."""
     with FakeTensorMode():
         a, b = torch.empty((m, k), dtype=dtype, device="cuda"), torch.empty((k, n), dtype=dtype, device="cuda")
-        assert matmul_softmax._tile_for(a, b, 0)[1] == matmul_softmax._tile_for(b.T, a.T, 1)[1] == whole
+        assert spanning.tile_for(a, b, 0)[1] == spanning.tile_for(b.T, a.T, 1)[1] == whole
 
 
 class Far:

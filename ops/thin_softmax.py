@@ -1,0 +1,78 @@
+"""The softmax of a product of one to four lines, on a CPU: the product is read at memory's pace (thin.py), and what it leaves is little."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..backends.dispatch.replay import temporary
+from . import thin
+from .dispatch import launch, wrap_triton
+from .sizes import cdiv, next_power_of_2
+from .softmax import online_step
+
+
+@triton.jit
+def softmax_of_lines_kernel(x_ptr, out_ptr, n, stride_ol, stride_on, BLOCK: tl.constexpr):
+    """Softmax of each of the lines x, n numbers each; a line a program, piece by piece."""
+    line = tl.program_id(0).to(tl.int64)
+    x_ptr += line * n
+    out_ptr += line * stride_ol
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=-float("inf"))
+    top = tl.max(x, axis=0)
+    total = tl.sum(tl.exp(x - tl.where(top == -float("inf"), 0.0, top)), axis=0)
+    for start in range(BLOCK, n, BLOCK):
+        top, total = online_step(top, total, tl.load(x_ptr + start + at, mask=start + at < n, other=-float("inf")), 0)
+    scale = 1.0 / total
+    for start in range(0, n, BLOCK):
+        x = tl.load(x_ptr + start + at, mask=start + at < n)
+        tl.store(out_ptr + (start + at).to(tl.int64) * stride_on, (tl.exp(x - top) * scale).to(out_ptr.dtype.element_ty), mask=start + at < n)
+
+
+@triton.jit
+def softmax_across_lines_kernel(x_ptr, out_ptr, lines, n, stride_ol, stride_on, R: tl.constexpr, BLOCK: tl.constexpr):
+    """Softmax over the lines x, of each of their n numbers; BLOCK of these a program. R: a power of two, `lines` at least."""
+    row = tl.arange(0, R)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = (row < lines)[:, None] & (at < n)[None, :]
+    x = tl.load(x_ptr + row[:, None].to(tl.int64) * n + at[None, :], mask=inside, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0)[None, :])
+    out = out_ptr + row[:, None] * stride_ol + at[None, :].to(tl.int64) * stride_on
+    tl.store(out, (e / tl.sum(e, axis=0)[None, :]).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+KERNELS = softmax_of_lines_kernel, softmax_across_lines_kernel
+#: numbers of a line that a program works on at a time; a line longer than LONGEST, one program's, takes about as long as a product of TERMS terms
+PIECE, LONGEST, TERMS = 4096, 16384, 64
+
+
+def takes(a: torch.Tensor, b: torch.Tensor, axis: int) -> bool:
+    """Does softmax(a @ b, axis) go this way?"""
+    way = thin.lines(a, b)
+    return way is not None and (a.shape[1] >= TERMS or _long(a, b, way) <= LONGEST or axis != _along(way))
+
+
+def _along(way) -> int:
+    """The dimension of the result that is long: along its few lines."""
+    return 1 if way is thin.ROWS else 0
+
+
+def _long(a: torch.Tensor, b: torch.Tensor, way) -> int:
+    return b.shape[1] if way is thin.ROWS else a.shape[0]
+
+
+def product_softmax(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int):
+    """c = softmax(a @ b, axis). a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous."""
+    way = thin.lines(a, b)
+    (m, n), along = c.shape, _along(way)
+    lines, long = (m, n) if along == 1 else (n, m)
+    x = temporary(torch.empty((lines, long), dtype=torch.float64 if a.dtype == torch.float64 else torch.float32, device=a.device))
+    way(a, b, x if along == 1 else x.T)
+    strides = c.stride(1 - along), c.stride(along)
+    if axis == along:
+        launch(wrap_triton(softmax_of_lines_kernel), (lines,), x, c, long, *strides, BLOCK=min(PIECE, next_power_of_2(long)))
+    else:
+        block = min(1024, next_power_of_2(long))
+        launch(wrap_triton(softmax_across_lines_kernel), (cdiv(long, block),), x, c, lines, long, *strides, R=next_power_of_2(lines), BLOCK=block)
