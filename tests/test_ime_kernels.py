@@ -119,8 +119,8 @@ def plain_kernel(down: int, across: int) -> bytes:
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """What is compiled here is nobody else's."""
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))  # before the variable, by which the folder to come back to would be this one
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))  # which an earlier test may have set
 
 
 @pytest.mark.first(2)

@@ -244,9 +244,9 @@ def test_llvm_ir_that_llvm_does_not_take(capfd, tmp_path):
 
 def test_ttir_and_the_kernels_of_a_cache(capfd, tmp_path, monkeypatch):
     """TTIR and LLVM IR of a stage are read back; the cache that compiling filled is read, whole, by folder, by name and by target."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     from triton import knobs
-    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "cache"))
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "cache"))  # before the variable, by which the folder to come back to would be this one
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     for stage in ("ttir", "llir"):
         assert asm(capfd, "gelu", "--case", "128x128", "--target", "sm_90", "--stage", stage, "-o", tmp_path / f"k.{stage}")[0] == 0
     kernel = reports(capfd, "gelu", "--case", "128x128", "--target", "spacemit-x60")[0]["kernel"]

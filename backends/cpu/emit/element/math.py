@@ -52,14 +52,23 @@ def horner(b, x: Val, coefficients) -> Val:
     return acc
 
 
+def _scales(b, x: Val) -> bool:
+    """Is there one instruction that multiplies `x` by powers of two?"""
+    return b.fn.kernel.target.scalef and x.lanes == b.fn.kernel.target.lanes(32)
+
+
 def whole(b, x: Val, factor: Val) -> tuple[Val, Val | None]:
     """(n, the same as i32 or None): x * factor rounded to a whole number below 2^22; any number for a NaN. By a conversion there and back,
     which needs no constants in registers; where `times_power` takes floats, by adding and taking off a number whose last bit is 1."""
-    if b.fn.kernel.target.scalef and x.lanes == b.fn.kernel.target.lanes(32):
+    if _scales(b, x):
         return b.fbin("fsub", fma(b, x, factor, f(_MAGIC)), f(_MAGIC), ""), None
     ints = ir.vec("i32", x.lanes)
     n = b.call(f"llvm.lrint.{ir.mangle(ints)}.{ir.mangle(x.ty)}", ints, [b.fbin("fmul", x, factor, "")])
     return b.cast("sitofp", n, "float"), n
+
+
+#: 2^n is 0 as a float from here on down
+_NOTHING = -151
 
 
 def times_power(b, z: Val, n: Val, k: Val | None, there: Val | None) -> Val:
@@ -80,8 +89,9 @@ def times_power(b, z: Val, n: Val, k: Val | None, there: Val | None) -> Val:
         return b.bitcast(b.add(b.bin("shl", v, i(23)), one), "float")
 
     first = power(half)
-    value = b.fbin("fmul", mul_add(b, z, first, first), power(rest), "")
-    return value if there is None else b.select(there, value, f(0.0))
+    if b.fn.kernel.target.assists:  # times 0 is 0 without rounding; a mask of what is 0 would take a register all along
+        first = b.select(b.fcmp("ogt", first, pooled(b, 2.0**(_NOTHING // 2), z)), first, f(0.0))
+    return b.fbin("fmul", mul_add(b, z, first, first), power(rest), "")
 
 
 def exp_minus_one(b, r: Val) -> Val:
@@ -91,20 +101,21 @@ def exp_minus_one(b, r: Val) -> Val:
 
 def clamp(b, x: Val, lo: float, hi: float) -> Val:
     """x in [lo, hi]; NaN passes (the comparisons are false for it)."""
-    x = b.select(b.fcmp("olt", x, f(lo)), f(lo), x)
-    return b.select(b.fcmp("ogt", x, f(hi)), f(hi), x)
+    low, high = pooled(b, lo, x), pooled(b, hi, x)
+    x = b.select(b.fcmp("olt", x, low), low, x)
+    return b.select(b.fcmp("ogt", x, high), high, x)
 
 
 def _bounded(b, x: Val, lo: float, hi: float) -> tuple[Val, Val | None]:
-    """(x no larger than hi, where an exponential of it is not 0): below lo it is, which is said, or computed where that takes no longer. NaN passes."""
-    if not b.fn.kernel.target.assists:
+    """(x in [lo, hi], None), or (x no larger than hi, where an exponential of it is not 0), which it is below lo. NaN passes."""
+    if not (b.fn.kernel.target.assists and _scales(b, x)):
         return clamp(b, x, lo, hi), None
     there = b.fcmp("uge", x, f(lo))
     return b.select(there, b.select(b.fcmp("ogt", x, f(hi)), f(hi), x), f(0.0)), there
 
 
 def exp32(b, x: Val) -> Val:
-    x, there = _bounded(b, x, -104.0, 89.0)
+    x, there = _bounded(b, x, -105.0, 89.0)
     n, k = whole(b, x, pooled(b, 1.44269504088896341, x))
     r = mul_add(b, n, pooled(b, -0.693359375, x), x)
     r = mul_add(b, n, pooled(b, 2.12194440e-4, x), r)
@@ -112,7 +123,7 @@ def exp32(b, x: Val) -> Val:
 
 
 def exp2_32(b, x: Val) -> Val:
-    x, there = _bounded(b, x, -151.0, 129.0)
+    x, there = _bounded(b, x, float(_NOTHING), 129.0)
     n, k = whole(b, x, f(1.0))
     r = b.fbin("fmul", b.fbin("fsub", x, n, ""), pooled(b, 0.693147180559945, x), "")
     return times_power(b, exp_minus_one(b, r), n, k, there)

@@ -50,12 +50,9 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
         b_base = b.gep(packed, panels, b.mul(p, i64(kk * n)))
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
-        def block(i, j, r):
+        def block(i, j, r, vectors=vectors):
             b_panel = b.gep(packed, b_base, b.mul(j, i64(kind.group if kind.blocks else kk)))
-            emit(k, kind, b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, i, r, b_panel, lanes, vectors, extent)
-
-        def panels_of(body):
-            k.loop(i64(0), extent.columns, width, body, "panels")
+            emit(k, kind, b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, i, r, b_panel, width, lanes, vectors, extent)
 
         def strips_of(body):
             """`body(first row, rows)` for each strip."""
@@ -64,21 +61,31 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
                     end = i64(hi) if extent.rows.const == m else b.intrinsic("smin", i64(hi), extent.rows)
                     k.loop(i64(lo), end, r, functools.partial(body, r=r), "rows")
 
-        if kind.tiles:  # rows of A are wide, and stay in the first cache while the panels go by
-            strips_of(lambda i, r: panels_of(lambda j: block(i, j, r)))
-        else:
-            panels_of(lambda j: strips_of(lambda i, r: block(i, j, r)))
+        def across(first, end, vectors):
+            if kind.tiles:  # rows of A are wide, and stay in the first cache while the panels go by
+                strips_of(lambda i, r: k.loop(first, end, width, lambda j: block(i, j, r, vectors), "panels"))
+            else:
+                k.loop(first, end, width, lambda j: strips_of(lambda i, r: block(i, j, r, vectors)), "panels")
+
+        columns, half = extent.columns, vectors // 2
+        if kind.blocks or not half or columns.const is not None and columns.const % width == 0:
+            across(i64(0), columns, vectors)
+            return
+        # Of the last panel no more than the first half may be left: it takes a micro-kernel half as wide.
+        begun = b.and_(columns, i64(-width))
+        few = b.icmp("sle", b.sub(columns, begun), i64(half * lanes))
+        across(i64(0), b.select(few, begun, columns), vectors)
+        across(b.select(few, begun, columns), columns, half)
 
     k.loop(i64(0), i64(batch), 1, one_batch, "batch")
 
 
-def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, lanes: int, vectors: int,
-                 extent: Extent, fresh: Val):
-    """r rows x `vectors` vectors of the accumulators at `c_tile`, from row i of A."""
+def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, width: int, lanes: int,
+                 vectors: int, extent: Extent, fresh: Val):
+    """r rows x `vectors` vectors of the accumulators at `c_tile`, from row i of A, and from a panel of B `width` columns wide."""
     b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     ty, size, g = ir.vec(t, lanes), ir.bits_of(t) // 8, kind.group
-    width = lanes * vectors
     lines = []
     for x in range(r):
         at = b.add(i, i64(x))
@@ -174,8 +181,8 @@ def _by_instruction(k, kind: Kind, lanes: int):
     return multiply
 
 
-def _block_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, lanes: int, vectors: int,
-                extent: Extent):
+def _block_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, width: int, lanes: int,
+                vectors: int, extent: Extent):
     """r x `lanes` accumulators at `c_tile`, from row i of A: in whole blocks along K, which are zeros behind an operand's end."""
     a_tile = k.b.gep(REGISTER[kind.packed], a_base, k.b.mul(i, a.pitch))
     ime.call(k, c_tile, a_tile, b_panel, extent.depth, (extent.m, extent.n), r // ime.SIDE, lanes * vectors // ime.SIDE)
@@ -198,14 +205,14 @@ def release_tiles(k):
     k.b.call("llvm.x86.tilerelease", "void", [])
 
 
-def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, lanes: int, vectors: int,
-               extent: Extent, fresh: Val):
-    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, from row i of A: registers 0.. hold them, then A's, then B's."""
+def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, width: int, lanes: int,
+               vectors: int, extent: Extent, fresh: Val):
+    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, from row i of A, and from a panel of B `width` columns wide: registers 0.. hold them, then A's,
+    then B's."""
     b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     size = ir.bits_of(packed) // 8
     down = r // TILE_ROWS
-    width = lanes * vectors
     step = TILE_BYTES // size  # elements along K in a tile
     tile = lambda n: const("i8", n)  # noqa: E731
     c_of = lambda x, v: x * vectors + v  # noqa: E731
