@@ -87,12 +87,17 @@ def is_current(device_type: str) -> bool:
     return (target.backend in CPU) == (device_type != "cuda")
 
 
-def drives(driver) -> bool:
-    """Is `driver` Triton's active one in this thread?"""
+def now():
+    """Triton's active driver in this thread itself."""
     import triton
 
-    now = triton.runtime.driver.active
-    return (now._now() if isinstance(now, PerThread) else now) is driver
+    driver = triton.runtime.driver.active
+    return driver._now() if isinstance(driver, PerThread) else driver
+
+
+def drives(driver) -> bool:
+    """Is `driver` Triton's active one in this thread?"""
+    return now() is driver
 
 
 @contextlib.contextmanager

@@ -107,6 +107,30 @@ def test_a_kernel_that_goes_in_another_drivers_time(tmp_cache):
     assert torch.equal(out, x * 77)
 
 
+def test_a_kernel_for_the_cpu_is_loaded_by_the_cpus_driver(tmp_cache):
+    """Also where a GPU's is active when its launcher is made, as in Inductor's threads beside a GPU."""
+    class GPU:
+        utils = None
+
+        def launcher_cls(self, src, metadata):
+            raise AttributeError("global_scratch_size")
+
+        def get_current_device(self):
+            return 0
+
+        def get_current_target(self):
+            return GPUTarget("cuda", 90, 32)
+
+    x, out = torch.randn(10), torch.empty(10)
+    with drivers.serving("cpu"):
+        k = scale_kernel.warmup(x, out, 10, FACTOR=78, BLOCK=16, grid=(1,))
+    with active.driven_by(GPU()):
+        k._init_handles()
+        assert active.is_current("cuda")
+        k.run(1, 1, 1, 0, k.function, k.packed_metadata, None, None, None, x, out, 10, 78, 16)
+    assert torch.equal(out, x * 78)
+
+
 def autotuned():
     """(an op whose kernel is autotuned, that kernel), new with every call."""
     configs = [triton.Config({"BLOCK": b}) for b in (64, 256)]

@@ -6,7 +6,8 @@
 - carries: Triton's front end takes a variable for unchanged in a loop that ends with the value it began with, also where that is
   another variable's, which the loop does change (`y = x` before it, `x, y = f(x), x` in it: y stays what it was).
 - memory: what Triton keeps of a kernel (`slim.py`).
-- loading: a kernel's launcher is there before its code is, so a thread that comes while another launches the kernel for the first time would launch no code.
+- loading: a kernel's launcher is there before its code is, so a thread that comes while another launches the kernel for the first time would launch no code; and
+  it is the active driver that loads, also where that is a GPU's by then, as in threads of Inductor's.
 - dtypes: a tensor of a dtype that Triton has no name for ends in `KeyError: 'complex64'`.
 """
 
@@ -18,6 +19,8 @@ import sys
 import threading
 
 from . import names, slim, stops
+from .claims import target
+from ... import active
 from ...active import CPU
 from ...of_triton import heard
 
@@ -45,6 +48,7 @@ def install():
     parser = next(c for c in reversed(jit.JITFunction.__mro__) if "parse" in vars(c))
     parser.parse = one_at_a_time(parser.parse)
     os.register_at_fork(after_in_child=_fresh_lock)
+    CompiledKernel._init_handles = loaded_by_its_driver(CompiledKernel._init_handles)
     CompiledKernel.launch_metadata = three_dimensions(CompiledKernel.launch_metadata)
     if isinstance(CompiledKernel.run, property):
         CompiledKernel.run = property(loaded_by_one(CompiledKernel.run.fget))
@@ -93,6 +97,20 @@ def loaded_by_one(run):
         return run(self)
 
     return loaded
+
+
+def loaded_by_its_driver(init_handles):
+    """`CompiledKernel._init_handles`, which loads a kernel by the active driver; here a kernel for a CPU is loaded by the CPU's."""
+    @functools.wraps(init_handles)
+    def by_its_own(self):
+        if self.module is None and self.metadata.target.backend in CPU:
+            from ..driver import CPUDriver, own
+            if self.metadata.target.backend == target("native").backend and not isinstance(active.now(), CPUDriver):
+                with active.driven_by(own()):
+                    return init_handles(self)
+        return init_handles(self)
+
+    return by_its_own
 
 
 def with_shared_values(find_carries, generator):
