@@ -70,3 +70,18 @@ def test_a_board_has_the_tiles():
     assert thin_softmax.takes(a, b, 1)
     with tuning.on(targets.get("spacemit-x60")):
         assert not thin_softmax.takes(a, b, 1)
+
+
+@pytest.mark.parametrize("m,k,n,dim", [(1, 70, 130, -1), (3, 70, 33, 0), (65, 70, 2, 0), (1, 1, 9, 1)])
+def test_compiled_and_followed(m, k, n, dim, seed):
+    """By torch.compile, and by autograd, whose gradients are those of torch's own two steps."""
+    torch.manual_seed(seed)
+    a, b = torch.randn(m, k, dtype=torch.float64), torch.randn(k, n, dtype=torch.float64) * k**-0.5
+    compiled = torch.compile(lambda a, b: ops.matmul_softmax(a * 2, b, dim), fullgraph=True)
+    assert torch.allclose(compiled(a.float(), b.float()).double(), torch.softmax(a * 2 @ b, dim), atol=1e-5)
+    weight, grads = torch.randn(m, n, dtype=torch.float64), []
+    for way in (lambda a, b: ops.matmul_softmax(a, b, dim), lambda a, b: torch.softmax(a @ b, dim)):
+        x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+        (way(x, y) * weight).sum().backward()
+        grads.append((x.grad, y.grad))
+    assert all(torch.allclose(p, q, atol=1e-10) for p, q in zip(*grads))

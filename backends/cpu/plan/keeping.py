@@ -71,7 +71,7 @@ def first_to_materialise(s, space: Space, visited, order, vdim: int | None = Non
 def _one_at_a_time(s, space: Space, v: Value, dims, vdim: int) -> bool:
     """Is `v` a number for each line of a nest, such as exp(a row's maximum), which a nest of its own computes for a vector of lines at once?"""
     own = {d for d in dims if d >= 0}
-    return vdim not in own and s.facts.cost(v) >= LANES_ABOVE and math.prod(space.shape[d] for d in own) >= s.target.lanes(32)
+    return vdim not in own and s.facts.cost(v) >= LANES_ABOVE and 1 < s.target.lanes(32) <= math.prod(space.shape[d] for d in own)
 
 
 def reads_identically(s, op: Op, value: Value) -> bool:
