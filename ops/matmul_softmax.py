@@ -27,7 +27,7 @@ from .matmul import alike, begun, cuda_product, multiprocessors, product_backwar
 from . import autocast, batching, product_way, thin, thin_softmax
 from .parts import exp_of, join_parts, keep_part
 from .product import product_tile, tile_of_program
-from .spanning import SPAN, tile_for  # SPAN: a search fills the tables that an op's module has
+from .spanning import SPAN, tile_for  # noqa: F401  (SPAN: a search fills the tables that an op's module has)
 from .tuning import Tiles, workers
 from ..backends import cuda
 from ..backends.base import ArgumentError
