@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..backends.dispatch.replay import temporary
-from . import autocast, batching, choices, softmax_cuda
+from . import autocast, batching, choices, softmax_cuda, softmax_shares
 from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -178,7 +178,9 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     outer, n, inner = split(x, dim)
     t = TILES.get(x.device.type)
     warps = {"num_warps": t["num_warps"]} if "num_warps" in t else {}
-    if known(outer, n, inner) and inner > 1 and x.device.type == "cuda" and PART[0] < n and outer < 65536:
+    if softmax_shares.takes(x, outer, n, inner, t["columns"][1]):
+        softmax_shares.softmax(x, out, outer, n, inner)
+    elif known(outer, n, inner) and inner > 1 and x.device.type == "cuda" and PART[0] < n and outer < 65536:
         columns_by_parts(x, out, outer, n, inner)
     elif not known(inner) or inner > 1:
         rows, cols = t["columns"]
@@ -236,7 +238,7 @@ def _alike(x: torch.Tensor, dim: int) -> choices.Like:
 
 
 _softmax = register("softmax", _softmax_body, softmax_columns_kernel, softmax_rows_kernel, softmax_short_rows_kernel, softmax_long_rows_kernel,
-                    column_parts_kernel, column_scale_kernel, implementations={"cuda": _softmax_cuda}, alike=_alike)
+                    column_parts_kernel, column_scale_kernel, *softmax_shares.KERNELS, implementations={"cuda": _softmax_cuda}, alike=_alike)
 
 
 def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:

@@ -1,0 +1,102 @@
+"""softmax of few long lines on a CPU: each line is shared out among the threads, in two kernels with the statistics of each share between them.
+
+Memory is taken as rows of W numbers, W the numbers that lie between neighbours of a line, or so many times that as fill vectors: a column of it is a part
+of one line.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..backends.dispatch.replay import temporary
+from ..backends.context import call
+from .dispatch import launch, wrap_triton
+from .parts import join_parts, keep_part
+from .sizes import cdiv, known, next_power_of_2
+from .tuning import tries, workers
+
+
+@triton.jit
+def _exp_step(top, total, x):
+    new = tl.maximum(top, tl.max(x, axis=0))
+    base = tl.where(new == -float("inf"), 0.0, new)
+    return new, total * tl.exp(top - base) + tl.sum(tl.exp(x - base[None, :]), axis=0)
+
+
+@triton.jit
+def share_kernel(x_ptr, stats_ptr, size, wide, step, ROWS: tl.constexpr, COLS: tl.constexpr, ONE: tl.constexpr):
+    """Statistics of the columns of `step` rows of x, `size` numbers in rows of `wide`; a share of rows and COLS columns a program. ONE: all columns are one line.
+    Grid: (columns, shares, tensors)."""
+    share, shares, outer = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
+    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    x_ptr += outer * size
+    at = tl.arange(0, ROWS)[:, None].to(tl.int64) * wide + cols[None, :]
+    ACC: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    top = tl.full((COLS,), -float("inf"), ACC)
+    total = tl.zeros((COLS,), ACC)
+    first = share.to(tl.int64) * step * wide
+    for row in range(0, step, ROWS):
+        begin = first + row.to(tl.int64) * wide
+        inside = (at < size - begin) & (cols < wide)[None, :] & (tl.arange(0, ROWS) < step - row)[:, None]
+        top, total = _exp_step(top, total, tl.load(x_ptr + begin + at, mask=inside, other=-float("inf")).to(ACC))
+    if ONE:
+        best = tl.max(top, axis=0)
+        base = tl.where(best == -float("inf"), 0.0, best)
+        stats_ptr += outer * 2 * shares
+        tl.store(stats_ptr + share, best)
+        tl.store(stats_ptr + shares + share, tl.sum(total * tl.exp(top - base), axis=0))
+    else:
+        keep_part(stats_ptr + outer * 2 * shares * wide, top, total, share, shares, cols, wide)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def shared_scale_kernel(x_ptr, out_ptr, stats_ptr, size, wide, step, inner, parts, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """The result for the rows and columns that `share_kernel` had; a column's line has `parts` statistics, lines lie `inner` to a row."""
+    share, outer = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    top, total = join_parts(stats_ptr + outer * 2 * parts * inner, cols % inner, inner, parts, 1)
+    scale = 1.0 / total
+    x_ptr += outer * size
+    out_ptr += outer * size
+    at = tl.arange(0, ROWS)[:, None].to(tl.int64) * wide + cols[None, :]
+    first = share.to(tl.int64) * step * wide
+    for row in range(0, step, ROWS):
+        begin = first + row.to(tl.int64) * wide
+        inside = (at < size - begin) & (cols < wide)[None, :] & (tl.arange(0, ROWS) < step - row)[:, None]
+        x = tl.load(x_ptr + begin + at, mask=inside)
+        tl.store(out_ptr + begin + at, (tl.exp(x.to(scale.dtype) - top[None, :]) * scale[None, :]).to(x.dtype), mask=inside)
+
+
+KERNELS = share_kernel, shared_scale_kernel
+#: numbers of a share, at least: fewer take less time than two threads to meet
+LEAST = 4096
+#: rows and columns of a tile
+ROWS, COLS = 16, 64
+
+
+def takes(x: torch.Tensor, outer: int, n: int, inner: int, columns: int) -> bool:
+    """Is the softmax over the middle of (outer, n, inner) to go this way: are programs of `columns` lines too few for the threads? Not for a board's code, nor while
+    sizes are open."""
+    if x.device.type != "cpu" or call.row is not None or not known(outer, n, inner) or tries("softmax"):
+        return False
+    few = 2 * outer if inner == 1 else outer * cdiv(inner, columns)  # a row that is one program's has each of its exponentials taken once, and not twice
+    return few < workers() and n * min(inner, columns) >= 2 * LEAST
+
+
+def softmax(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
+    """out = softmax of x over the middle of (outer, n, inner). Both contiguous; of `takes`."""
+    size = n * inner
+    beside = max(1, COLS // inner) if inner > 1 else COLS  # numbers of a line in a row
+    wide = inner * beside
+    rows, across = cdiv(size, wide), cdiv(wide, COLS)
+    shares = max(1, min(cdiv(2 * workers(), outer * across), rows * min(wide, COLS) // LEAST))
+    step = cdiv(cdiv(rows, shares), ROWS) * ROWS
+    shares = cdiv(rows, step)
+    parts = shares if inner == 1 else shares * beside
+    stats = temporary(torch.empty(2 * outer * parts * inner, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32, device=x.device))
+    grid = across, shares, outer
+    cols = min(COLS, next_power_of_2(wide))
+    launch(wrap_triton(share_kernel), grid, x, stats, size, wide, step, ROWS=ROWS, COLS=cols, ONE=inner == 1)
+    launch(wrap_triton(shared_scale_kernel), grid, x, out, stats, size, wide, step, inner, parts, ROWS=ROWS, COLS=cols)
