@@ -27,7 +27,7 @@ def _exp_step(top, total, x):
 
 @triton.jit
 def share_kernel(x_ptr, stats_ptr, size, wide, step, ROWS: tl.constexpr, COLS: tl.constexpr, ONE: tl.constexpr):
-    """Statistics of the columns of `step` rows of x, `size` numbers in rows of `wide`; a share of rows and COLS columns a program. ONE: all columns are one line.
+    """Statistics of the columns of `step` rows of x (so many times ROWS), `size` numbers in rows of `wide`; a share of rows and COLS columns a program. ONE: all columns are one line.
     Grid: (columns, shares, tensors)."""
     share, shares, outer = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
     cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
@@ -39,7 +39,7 @@ def share_kernel(x_ptr, stats_ptr, size, wide, step, ROWS: tl.constexpr, COLS: t
     first = share.to(tl.int64) * step * wide
     for row in range(0, step, ROWS):
         begin = first + row.to(tl.int64) * wide
-        inside = (at < size - begin) & (cols < wide)[None, :] & (tl.arange(0, ROWS) < step - row)[:, None]
+        inside = (at < size - begin) & (cols < wide)[None, :]
         top, total = _exp_step(top, total, tl.load(x_ptr + begin + at, mask=inside, other=-float("inf")).to(ACC))
     if ONE:
         best = tl.max(top, axis=0)
@@ -64,7 +64,7 @@ def shared_scale_kernel(x_ptr, out_ptr, stats_ptr, size, wide, step, inner, part
     first = share.to(tl.int64) * step * wide
     for row in range(0, step, ROWS):
         begin = first + row.to(tl.int64) * wide
-        inside = (at < size - begin) & (cols < wide)[None, :] & (tl.arange(0, ROWS) < step - row)[:, None]
+        inside = (at < size - begin) & (cols < wide)[None, :]
         x = tl.load(x_ptr + begin + at, mask=inside)
         tl.store(out_ptr + begin + at, (tl.exp(x.to(scale.dtype) - top[None, :]) * scale[None, :]).to(x.dtype), mask=inside)
 
