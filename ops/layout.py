@@ -52,6 +52,11 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().view(x.numel() // n if n else 0, n)
 
 
+def sums_dtype(x: torch.Tensor) -> torch.dtype:
+    """The dtype that sums of x's elements are kept in: fp64 of fp64, else fp32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 def split(x: torch.Tensor, dim: int) -> tuple[int, int, int]:
     """(outer, n, inner): the sizes before, of and after `dim`."""
     shape = x.shape or (1,)

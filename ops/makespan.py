@@ -12,14 +12,19 @@ def makespan(workers: int, m: int, n: int, bm: int, bn: int, speed: float, group
     An edge tile takes as long as what it holds, in whole micro-kernels. Many tiles even out."""
     if cdiv(m, bm) * cdiv(n, bn) > 8 * workers:
         return _evened_out(workers, m, n, bm, bn, cpu) / speed
-    tiles = [min(cdiv(rows, 8) * 8, bm) * min(cdiv(columns, 32) * 32, bn) for rows, columns in _in_order(m, n, bm, bn, group)]
+    tiles = [_worked(rows, 8, bm) * _worked(columns, 32, bn) for rows, columns in _in_order(m, n, bm, bn, group)]
     return (_taken_by_owners(tiles, workers) if cpu else _taken_in_turn(tiles, workers)) / speed
+
+
+def _worked(size: int, step: int, most: int) -> int:
+    """What micro-kernels of `step` compute of a side of a tile that holds `size` of its `most`."""
+    return min(cdiv(size, step) * step, most)
 
 
 def _evened_out(workers: int, m: int, n: int, bm: int, bn: int, cpu: bool) -> float:
     if not cpu:
         return (m + bm / 4) * (n + bn / 4) / workers
-    held = (m // bm * bm + min(cdiv(m % bm, 8) * 8, bm)) * (n // bn * bn + min(cdiv(n % bn, 32) * 32, bn))
+    held = (m // bm * bm + _worked(m % bm, 8, bm)) * (n // bn * bn + _worked(n % bn, 32, bn))
     return held / (workers - _slow(workers) * (1 - 1 / SLOWER)) + bm * bn * (1 - 1 / workers) / 2
 
 

@@ -5,6 +5,7 @@ Otherwise two: the first multiplies and, from its accumulators, writes exp(produ
 will be, with that maximum and the sum for every tile and every row (dim -1) or column (dim 0). The second joins those
 statistics and scales in place. Each exponential is taken once, products are never rounded to the dtype, and beside the
 result only the statistics are held: 2 numbers for each 128 products or more. (And on Hopper GPUs what product_split.py and product_tma.py make of the operands.)
+Of one to four lines a CPU goes another way (thin_softmax.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import triton.language as tl
 
 from .checks import check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .layout import near
+from .layout import near, sums_dtype
 from .register import register, served
 from .softmax import backward_of_softmax
 from .sizes import cdiv, known, next_power_of_2
@@ -150,11 +151,10 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
         return c
     way, given = product_way.special(a, b) or (None, None)
     t, whole = ({}, False) if way else tile_for(a, b, axis)
-    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     step = way.step(a, b, axis) if way else t["BN" if axis else "BM"]
     parts, lanes = (cdiv(m, step), n) if axis == 0 else (cdiv(n, step), m)
     # One tile spans all: nothing is kept between kernels. (Not c itself: a tracer would take it for two results.)
-    stats = temporary(torch.empty(1 if whole else 2 * parts * lanes, dtype=wide, device=a.device))
+    stats = temporary(torch.empty(1 if whole else 2 * parts * lanes, dtype=sums_dtype(a), device=a.device))
     if way:
         way.product(given, c, stats, axis)
     else:
@@ -181,7 +181,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
     how, template, arguments, threads, shared, (bm, bn) = cuda_product(a, b)
     step, parts, count = (bm, cdiv(m, bm), n) if axis == 0 else (bn, cdiv(n, bn), m)
-    stats = temporary(torch.empty(2 * parts * count, dtype=torch.float64 if a.dtype == torch.float64 else torch.float32, device=a.device))
+    stats = temporary(torch.empty(2 * parts * count, dtype=sums_dtype(a), device=a.device))
     cuda.launch(CUDA, f"product_exp_{how}<{template}, {axis}>", (cdiv(m, bm) * cdiv(n, bn),), threads, *arguments, c, stats, m, n, k,
                 shared=shared)
     t, size = cuda.element(c), c.element_size()

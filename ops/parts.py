@@ -52,3 +52,14 @@ def join_parts(stats_ptr, lane, count, parts, AT_ONCE: tl.constexpr):
             total = total * tl.exp(top - base) + tl.sum(s * tl.exp(t - base[None, :]), axis=0)
             top = new
     return top, total
+
+
+@triton.jit
+def online_step(m, s, x, axis: tl.constexpr):
+    """Add the elements of x along `axis` to a running maximum m and sum s of exp(x - m). A maximum of -inf has met no
+    number yet: its differences would be NaN, so it counts as 0."""
+    new = tl.maximum(m, tl.max(x, axis=axis))
+    base = tl.where(new == -float("inf"), 0.0, new)
+    s = s * tl.exp(m - base) + tl.sum(tl.exp(x - (base if axis == 0 and len(x.shape) == 1 else
+                                                 tl.expand_dims(base, axis))), axis=axis)
+    return new, s

@@ -16,7 +16,7 @@ import triton.language as tl
 from ..backends import of_torch
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, traced, wrap_triton
-from .layout import as_rows, row_alignment
+from .layout import as_rows, row_alignment, sums_dtype
 from .sizes import cdiv, known, next_power_of_2
 
 
@@ -91,8 +91,7 @@ def total(walked: Walk, of: torch.Tensor, n: int) -> torch.Tensor:
     """What a walk's kernel writes sums to, for `of`, a row like the result: (parts, n) in fp32 or fp64, or `of` itself for one part."""
     if known(walked.parts) and walked.parts == 1:
         return of
-    wide = torch.float64 if of.dtype == torch.float64 else torch.float32
-    return temporary(torch.empty((walked.parts, n), dtype=wide, device=of.device))
+    return temporary(torch.empty((walked.parts, n), dtype=sums_dtype(of), device=of.device))
 
 
 def add_up(walked: Walk, parts: torch.Tensor, out: torch.Tensor, n: int):

@@ -16,11 +16,11 @@ from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .grids import columns_of, grid
-from .layout import roomy, row_alignment, split
+from .layout import roomy, row_alignment, split, sums_dtype
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from .parts import exp_of, join_parts, keep_part
+from .parts import exp_of, join_parts, keep_part, online_step
 from .softmax_backward import KERNELS as GRADIENT_KERNELS, gradient
 from .tuning import Tiles
 
@@ -57,34 +57,29 @@ def softmax_short_rows_kernel(x_ptr, out_ptr, m, n, ROWS: tl.constexpr, BLOCK: t
 
 
 @triton.jit
-def online_step(m, s, x, axis: tl.constexpr):
-    """Add the elements of x along `axis` to a running maximum m and sum s of exp(x - m). A maximum of -inf has met no
-    number yet: its differences would be NaN, so it counts as 0."""
-    new = tl.maximum(m, tl.max(x, axis=axis))
-    base = tl.where(new == -float("inf"), 0.0, new)
-    s = s * tl.exp(m - base) + tl.sum(tl.exp(x - (base if axis == 0 and len(x.shape) == 1 else
-                                                 tl.expand_dims(base, axis))), axis=axis)
-    return new, s
-
-
-@triton.jit
-def softmax_long_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """One row a program, piece by piece: one pass for maximum and sum, one to write."""
-    row = tl.program_id(0).to(tl.int64) * n
+def softmax_line(x_ptr, out_ptr, n, stride, BLOCK: tl.constexpr):
+    """Softmax of n numbers in a row, `stride` apart in the result, piece by piece: one pass for maximum and sum, one to write."""
     cols = tl.arange(0, BLOCK)
-    first = tl.load(x_ptr + row + cols, mask=cols < n, other=-float("inf"))
+    first = tl.load(x_ptr + cols, mask=cols < n, other=-float("inf"))
     wide = first.to(tl.float32) if first.dtype.primitive_bitwidth < 32 else first
     m = tl.max(wide, axis=0)
     base = tl.where(m == -float("inf"), 0.0, m)
     s = tl.sum(tl.exp(wide - base), axis=0)
     for start in range(BLOCK, n, BLOCK):
-        x = tl.load(x_ptr + row + start + cols, mask=start + cols < n, other=-float("inf"))
+        x = tl.load(x_ptr + start + cols, mask=start + cols < n, other=-float("inf"))
         m, s = online_step(m, s, x.to(wide.dtype), 0)
     scale = 1.0 / s
     for start in range(0, n, BLOCK):
-        x = tl.load(x_ptr + row + start + cols, mask=start + cols < n)
+        x = tl.load(x_ptr + start + cols, mask=start + cols < n)
         y = tl.exp(x.to(wide.dtype) - m) * scale
-        tl.store(out_ptr + row + start + cols, y.to(x.dtype), mask=start + cols < n)
+        tl.store(out_ptr + (start + cols) * stride, y.to(out_ptr.dtype.element_ty), mask=start + cols < n)
+
+
+@triton.jit
+def softmax_long_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """One row a program, in two passes."""
+    row = tl.program_id(0).to(tl.int64) * n
+    softmax_line(x_ptr + row, out_ptr + row, n, 1, BLOCK)
 
 
 @triton.jit
@@ -211,8 +206,7 @@ PART, SCALED, FEW = (256, 32), (64, 64), 32
 def columns_by_parts(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
     """Over the middle of (outer, n, inner), with programs enough for a GPU where few columns are long."""
     parts = cdiv(n, PART[0])
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    stats = temporary(torch.empty(2 * outer * parts * inner, dtype=wide, device=x.device))
+    stats = temporary(torch.empty(2 * outer * parts * inner, dtype=sums_dtype(x), device=x.device))
     turns, align = 2 if parts <= FEW else 4, row_alignment(x, inner)
     launch(wrap_triton(column_parts_kernel), (cdiv(inner, PART[1]), parts, outer), x, stats, n, inner, ROWS=PART[0], COLS=PART[1], ALIGN=align)
     launch(wrap_triton(column_scale_kernel), (cdiv(inner, SCALED[1]), cdiv(n, SCALED[0] * turns), outer), x, out, stats, n, inner, parts,

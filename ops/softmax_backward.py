@@ -9,7 +9,7 @@ import triton.language as tl
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
 from .grids import columns_of, grid
-from .layout import row_alignment, split
+from .layout import row_alignment, split, sums_dtype
 from .sizes import cdiv, known, next_power_of_2
 
 
@@ -184,7 +184,7 @@ def _by_parts(grad: torch.Tensor, y: torch.Tensor, out: torch.Tensor, outer: int
     """Over the middle of (outer, n, inner), with programs enough for a GPU where few columns are long."""
     align = row_alignment(y, inner)
     parts = cdiv(n, PART[0] * PART[2])
-    dots = temporary(torch.empty(outer * parts * inner, dtype=torch.float64 if y.dtype == torch.float64 else torch.float32, device=y.device))
+    dots = temporary(torch.empty(outer * parts * inner, dtype=sums_dtype(y), device=y.device))
     launch(wrap_triton(column_dots_kernel), (cdiv(inner, PART[1]), parts, outer), grad, y, dots, n, inner, ROWS=PART[0], COLS=PART[1], TURNS=PART[2],
            ALIGN=align)
     launch(wrap_triton(column_gradient_kernel), (cdiv(inner, TILE[1]), cdiv(n, TILE[0] * TILE[2]), outer), grad, y, dots, out, n, inner, parts,

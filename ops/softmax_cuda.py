@@ -8,7 +8,7 @@ import torch
 
 from ..backends import cuda
 from ..backends.dispatch.replay import temporary
-from .layout import split
+from .layout import split, sums_dtype
 from .sizes import cdiv, next_power_of_2
 
 CUDA = Path(__file__).with_name("softmax.cu")
@@ -86,14 +86,13 @@ def _columns(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int)
             cuda.launch(CUDA, f"softmax_columns<{t}, {piece}, {threads}, {lanes}>", (across * outer * cluster,), threads, x, out, n, inner, across,
                         turns, cluster=cluster, shared=turns * threads * bytes_)
             return
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     fit = (2 if whole else 4) * multiprocessors // across  # parts that run at once; of too few one would be left over
     parts = max(1, min(cdiv(n, 256), fit if fit >= 4 else cdiv(1024, across), PARTS))
     step = cdiv(n, parts)
     parts = cdiv(n, step)
     for at in range(0, outer, 65535):  # the grid's second and third dimension end there
         part, to = x.view(outer, n, inner)[at:at + 65535], out.view(outer, n, inner)[at:at + 65535]
-        stats = temporary(torch.empty(2 * len(part) * parts * inner, dtype=wide, device=x.device))
+        stats = temporary(torch.empty(2 * len(part) * parts * inner, dtype=sums_dtype(x), device=x.device))
         grid = (across, len(part), parts)
         cuda.launch(CUDA, f"column_stats<{t}, {piece}, 512, {lanes}, 2>", grid, 512, part, stats, len(part), n, inner, step)
         cuda.launch(CUDA, f"column_scale<{t}, {piece}, 512, {lanes}>", grid, 512, part, to, stats, len(part), n, inner, step)

@@ -11,18 +11,11 @@ import triton
 import triton.language as tl
 
 from ..backends.dispatch.replay import temporary
-from ..backends.context import call
 from .dispatch import launch, wrap_triton
-from .parts import join_parts, keep_part
-from .sizes import cdiv, known, next_power_of_2
-from .tuning import tries, workers
-
-
-@triton.jit
-def _exp_step(top, total, x):
-    new = tl.maximum(top, tl.max(x, axis=0))
-    base = tl.where(new == -float("inf"), 0.0, new)
-    return new, total * tl.exp(top - base) + tl.sum(tl.exp(x - base[None, :]), axis=0)
+from .layout import sums_dtype
+from .parts import join_parts, keep_part, online_step
+from .sizes import cdiv, next_power_of_2
+from .tuning import plainly_here, workers
 
 
 @triton.jit
@@ -40,7 +33,7 @@ def share_kernel(x_ptr, stats_ptr, size, wide, step, ROWS: tl.constexpr, COLS: t
     for row in range(0, step, ROWS):
         begin = first + row.to(tl.int64) * wide
         inside = (at < size - begin) & (cols < wide)[None, :]
-        top, total = _exp_step(top, total, tl.load(x_ptr + begin + at, mask=inside, other=-float("inf")).to(ACC))
+        top, total = online_step(top, total, tl.load(x_ptr + begin + at, mask=inside, other=-float("inf")).to(ACC), 0)
     if ONE:
         best = tl.max(top, axis=0)
         base = tl.where(best == -float("inf"), 0.0, best)
@@ -77,9 +70,8 @@ ROWS, COLS = 16, 64
 
 
 def takes(x: torch.Tensor, outer: int, n: int, inner: int, columns: int) -> bool:
-    """Is the softmax over the middle of (outer, n, inner) to go this way: are programs of `columns` lines too few for the threads? Not for a board's code, nor while
-    sizes are open."""
-    if x.device.type != "cpu" or call.row is not None or not known(outer, n, inner) or tries("softmax"):
+    """Is the softmax over the middle of (outer, n, inner) to go this way: are programs of `columns` lines too few for the threads?"""
+    if not plainly_here(x, "softmax", outer, n, inner):
         return False
     few = 2 * outer if inner == 1 else outer * cdiv(inner, columns)  # a row that is one program's has each of its exponentials taken once, and not twice
     return few < workers() and n * min(inner, columns) >= 2 * LEAST
@@ -95,7 +87,7 @@ def softmax(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
     step = cdiv(cdiv(rows, shares), ROWS) * ROWS
     shares = cdiv(rows, step)
     parts = shares if inner == 1 else shares * beside
-    stats = temporary(torch.empty(2 * outer * parts * inner, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32, device=x.device))
+    stats = temporary(torch.empty(2 * outer * parts * inner, dtype=sums_dtype(x), device=x.device))
     grid = across, shares, outer
     cols = min(COLS, next_power_of_2(wide))
     launch(wrap_triton(share_kernel), grid, x, stats, size, wide, step, ROWS=ROWS, COLS=cols, ONE=inner == 1)

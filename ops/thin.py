@@ -14,11 +14,10 @@ import triton.language as tl
 
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch.replay import temporary
-from ..backends.context import call
 from .dispatch import launch, wrap_triton
 from .product import copy_lines_kernel
-from .sizes import cdiv, known, next_power_of_2
-from .tuning import tries, workers
+from .sizes import cdiv, next_power_of_2
+from .tuning import plainly_here, workers
 
 
 @triton.jit
@@ -143,29 +142,27 @@ TERM_ROWS, TERM_COLUMNS = 64, 1024
 
 
 def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Does a @ b go this way? Not for a board's code, whose classes of sizes are few, nor while sizes are open."""
+    """Does a @ b go this way?"""
     return _way(a, b) is not None
 
 
 def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
     """What launches a @ b into its result, if that is for here."""
     (m, k), n = a.shape, b.shape[1]
-    if a.device.type != "cpu" or call.row is not None or not known(m, n, k) or tries("matmul"):
+    if not plainly_here(a, "matmul", m, n, k):
         return None
     pairs = a.dtype == torch.bfloat16 and by_pairs()
     rows = (LINES_BY_PAIRS if b.numel() * b.element_size() > CACHED else 1) if pairs else LINES
     if m <= rows and _is_read(b):
-        return ROWS
+        return _lines
     if n <= LINES and _is_read(a):
-        return COLUMNS
+        return _columns
     return _terms if k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1 else None
 
 
-def lines(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
-    """`ROWS` or `COLUMNS` where a @ b goes this way because it has few of them, else None: way(a, b, out) makes out, of fp32 (of fp64's product fp64) or of the
-    operands' dtype and any strides, their product."""
-    way = _way(a, b)
-    return way if way in (ROWS, COLUMNS) else None
+def lines(a: torch.Tensor, b: torch.Tensor) -> int | None:
+    """Where a @ b goes this way for its few lines, the dimension along them: 1 of few rows, 0 of few columns; else None."""
+    return {_lines: 1, _columns: 0}.get(_way(a, b))
 
 
 def _is_read(x: torch.Tensor) -> bool:
@@ -180,7 +177,7 @@ def by_pairs() -> bool:
 
 
 def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
-    """c = a @ b. a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous."""
+    """c = a @ b. a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous; of few `lines` with any strides, and of the dtype of sums, too."""
     _way(a, b)(a, b, c)
 
 
@@ -216,7 +213,3 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
         bn = min((1 << i for i in range(6, ACROSS.bit_length())), key=lambda b: (max(cdiv(n, b), workers()) * b, -b))
         bk = 8 if n * k * b.element_size() > CACHED else 64
     launch(wrap_triton(lines_kernel), (cdiv(n, bn),), x, b, out, n, k, *x.stride(), *b.stride(), *out.stride(), R=r, BN=bn, BK=bk, ALONG=along)
-
-
-#: of few rows, and of few columns
-ROWS, COLUMNS = _lines, _columns

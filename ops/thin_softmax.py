@@ -9,26 +9,16 @@ import triton.language as tl
 from ..backends.dispatch.replay import temporary
 from . import thin
 from .dispatch import launch, wrap_triton
+from .layout import sums_dtype
 from .sizes import cdiv, next_power_of_2
-from .softmax import online_step
+from .softmax import softmax_line
 
 
 @triton.jit
 def softmax_of_lines_kernel(x_ptr, out_ptr, n, stride_ol, stride_on, BLOCK: tl.constexpr):
-    """Softmax of each of the lines x, n numbers each; a line a program, piece by piece."""
+    """Softmax of each of the lines x, n numbers each; a line a program."""
     line = tl.program_id(0).to(tl.int64)
-    x_ptr += line * n
-    out_ptr += line * stride_ol
-    at = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at, mask=at < n, other=-float("inf"))
-    top = tl.max(x, axis=0)
-    total = tl.sum(tl.exp(x - tl.where(top == -float("inf"), 0.0, top)), axis=0)
-    for start in range(BLOCK, n, BLOCK):
-        top, total = online_step(top, total, tl.load(x_ptr + start + at, mask=start + at < n, other=-float("inf")), 0)
-    scale = 1.0 / total
-    for start in range(0, n, BLOCK):
-        x = tl.load(x_ptr + start + at, mask=start + at < n)
-        tl.store(out_ptr + (start + at).to(tl.int64) * stride_on, (tl.exp(x - top) * scale).to(out_ptr.dtype.element_ty), mask=start + at < n)
+    softmax_line(x_ptr + line * n, out_ptr + line * stride_ol, n, tl.cast(stride_on, tl.int64), BLOCK)
 
 
 @triton.jit
@@ -50,26 +40,16 @@ PIECE, LONGEST, TERMS = 4096, 16384, 64
 
 def takes(a: torch.Tensor, b: torch.Tensor, axis: int) -> bool:
     """Does softmax(a @ b, axis) go this way?"""
-    way = thin.lines(a, b)
-    return way is not None and (a.shape[1] >= TERMS or _long(a, b, way) <= LONGEST or axis != _along(way))
-
-
-def _along(way) -> int:
-    """The dimension of the result that is long: along its few lines."""
-    return 1 if way is thin.ROWS else 0
-
-
-def _long(a: torch.Tensor, b: torch.Tensor, way) -> int:
-    return b.shape[1] if way is thin.ROWS else a.shape[0]
+    along = thin.lines(a, b)
+    return along is not None and (a.shape[1] >= TERMS or along != axis or (a.shape[0], b.shape[1])[along] <= LONGEST)
 
 
 def product_softmax(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int):
     """c = softmax(a @ b, axis). a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous."""
-    way = thin.lines(a, b)
-    (m, n), along = c.shape, _along(way)
-    lines, long = (m, n) if along == 1 else (n, m)
-    x = temporary(torch.empty((lines, long), dtype=torch.float64 if a.dtype == torch.float64 else torch.float32, device=a.device))
-    way(a, b, x if along == 1 else x.T)
+    along = thin.lines(a, b)
+    lines, long = c.shape[1 - along], c.shape[along]
+    x = temporary(torch.empty((lines, long), dtype=sums_dtype(a), device=a.device))
+    thin.product(a, b, x if along else x.T)
     strides = c.stride(1 - along), c.stride(along)
     if axis == along:
         launch(wrap_triton(softmax_of_lines_kernel), (lines,), x, c, long, *strides, BLOCK=min(PIECE, next_power_of_2(long)))

@@ -21,7 +21,7 @@ from ..backends.base import CompileError, Error
 from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch import replay
-from .sizes import cdiv, planned
+from .sizes import cdiv, known, planned
 
 FILE = Path(__file__).with_name("tuned.json")
 
@@ -178,6 +178,12 @@ def save(table: dict, path: Path = FILE):
 def tries(table: str) -> bool:
     """Does this thread try tiles of this table now?"""
     return table in (call.trial or ())
+
+
+def plainly_here(x, table: str, *sizes) -> bool:
+    """Is a call on this machine's CPU to choose freely how it is computed? Not for a board's code, whose classes of sizes are few, nor while sizes are open or tiles
+    of this table are tried. x: one of its tensors."""
+    return x.device.type == "cpu" and call.row is None and known(*sizes) and not tries(table)
 
 
 @contextlib.contextmanager

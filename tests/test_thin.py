@@ -36,6 +36,14 @@ def laid(rows: int, columns: int, how: str, dtype) -> torch.Tensor:
 LAYOUTS = "straight", "transposed", "gaps", "every other", "expanded"
 
 
+def operands(m: int, k: int, n: int, dtype, seed: int, more: int):
+    """(layouts, a, b), straight, with b transposed, and `more` at random."""
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    for layouts in [("straight", "straight"), ("straight", "transposed"), *((rng.choice(LAYOUTS), rng.choice(LAYOUTS)) for _ in range(more))]:
+        yield layouts, laid(m, k, layouts[0], dtype), laid(k, n, layouts[1], dtype)
+
+
 def compare(a: torch.Tensor, b: torch.Tensor, way):
     """`way(a, b)` beside float64: a sum's error is relative to its terms."""
     want, terms = a.double() @ b.double(), a.double().abs() @ b.double().abs()
@@ -48,11 +56,9 @@ def compare(a: torch.Tensor, b: torch.Tensor, way):
 @pytest.mark.parametrize("m,k,n", SIZES)
 def test_any_layout(m, k, n, dtype, seed):
     """Twice: what was launched is launched again."""
-    torch.manual_seed(seed)
-    rng = random.Random(seed)
-    for layouts in [("straight", "straight"), ("straight", "transposed"), *((rng.choice(LAYOUTS), rng.choice(LAYOUTS)) for _ in range(3))]:
+    for _, a, b in operands(m, k, n, DTYPES[dtype], seed, 3):
         for _ in range(2):
-            compare(laid(m, k, layouts[0], DTYPES[dtype]), laid(k, n, layouts[1], DTYPES[dtype]), ops.matmul)
+            compare(a, b, ops.matmul)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,10 +1,8 @@
 """The softmax of a product of few lines on the CPU: along them and across them, in every layout, between guard words, and chosen where it is meant to be."""
 
-import random
-
 import pytest
 import torch
-from test_thin import DTYPES, LAYOUTS, laid
+from test_thin import DTYPES, operands
 from triport import ops
 from triport.backends.cpu.llvm import targets
 from triport.bench import check
@@ -20,10 +18,8 @@ SIZES = (1, 64, 64), (1, 1, 1), (2, 7, 33), (3, 130, 17), (4, 200, 5), (1, 64, 9
 @pytest.mark.parametrize("m,k,n", SIZES)
 def test_any_layout(m, k, n, dtype, seed):
     """Twice: what was launched is launched again."""
-    torch.manual_seed(seed)
-    rng = random.Random(seed)
-    for layouts in [("straight", "straight"), ("straight", "transposed"), *((rng.choice(LAYOUTS), rng.choice(LAYOUTS)) for _ in range(2))]:
-        a, b = laid(m, k, layouts[0], DTYPES[dtype]), laid(k, n, layouts[1], DTYPES[dtype]) * k**-0.5
+    for layouts, a, b in operands(m, k, n, DTYPES[dtype], seed, 2):
+        b = b * k**-0.5
         for dim in (0, -1, 0, -1):
             got = ops.matmul_softmax(a, b, dim)
             assert got.shape == (m, n) and got.dtype is a.dtype and got.is_contiguous()

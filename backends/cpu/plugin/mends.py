@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -103,12 +104,10 @@ def loaded_by_its_driver(init_handles):
     """`CompiledKernel._init_handles`, which loads a kernel by the active driver; here a kernel for a CPU is loaded by the CPU's."""
     @functools.wraps(init_handles)
     def by_its_own(self):
-        if self.module is None and self.metadata.target.backend in CPU:
-            from ..driver import CPUDriver, own
-            if self.metadata.target.backend == target("native").backend and not isinstance(active.now(), CPUDriver):
-                with active.driven_by(own()):
-                    return init_handles(self)
-        return init_handles(self)
+        from ..driver import CPUDriver, own
+        ours = self.module is None and self.metadata.target.backend == target("native").backend
+        with active.driven_by(own()) if ours and not isinstance(active.now(), CPUDriver) else contextlib.nullcontext():
+            return init_handles(self)
 
     return by_its_own
 

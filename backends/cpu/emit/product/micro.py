@@ -50,7 +50,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
         b_base = b.gep(packed, panels, b.mul(p, i64(kk * n)))
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
-        def block(i, j, r, vectors=vectors):
+        def block(i, j, r, vectors):
             b_panel = b.gep(packed, b_base, b.mul(j, i64(kind.group if kind.blocks else kk)))
             emit(k, kind, b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, i, r, b_panel, width, lanes, vectors, extent)
 
@@ -73,9 +73,9 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
             return
         # Of the last panel no more than the first half may be left: it takes a micro-kernel half as wide.
         begun = b.and_(columns, i64(-width))
-        few = b.icmp("sle", b.sub(columns, begun), i64(half * lanes))
-        across(i64(0), b.select(few, begun, columns), vectors)
-        across(b.select(few, begun, columns), columns, half)
+        whole = b.select(b.icmp("sle", b.sub(columns, begun), i64(half * lanes)), begun, columns)
+        across(i64(0), whole, vectors)
+        across(whole, columns, half)
 
     k.loop(i64(0), i64(batch), 1, one_batch, "batch")
 
