@@ -63,8 +63,8 @@ def test_where_a_tile_spans(m, n, k, axis, threads, whole, monkeypatch):
 
 
 @settings(deadline=None, max_examples=200)
-@example(4096, 64, 512, 0, 2, torch.bfloat16)
-@example(4096, 64, 512, 0, 1, torch.float32)
+@example(4096, 32, 512, 0, 1, torch.bfloat16)
+@example(4096, 32, 512, 0, 1, torch.float32)
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([0, 1]), st.integers(1, 16),
        st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]))
 def test_any_tile_is_one_that_triton_takes(m, n, k, axis, threads, dtype):
