@@ -118,9 +118,10 @@ class CPUBackend(BaseBackend):
     def __init__(self, target: GPUTarget):
         super().__init__(target)
         from . import cache
+        from .driver import own
         from .plugin import mends
         cache.install()
-        mends.install()
+        mends.install(own)
 
     @property
     def row_name(self) -> str:

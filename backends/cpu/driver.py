@@ -51,7 +51,8 @@ class CPUDriver(DriverBase):
         from .plugin import gluon, key, mends
         from .. import of_triton
         cache.install()
-        of_triton.change("launches from several threads may meet a fault of CPython's parser, and errors of dtypes and grids are Triton's own", mends.install)
+        of_triton.change("launches from several threads may meet a fault of CPython's parser, and errors of dtypes and grids are Triton's own",
+                         lambda: mends.install(own))
         of_triton.change("the first launch of a process takes half a second more", key.install)
         of_triton.change("the first launch of a process imports gluon", gluon.install)
         of_triton.warn()

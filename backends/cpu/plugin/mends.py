@@ -34,8 +34,8 @@ def _fresh_lock():
     _parsing, _loading = threading.RLock(), threading.RLock()  # in a forked child: whoever held it is gone
 
 
-def install():
-    """Mend what this process has; once."""
+def install(own):
+    """Mend what this process has; once. own: () -> the CPU's driver, which is above this package."""
     global _installed
     if _installed:
         return
@@ -49,7 +49,7 @@ def install():
     parser = next(c for c in reversed(jit.JITFunction.__mro__) if "parse" in vars(c))
     parser.parse = one_at_a_time(parser.parse)
     os.register_at_fork(after_in_child=_fresh_lock)
-    CompiledKernel._init_handles = loaded_by_its_driver(CompiledKernel._init_handles)
+    CompiledKernel._init_handles = loaded_by_its_driver(CompiledKernel._init_handles, own)
     CompiledKernel.launch_metadata = three_dimensions(CompiledKernel.launch_metadata)
     if isinstance(CompiledKernel.run, property):
         CompiledKernel.run = property(loaded_by_one(CompiledKernel.run.fget))
@@ -100,13 +100,12 @@ def loaded_by_one(run):
     return loaded
 
 
-def loaded_by_its_driver(init_handles):
-    """`CompiledKernel._init_handles`, which loads a kernel by the active driver; here a kernel for a CPU is loaded by the CPU's."""
+def loaded_by_its_driver(init_handles, own):
+    """`CompiledKernel._init_handles`, which loads a kernel by the active driver; here a kernel for a CPU is loaded by the CPU's (`own()`)."""
     @functools.wraps(init_handles)
     def by_its_own(self):
-        from ..driver import CPUDriver, own
         ours = self.module is None and self.metadata.target.backend == target("native").backend
-        with active.driven_by(own()) if ours and not isinstance(active.now(), CPUDriver) else contextlib.nullcontext():
+        with active.driven_by(own()) if ours and not isinstance(active.now(), type(own())) else contextlib.nullcontext():
             return init_handles(self)
 
     return by_its_own
