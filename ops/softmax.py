@@ -66,11 +66,11 @@ def softmax_line(x_ptr, out_ptr, n, stride, BLOCK: tl.constexpr):
     base = tl.where(m == -float("inf"), 0.0, m)
     s = tl.sum(tl.exp(wide - base), axis=0)
     for start in range(BLOCK, n, BLOCK):
-        x = tl.load(x_ptr + start + cols, mask=start + cols < n, other=-float("inf"))
+        x = tl.load(x_ptr + (start + cols), mask=start + cols < n, other=-float("inf"))
         m, s = online_step(m, s, x.to(wide.dtype), 0)
     scale = 1.0 / s
     for start in range(0, n, BLOCK):
-        x = tl.load(x_ptr + start + cols, mask=start + cols < n)
+        x = tl.load(x_ptr + (start + cols), mask=start + cols < n)  # as the store's: a row may be its own result
         y = tl.exp(x.to(wide.dtype) - m) * scale
         tl.store(out_ptr + (start + cols) * stride, y.to(out_ptr.dtype.element_ty), mask=start + cols < n)
 
