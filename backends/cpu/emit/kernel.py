@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ..llvm import ir
 from ..llvm.elements import memory_type
 from ..llvm.ir import Builder, Val, const, i64
@@ -82,6 +84,12 @@ class Kernel:
         if v.op is not None and v.op.name == "arith.constant":
             return arith.constant_value(v.op.attrs["value"], v.type.elem)
         raise self.error(v.op, f"scalar %{v.name} is used before it is computed")
+
+    def none(self, trips: tuple[Trips, ...]) -> Val:
+        """An i1: was none of these trips made?"""
+        if not trips:
+            return const("i1", True)
+        return self.b.icmp("eq", functools.reduce(self.b.or_, (self.trips[t] for t in trips)), i64(0))
 
     def pointer(self, buf: Buffer) -> Val:
         """Where a buffer starts."""

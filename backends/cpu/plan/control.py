@@ -7,13 +7,13 @@ What is put into scratch inside a region of values from outside is forgotten beh
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..ttir.ops import row
 from ..ttir.types import Op, Value, walk
 from . import keeping
 from .memory_order import before_region
-from .records import Assign, Body, Branch, Buffer, Call, Copy, For, If, Induction, Jump, Return, Slot, Trips, While, inner_first
+from .records import Assign, Body, Branch, Buffer, Call, Copy, For, Idle, If, Induction, Jump, Return, Slot, Trips, While, inner_first, row_major
 from .schedule import Schedule
 from .source import is_zero
 from .space import Space
@@ -203,13 +203,22 @@ def for_loop(s: Schedule, op: Op):
         slots.append(None if moved is None else _induction(s, arg, init, moved, number))
     s.inductions.update((arg, slot) for arg, slot in zip(args, slots) if slot is not None)
     for k, (arg, init, y) in enumerate(zip(args, inits, yielded.operands)):
-        if arg.type.is_tensor and slots[k] is None:
-            buf = slots[k] = _carried(s, arg, y)
-            before, zero = len(s.steps), is_zero(init)
-            # Two vectors of zeros at once: one alone LLVM stores on Arm as two scalars.
-            s.fill(buf, init, unroll=1 + zero, why="carried by the loop")
-            if zero and s.variables is None:  # who debugs it sees memory
-                s.zeros[arg] = zeros[arg] = tuple(s.steps[before:])
+        if not arg.type.is_tensor or slots[k] is not None:
+            continue
+        strides = _strides(s, arg, y)
+        buf = slots[k] = _handed_on(s, op, init, strides)
+        if buf is not None:
+            if init in s.idle:
+                s.zeros[arg] = zeros[arg] = s.idle[init]
+            continue
+        buf = slots[k] = s.alloc(arg.type.shape, arg.type.elem, strides)
+        if not buf.is_row_major:
+            s.turned[buf.piece] = strides
+        before, zero = len(s.steps), is_zero(init)
+        # Two vectors of zeros at once: one alone LLVM stores on Arm as two scalars.
+        s.fill(buf, init, unroll=1 + zero, why="carried by the loop")
+        if zero and s.variables is None:  # who debugs it sees memory
+            s.zeros[arg] = zeros[arg] = Idle((), tuple(s.steps[before:]))
     _read(s, args, slots)
 
     def inside():
@@ -217,15 +226,27 @@ def for_loop(s: Schedule, op: Op):
         assign(s, [(arg, slot, y) for arg, slot, y in zip(args, slots, yielded.operands)])
 
     body = _region(s, inside)
-    s.add(For(op, number, tuple(slots), body, _spared(s, zeros)))
-    for res, slot in zip(op.results, slots):
+    idle = _spared(s, zeros, Trips(number, 1, True))
+    s.add(For(op, number, tuple(slots), body, tuple(idle.values())))
+    for res, arg, slot in zip(op.results, args, slots):
         if isinstance(slot, Induction):
             s.inductions[res] = Induction(slot.init, slot.step, slot.count._replace(after=True))
+        elif arg in idle:
+            s.idle[res] = idle[arg]
     _read(s, op.results, slots)
 
 
-def _carried(s: Schedule, arg: Value, y: Value) -> Buffer:
-    """Where a loop keeps `arg`, which is `y` after each trip: in row-major order, unless what y is made of is read from memory that is contiguous along
+def _handed_on(s: Schedule, loop: Op, init: Value, strides: tuple[int, ...]) -> Buffer | None:
+    """Where `init` lies, if `loop` may go on with it there: what a loop in front of it in the same block has carried, as an unrolled loop hands it to the one over the rest,
+    or a product, if nobody else reads it."""
+    buf = s.buffers.get(init)
+    if s.variables is not None or init.op is None or init.op.name not in ("scf.for", "tt.dot") or init.op.block is not loop.block or len(init.uses) != 1:
+        return None
+    return buf if buf is not None and buf.panel is None and buf.strides == strides else None
+
+
+def _strides(s: Schedule, arg: Value, y: Value) -> tuple[int, ...]:
+    """How a loop keeps `arg`, which is `y` after each trip: in row-major order, unless what y is made of is read from memory that is contiguous along
     another dimension. Sums of columns are added to a vector at a time then."""
     shape = arg.type.shape
     long = [d for d, n in enumerate(shape) if n > 1]
@@ -236,17 +257,21 @@ def _carried(s: Schedule, arg: Value, y: Value) -> Buffer:
             if v.type.elem == "ptr" and set(long) <= set(dims) and any(u.name == "tt.load" for u in v.uses):
                 contiguous |= {d for d, step in space.affine(v, dims).coef.items() if step == {(): 1}}
     if len(contiguous) != 1 or (inner := contiguous.pop()) == long[-1] or shape[inner] < s.target.lanes(32):
-        return s.alloc(shape, arg.type.elem)
-    buf = s.alloc(shape, arg.type.elem, inner_first(shape, inner))
-    s.turned[buf.piece] = buf.strides
-    return buf
+        return row_major(shape)
+    return inner_first(shape, inner)
 
 
-def _spared(s: Schedule, zeros: dict[Value, tuple]) -> tuple:
-    """The steps that put `zeros` into memory for what a loop carries, where a product in the loop has taken over; they are steps before it no more."""
-    taken = tuple(step for arg, steps in zeros.items() if s.zeros.pop(arg, None) is None for step in steps)
-    s.steps[:] = [step for step in s.steps if not any(step is t for t in taken)]
-    return taken
+def _spared(s: Schedule, zeros: dict[Value, Idle], trips: Trips) -> dict[Value, Idle]:
+    """What puts `zeros` into memory for what a loop carries, where a product in the loop has taken over: not before the loop any more, nor behind one before it, but where
+    none of its `trips` is made either."""
+    taken = {arg: idle for arg, idle in zeros.items() if s.zeros.pop(arg, None) is None}
+    gone = [step for idle in taken.values() for step in idle.steps]
+
+    def left(step):
+        return replace(step, idle=tuple(i for i in step.idle if not any(i is t for t in taken.values()))) if isinstance(step, For) else step
+
+    s.steps[:] = [left(step) for step in s.steps if not any(step is g for g in gone)]
+    return {arg: Idle((*idle.trips, trips), idle.steps) for arg, idle in taken.items()}
 
 
 def _induction(s: Schedule, arg: Value, init: Value, moved, number: int) -> Induction:

@@ -11,7 +11,7 @@ from ..ttir.types import Op, Type, Value
 from . import keeping
 from .control import captured
 from .operand import Kind, Operand, panels, rows
-from .records import Atom, Buffer, NestPlan, Trips
+from .records import Atom, Buffer, Idle, NestPlan, Trips
 from .schedule import Schedule
 from .source import End, Look, Source, is_zero
 from .space import Space
@@ -27,7 +27,8 @@ MANY = 4
 @dataclass(frozen=True)
 class Product:
     """op's result = the sum of its `pieces` a[u] @ b[u], and of what `filling` (steps) puts into `destination`; in_place: that is a loop's own.
-    zeros: the steps that would put zeros there, where accumulators begin as zeros in registers; first: in this loop's first trip only (None: always).
+    zeros: the steps that would put zeros there, where accumulators begin as zeros in registers; first: only while these trips are none (of the loop that it
+    is in, and of those that this one goes on from).
 
     rows, vectors: of the micro-kernel, registers: in each of the vectors; count: of matrices; m, n, k: of each; ends: where operands end (of A's rows, of its columns; of B's);
     sources: the loads that the operands are; requires: masks that must not wrap; final: where the result is converted to, if anywhere."""
@@ -52,7 +53,7 @@ class Product:
     final: Buffer | None
     registers: int = 1
     zeros: tuple = ()
-    first: Trips | None = None
+    first: tuple[Trips, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,12 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     b = panels(s, rhs, b_src, kind, lanes * vectors)
     with captured(s) as filling:
         destination, loop = _destination(s, op, first or op, c, kind.acc, lhs + rhs)
-    trips, zeros = None, ()
+    trips, zeros = (), ()
     if loop is None and is_zero(c) and not kind.blocks:
         zeros, filling = filling, []
     elif loop is not None and not filling and not kind.blocks:
-        trips, zeros = Trips(s.sequence.end[loop], 1, False), s.zeros.pop(c, ())
+        before, zeros = s.zeros.pop(c, Idle((), ()))
+        trips = (*before, Trips(s.sequence.end[loop], 1, False))
     final = None if destination.elem == out.type.elem else s.alloc(out.type.shape, out.type.elem)
     s.add(Product(op, len(lhs), kind, height, vectors, math.prod(batch), m, n, k, (a_src, b_src), (a_ends, b_ends), tuple(look.requires), a, b,
                   tuple(filling), destination, loop is not None, final, -(-lanes // s.target.lanes(ir.bits_of(REGISTER[kind.acc]))), tuple(zeros), trips))

@@ -304,16 +304,23 @@ class Assign:
     pairs: tuple[tuple[object, Value], ...]
 
 
+class Idle(NamedTuple):
+    """Steps that stand for what loops carry, where none of `trips` is made."""
+
+    trips: tuple[Trips, ...]
+    steps: tuple
+
+
 @dataclass(frozen=True)
 class For:
     """A loop. number: `Trips.loop` of what it carries as inductions; slots: of each carried value; body: its steps, assignments at its end
-    included; idle: steps instead of it, where it makes no trip."""
+    included; idle: what is done behind it, where neither it nor one that it goes on from makes a trip."""
 
     op: Op
     number: int
     slots: tuple[Slot, ...]
     body: tuple
-    idle: tuple = ()
+    idle: tuple[Idle, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..ttir.types import Func, Op, Value
 from . import estimates, keeping, order, pressure, quotients, ranges
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
-from .records import Buffer, Constant, Fill, Induction, Keep, NestPlan, Part, Place, Root, Walk, inner_first, row_major
+from .records import Buffer, Constant, Fill, Idle, Induction, Keep, NestPlan, Part, Place, Root, Walk, inner_first, row_major
 from .sequence import Sequence
 from .space import Known, Space
 
@@ -65,7 +65,8 @@ class Schedule:
         self.steps: list = []
         self.regions: dict = {}
         self.notes: dict[Op, str] = {}  # what was not done, and why
-        self.zeros: dict[Value, tuple] = {}  # what a loop carries and begins with zeros -> the steps that would put those into memory
+        self.zeros: dict[Value, Idle] = {}  # what a loop carries and begins with zeros -> what would put those into memory, and which trips would be none
+        self.idle: dict[Value, Idle] = {}  # a loop's result -> what puts zeros there where no trip was made
         self.turned: dict[int, tuple[int, ...]] = {}  # the piece of scratch of what a loop carries in another order than row-major -> its strides
         self.checks = None  # checks.Checks of a checked kernel
         self.made: dict[tuple, list] = {}  # shape -> what may have made something that is not finite and is not noted yet (finite.Maker)

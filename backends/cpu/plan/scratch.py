@@ -99,7 +99,8 @@ class _Lives:
 
     def loop(self, step: For):
         self.again((step.body,))
-        self.steps(step.idle)
+        for idle in step.idle:
+            self.steps(idle.steps)
 
     def branches(self, step: If):
         for steps in step.branches:

@@ -228,7 +228,9 @@ def _product(page, step: product.Product):
     if step.in_place:
         page.say("adds to the loop's own accumulators, where they are")
     if step.zeros:
-        page.say("accumulators begin as zeros in registers" + (", in the first trip" if step.in_place else "") + "; where some are not computed, in memory")
+        when = ", in the first trip" if step.in_place else ""
+        when += " where the loop before it made none" if len(step.first) > 1 else ""
+        page.say(f"accumulators begin as zeros in registers{when}; where some are not computed, in memory")
         page.within(step.zeros)
     if step.final is not None:
         page.say(f"converted to {step.final.elem}")
@@ -259,9 +261,9 @@ def _for(page, step: records.For):
     carried = step.op.regions[0].block.args[1:]
     page.say(f"{_line(step.op)}for" + "".join(f", {text}" for text in _carried(page, carried, step.slots)))
     page.within(step.body)
-    if step.idle:
-        page.say("where it makes no trip")
-        page.within(step.idle)
+    for idle in step.idle:
+        page.say("where it makes no trip" + (", and the loop before it made none" if len(idle.trips) > 1 else ""))
+        page.within(idle.steps)
 
 
 def _carried(page, values, slots):

@@ -47,7 +47,7 @@ def _fresh(k, step: Product, extent: Extent) -> Val:
     b = k.b
     if not step.zeros:
         return const("i1", False)
-    first = const("i1", True) if step.first is None else b.icmp("eq", k.trips[step.first], i64(0))
+    first = k.none(step.first)
     whole = b.and_(b.icmp("sge", extent.rows, i64(step.m)), b.icmp("sge", extent.columns, i64(step.n)))
     k.guarded(b.and_(first, b.not_(whole)), lambda: k.run(step.zeros))
     return first

@@ -152,8 +152,8 @@ def for_loop(k, step: For):
     b.place(done)
     made = b.load("i64", count_slot, 8)
     _note_trips(k, step, made, after=True)
-    if step.idle:
-        k.guarded(b.icmp("eq", made, i64(0)), lambda: k.run(step.idle))
+    for idle in step.idle:
+        k.guarded(k.none(idle.trips), lambda: k.run(idle.steps))
     for res, arg in zip(op.results, args):
         if not res.type.is_tensor:
             scalars.read(k, res, k.slots[arg])
