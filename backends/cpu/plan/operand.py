@@ -103,8 +103,8 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
         return _either(s, out, _is_whole(src, (m, k)), pack, "in place", whole=True)
     if in_place:
         return replace(_either(s, out, src.is_given, pack, "in place"), limit=limit, padded=src.limits[1] is None)
-    lanes = s.target.lanes(ir.bits_of(REGISTER[kind.packed]))
-    if kind.by is None and _turnable(s, src, (m, k), kind.packed, lanes, 1):
+    lanes = s.target.lanes(ir.bits_of(REGISTER[kind.packed]) * kind.group)
+    if not kind.tiles and _turnable(s, src, (m, k), kind.packed, (lanes, lanes * kind.group)):
         return _either(s, out, src.is_given, pack, "turned")
     return _either(s, out, False, pack, "packed", why=_why_packed(src, v, kind))
 
@@ -189,18 +189,18 @@ def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, wid
             part = replace(s.view(out, u * piece * width, x.type.shape, out.strides), panel=out.panel)
             s.fill(part, x, vdim=axis, inner=axis - 1, unroll=max(1, width // lanes), pairs=kind.by is not None, why="panels of a product's operand")
 
-    if _turnable(s, src, (k, n), kind.packed, lanes, group):
+    if _turnable(s, src, (k, n), kind.packed, (lanes * group, lanes)):
         return _either(s, out, src.is_given, pack, "turned")
     if src and (not src.is_given or len(values) > 1 or s.target.ahead) and src.exact and poly_const(src.steps[1]) == 1 and s.target.lanes(32) > 1:
         return _either(s, out, src.is_given, pack, "copied")
     return _either(s, out, False, pack, "packed")
 
 
-def _turnable(s: Schedule, src: Source | None, shape, packed: str, lanes: int, group: int) -> bool:
-    """Is the operand contiguous along its first dimension, and such that registers turn it?"""
+def _turnable(s: Schedule, src: Source | None, shape, packed: str, block: tuple[int, int]) -> bool:
+    """Is the operand contiguous along its first dimension, and such that registers turn it, a block at a time?"""
     if src is None or not src.exact or not s.target.turns:
         return False
     elem = src.load.operands[0].type.pointee.elem
     fits = elem == packed or (packed, elem) in (("f32", "f16"), ("f32", "bf16"), ("i16", "i8"), ("i32", "i8"))
-    return (fits and shape[0] % (lanes * group) == 0 and shape[1] % lanes == 0
+    return (fits and shape[0] % block[0] == 0 and shape[1] % block[1] == 0
             and poly_const(src.steps[0]) == 1 and poly_const(src.steps[1]) != 1)

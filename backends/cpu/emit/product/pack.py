@@ -118,9 +118,9 @@ def rows(k, step: Product, at: Place | None) -> Rows:
         found.limit, found.padded = limit, plan.padded
         return found
     if plan.how == "turned":
-        lanes = k.target.lanes(ir.bits_of(REGISTER[kind.packed]))
-        k.either(at.given, lambda: turn(k, at, (step.m, step.k), kind.packed, lanes, 1, out,
-                                        lambda q, i: k.b.add(k.b.mul(i, i64(pitch)), q)), lambda: k.run(plan.packing))
+        lanes = k.target.lanes(ir.bits_of(REGISTER[kind.packed]) * kind.group)
+        k.either(at.given, lambda: turn(k, at, (step.m, step.k), kind.packed, lanes, out,
+                                        lambda q, i: k.b.add(k.b.mul(i, i64(pitch)), q), beside=kind.group), lambda: k.run(plan.packing))
     else:
         k.run(plan.packing)
     return Rows(out, i64(pitch), buf.strides[0], limit, plan.padded)
@@ -171,7 +171,7 @@ def panels(k, step: Product, at: Place | None) -> Val:
             return k.b.add(k.b.mul(k.b.sub(j, in_panel), i64(step.k)), k.b.mul(k.b.add(k.b.mul(q, i64(width)), in_panel), i64(g)))
 
         lanes = k.target.lanes(ir.bits_of(REGISTER[kind.acc]))
-        k.either(at.given, lambda: turn(k, at, shape, kind.packed, lanes, g, out, where), lambda: k.run(plan.packing))
+        k.either(at.given, lambda: turn(k, at, shape, kind.packed, lanes, out, where, group=g), lambda: k.run(plan.packing))
     elif plan.how == "copied":
         k.either(at.given, lambda: copy_panels(k, at, shape, kind, width, out), lambda: k.run(plan.packing))
     else:
@@ -242,48 +242,51 @@ def masked(k, ty: str, ptr: Val, size: int, mask: Val) -> Val:
 # --- operands that lie the other way round -------------------------------------------------------------------------------
 
 
-def turn(k, at: Place, shape, packed: str, lanes: int, group: int, out: Val, where):
-    """Write the transpose of a matrix that is contiguous along dimension 0: `lanes` neighbours of dimension 1 as a vector, `group`
-    elements of dimension 0 in each lane, at element `where(column, row / group)` of `out`."""
+def turn(k, at: Place, shape, packed: str, lanes: int, out: Val, where, group: int = 1, beside: int = 1):
+    """Write the transpose of a matrix that is contiguous along dimension 0: `lanes` neighbours of dimension 1 as a vector, at element `where(column, row / group)` of `out`; in
+    each lane `group` neighbours of dimension 0, or `beside` of dimension 1, of which there are so many times more then."""
     b = k.b
     elem = at.source.load.operands[0].type.pointee.elem
     mem = memory_type(elem)
     ty = ir.vec(mem, lanes * group)
     size = ir.bits_of(mem) // 8
-    unit = REGISTER[packed] if group == 1 else f"i{ir.bits_of(REGISTER[packed]) * group}"
+    unit = REGISTER[packed] if group * beside == 1 else f"i{ir.bits_of(REGISTER[packed]) * group * beside}"
     pitch = number(k, at.source.steps[1])
     ends = [i64(n) if end is None else end for n, end in zip(shape, at.ends)]
 
     def block(column, row):
         first = b.gep(mem, at.ptr, b.add(b.mul(column, pitch), row))
-        lines_at = [b.gep(mem, first, b.mul(i64(t), pitch)) for t in range(lanes)]
-        slots = [b.alloca(ty, "turn") for _ in range(lanes)]
+        count = lanes * beside
+        lines_at = [b.gep(mem, first, b.mul(i64(t), pitch)) for t in range(count)]
+        slots = [b.alloca(ty, "turn") for _ in range(count)]
         whole = const("i1", True)
-        for x, span, limit, end in zip((row, column), (lanes * group, lanes), at.ends, ends):
+        for x, span, limit, end in zip((row, column), (lanes * group, count), at.ends, ends):
             if limit is not None:
                 whole = b.and_(whole, b.icmp("sle", b.add(x, i64(span)), end))
         def part():
             left = b.cast("trunc", b.sub(ends[0], row), "i32")
             inside = b.icmp("slt", b.iota("i32", lanes * group), b.splat(left, lanes * group))
-            for t in range(lanes):
+            for t in range(count):
                 here = b.icmp("slt", b.add(column, i64(t)), ends[1])
                 mask = b.and_(inside, b.splat(here, lanes * group))
                 b.store(masked(k, ty, lines_at[t], size, mask), slots[t], 64)
 
         def all_there():
-            for t in range(lanes):
+            for t in range(count):
                 b.store(b.load(ty, lines_at[t], size), slots[t], 64)
 
         k.either(whole, all_there, part)
         lines = [b.load(ty, s, 64) for s in slots]
         lines = [converted(b, v, elem, packed) for v in lines]
-        if group > 1:
+        if beside > 1:
+            lines = [b.shuffle(x, y, [i // 2 + lanes * (i % 2) for i in range(2 * lanes)]) for x, y in zip(lines[::2], lines[1::2])]
+        if group * beside > 1:
             lines = [b.reinterpret(v, ir.vec(unit, lanes)) for v in lines]
         grouped = row if group == 1 else b.bin("lshr", row, group.bit_length() - 1, "exact")
         for t, v in enumerate(transposed(b, lines)):
             b.store(v, b.gep(REGISTER[packed], out, where(column, b.add(grouped, i64(t)))), size if group == 1 else size * group)
 
-    k.loop(i64(0), i64(shape[1]), lanes, lambda column: k.loop(
+    k.loop(i64(0), i64(shape[1]), lanes * beside, lambda column: k.loop(
         i64(0), i64(shape[0]), lanes * group, lambda row: block(column, row), "row"), "column")
 
 
