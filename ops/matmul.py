@@ -95,14 +95,15 @@ def tile_for(a: torch.Tensor, b: torch.Tensor) -> dict:
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), *sizes, entries(a, sizes[2]))
 
 
-def entries(a: torch.Tensor, k: int) -> tuple:
-    """Tiles, each with its speed, for products of `a`'s dtype and k terms, where `a` is or on the board that code is made for."""
+def entries(a: torch.Tensor, k: int, ends: bool = True) -> tuple:
+    """Tiles, each with its speed, for products of `a`'s dtype and k terms, where `a` is or on the board that code is made for. ends: products end in their store, else accumulators go
+    through memory."""
     cpu = a.device.type != "cuda"
     if cpu and not tries(TILES.op):
         if call.row is not None and call.row.scratch and TILES.op not in (call.tiles or ()):
             return fitting(call.row.scratch, a.dtype)
         if call.row is None and k <= FEW_TERMS:
-            return (_guess(32 if a.dtype == torch.bfloat16 else 64, 64, FEW_TERMS),)
+            return _FEW if ends else (_guess(32 if a.dtype == torch.bfloat16 else 64, 64, FEW_TERMS),)
     return tuple(map(tuple, speeds_for(TILES.get(a.device.type), speeds_of(a.dtype, a.device.type), workers() if cpu else 0)))
 
 
@@ -120,9 +121,10 @@ def multiprocessors() -> int:
     return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else 132
 
 
-#: terms of a sum up to which a tile's accumulators take longer than its products, on a CPU: they are to stay in the first cache. 1024 x 16 x 1024 in bf16 took a
-#: Zen 4 521 us by the table's tiles and 302 by these, 1024 x 64 x 1024 1,040 and 868
+#: terms of a sum up to which a tile's accumulators take about as long as its products, on a CPU: tiles that are small leave more of them whole, and go to memory once, as results. 300 x 32 x 1000
+#: in bf16 takes a Zen 4 135 us by 128 x 64, 142 by 256 x 128 and 143 by 32 x 64, 1024 x 64 x 1024 679, 670 and 749. Where accumulators go through memory they are to stay in the first cache
 FEW_TERMS = 64
+_FEW = tuple(_guess(bm, 64, FEW_TERMS) for bm in (128, 64, 32))
 
 
 #: threads that count as few: where a machine has many, its first ones leave caches and memory to each other, and tiles of other shapes are fastest

@@ -53,7 +53,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     if call.row is not None and call.row.scratch:
         return _on_board(t, axis, length, across, widths, call.row.scratch)
     terms = k if known(k) else t["BK"]
-    return _fastest(tuple(t.items()), axis, m, n, terms, workers(), widths, entries(a, terms), a.element_size() == 2)
+    return _fastest(tuple(t.items()), axis, m, n, terms, workers(), widths, entries(a, terms, ends=False), a.element_size() == 2)
 
 
 def _spanning(t: dict, axis: int, length: int, across: int, width: int, low: int) -> dict:

@@ -1,5 +1,6 @@
 """Products of few lines and of few terms on the CPU: kernels of their own, right in every layout, between guard words, and chosen where they are meant to be."""
 
+import importlib
 import random
 
 import pytest
@@ -117,8 +118,11 @@ def test_whose_products_do_not_go_this_way():
     assert asked == [False]
 
 
-def test_tiles_of_few_terms_stay_in_the_first_cache():
+def test_tiles_of_few_terms_are_small(monkeypatch):
+    """Small enough that few of them are cut, and that there are some for each thread."""
     for dtype in DTYPES.values():
         few, more = (tile_for(torch.empty(1024, k, dtype=dtype), torch.empty(k, 1024, dtype=dtype)) for k in (FEW_TERMS, FEW_TERMS + 1))
-        assert few["BM"] * few["BN"] * 4 <= 16 << 10
+        assert few["BM"] * few["BN"] <= 128 * 64 and few["BK"] == FEW_TERMS
         assert dtype is torch.float64 or more["BM"] * more["BN"] > few["BM"] * few["BN"]
+    monkeypatch.setattr(importlib.import_module("triport.ops.matmul"), "workers", lambda: 32)
+    assert tile_for(torch.empty(256, 32), torch.empty(32, 256))["BM"] == 32

@@ -26,7 +26,8 @@ SIGNATURE = [("ptr", "args"), ("ptr", "scratch"), ("i64", "begin"), ("i64", "end
 class Kernel:
     """The function that is written. error: (operation, sentence) -> the error to raise.
 
-    env: scalars; pointers: of the plan's places; slots: stack slots of scalars, by the value that is read from them; trips: how often loops ran."""
+    env: scalars; pointers: of the plan's places; slots: stack slots of scalars, by the value that is read from them; trips: how often loops ran; last: of a loop by its
+    number, whether this is its last trip; ended: of a product, where it is noted whether it ended in a store (ending.py)."""
 
     def __init__(self, func: Func, plan: Plan, target: Target, name: str, lazy: Lazy, error, fp_fusion: bool, debugger: bool = False):
         self.func, self.plan, self.target, self.name, self.lazy, self.error = func, plan, target, name, lazy, error
@@ -36,6 +37,8 @@ class Kernel:
         self.pointers: list[Val] = []
         self.slots: dict = {}
         self.trips: dict[Trips, Val] = {}
+        self.last: dict[int, Val] = {}
+        self.ended: dict[Op, Val] = {}
         self.asserts: list[tuple[str, str]] = []  # message, where
         self.frame = None  # the function that is walked
         self.current_op: Op | None = None
@@ -108,9 +111,9 @@ class Kernel:
             access.store_buffer(nest, keep.buffer, nest.plan.identity, nest.at(keep.value, nest.plan.identity))
 
     # -- how loops are unrolled
-    def unrolled(self, times: int) -> str:
-        """What a loop's branch says to be unrolled."""
-        if times == 1:
+    def unrolled(self, times: int, leave: bool = True) -> str:
+        """What a loop's branch says to be unrolled; leave: once is up to LLVM."""
+        if times == 1 and leave:
             return ""
         if times not in self._unroll:
             self._unroll[times] = self.module.add_meta(f'!{{!"llvm.loop.unroll.count", i32 {times}}}')

@@ -217,7 +217,7 @@ class Nest:
             after_inner(unroll if d == self.vdim else self._chunks)
 
     def _loop(self, lo: Val, hi: Val, step: int, d: int, inner):
-        turn = lambda i: self._enter_level(d, i, inner)  # noqa: E731
+        turn = lambda i: self.enter(d, i, inner)  # noqa: E731
         if self.k.loop(lo, hi, step, turn, flags="nuw nsw", tail=lambda: self.k.unrolled(self._unrolling(d))):
             self.b.place(self.b.block)  # behind the body's blocks: keep the printed order readable
 
@@ -227,7 +227,8 @@ class Nest:
             return self.times if self._chunks == 1 else self.times_of_chunks
         return 1
 
-    def _enter_level(self, d: int, idx: Val, inner):
+    def enter(self, d: int, idx: Val, inner):
+        """`inner()` at index `idx` of dimension `d`, the next one of the order that the nest began with."""
         self.sections.append(self.b.open_section())
         self.memos.append({})
         if d == self.plan.backwards:

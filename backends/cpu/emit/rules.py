@@ -56,6 +56,6 @@ def _root(k, step: records.Root):
     ROOTS[step.op.name](k, step)
 
 
-STEPS = merge(dict.fromkeys((records.Root, records.Reduction, records.Lookup, records.Prints), _root), {records.Scalar: _scalar},
+STEPS = merge(dict.fromkeys((records.Root, records.Rest, records.Reduction, records.Lookup, records.Prints), _root), {records.Scalar: _scalar},
               checks.STEPS, finite.STEPS, control.STEPS, fill.STEPS, dot.STEPS, dot_scaled.STEPS,
               variables.STEPS)

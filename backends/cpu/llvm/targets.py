@@ -44,7 +44,8 @@ class Target:
 
     vector_bits: width of one vector register (RVV: VLEN); length: "fixed" by the ISA, or registers must have "exactly" or "at least" so many
     bits; registers: how many; reloads: whether what a loop needs all along is better read from memory or made anew than kept in a register,
-    as where registers are few and instructions take an operand from memory; turns: whether blocks of a matrix are transposed by shuffles; group: how many
+    as where registers are few and instructions take an operand from memory; turns: whether blocks of a matrix are transposed by shuffles; masks: whether an
+    instruction stores a vector under a mask; group: how many
     registers one instruction had best work on at once, where loops leave room for it (RVV's LMUL); divides: as how many simple
     operations a division of f32 takes, where that is so many that an estimate and its steps are faster; estimate: LLVM's intrinsic for it.
 
@@ -89,6 +90,7 @@ class Target:
     length: str = "fixed"
     reloads: bool = False
     turns: bool = True
+    masks: bool = True
     group: int = 1
     divides: int = 0
     estimate: str = ""
@@ -147,7 +149,7 @@ _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
 
 TARGETS = {t.name: t for t in (
     Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2),
-           half=False, fma=False, polynomials=1, reloads=True, products=(_SSE_PAIRS,), **_X86),
+           masks=False, half=False, fma=False, polynomials=1, reloads=True, products=(_SSE_PAIRS,), **_X86),
     Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), polynomials=1, ahead=16,
            reloads=True, products=(_AVX2_PAIRS,), **_X86),
     Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
@@ -155,7 +157,7 @@ TARGETS = {t.name: t for t in (
     Target("sapphirerapids", cpu="sapphirerapids", features="", isa="AVX-512", vector_bits=512, registers=32,
            dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_HAS_AMX, **_X86),
     Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), dot_unroll=1,
-           **_ARM),
+           masks=False, **_ARM),
     Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
            dot_unroll=1, products=(_NEON_BF16,), **_ARM),
     Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,

@@ -10,6 +10,7 @@ from ..llvm.elements import REGISTER
 from ..ttir.types import Op, Type, Value
 from . import keeping
 from .control import captured
+from .ending import Ending
 from .operand import Kind, Operand, panels, rows
 from .records import Atom, Buffer, Idle, NestPlan, Trips
 from .schedule import Schedule
@@ -31,7 +32,7 @@ class Product:
     is in, and of those that this one goes on from).
 
     rows, vectors: of the micro-kernel, registers: in each of the vectors; count: of matrices; m, n, k: of each; ends: where operands end (of A's rows, of its columns; of B's);
-    sources: the loads that the operands are; requires: masks that must not wrap; final: where the result is converted to, if anywhere."""
+    lanes: of a vector of the micro-kernel; ending: what is done with the accumulators while they are in registers; sources: the loads that the operands are; requires: masks that must not wrap; final: where the result is converted to, if anywhere."""
 
     op: Op
     pieces: int
@@ -54,6 +55,13 @@ class Product:
     registers: int = 1
     zeros: tuple = ()
     first: tuple[Trips, ...] = ()
+    lanes: int = 1
+    ending: Ending | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of the micro-kernel."""
+        return self.lanes * self.vectors
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
         trips = (*before, Trips(s.sequence.end[loop], 1, False))
     final = None if destination.elem == out.type.elem else s.alloc(out.type.shape, out.type.elem)
     s.add(Product(op, len(lhs), kind, height, vectors, math.prod(batch), m, n, k, (a_src, b_src), (a_ends, b_ends), tuple(look.requires), a, b,
-                  tuple(filling), destination, loop is not None, final, -(-lanes // s.target.lanes(ir.bits_of(REGISTER[kind.acc]))), tuple(zeros), trips))
+                  tuple(filling), destination, loop is not None, final, -(-lanes // s.target.lanes(ir.bits_of(REGISTER[kind.acc]))), tuple(zeros), trips, lanes))
     s.buffers[out] = final or destination
 
 

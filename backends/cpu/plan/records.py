@@ -221,6 +221,13 @@ class Root:
 
 
 @dataclass(frozen=True)
+class Rest(Root):
+    """A store that is carried out where the `product` has not ended in it (ending.py)."""
+
+    product: Op | None = None
+
+
+@dataclass(frozen=True)
 class Reduction(Root):
     """quick: a maximum or minimum is first taken by plain comparisons, which skip NaN, and again, exactly, where that finds no number; chunks: how many
     go side by side; times: how often a loop over them is unrolled."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ..ttir.types import Op
 from . import order
+from .ending import handed_over
 from .looks import Check, FiniteStore, Made
 from .memory_order import before_atomic, before_write
 from .checks import INDEX, OVERFLOW, exact_result
@@ -25,7 +26,7 @@ def store(s: Schedule, op: Op):
         s.finish(Root(op, None))
         return
     nest = s.nest(Walk(ptr.type.shape, _sinks([ptr, val] + ([mask] if mask else [])), merge=True, groups=True), op)
-    s.finish(Root(op, s.keep(nest, op)))
+    s.finish(handed_over(s, Root(op, s.keep(nest, op))))
 
 
 def _sinks(values) -> list:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .looks import Check, FiniteStore, Made
 from .product import Decode, Product
-from .records import (Assign, Body, Branch, Buffer, Call, Copy, Fill, For, If, Jump, Lookup, Named, NestPlan, Prints, Reduction, Return, Root, Rows,
+from .records import (Assign, Body, Branch, Buffer, Call, Copy, Fill, For, If, Jump, Lookup, Named, NestPlan, Prints, Reduction, Rest, Return, Root, Rows,
                       Scalar, While)
 
 ALIGNMENT = 64
@@ -148,6 +148,12 @@ def _of_rows(step: Rows):
         yield from (keep.buffer for keep in stage.keeps)
 
 
+def _of_product(step: Product):
+    yield from (step.a.buffer, step.b.buffer, step.destination, step.final)
+    if step.ending is not None:
+        yield from _walked(step.ending.nest)
+
+
 def _of_check(step):
     return () if step.nest is None else _walked(step.nest)
 
@@ -157,8 +163,8 @@ def _none(step):
 
 
 #: step -> the buffers that it reads or writes itself
-_TOUCHED = {Fill: _of_fill, Root: _of_root, Reduction: _of_root, Prints: _of_root, Lookup: _of_lookup, Rows: _of_rows,
-            Copy: lambda step: (step.to, step.source), Product: lambda step: (step.a.buffer, step.b.buffer, step.destination, step.final),
+_TOUCHED = {Fill: _of_fill, Root: _of_root, Rest: _of_root, Reduction: _of_root, Prints: _of_root, Lookup: _of_lookup, Rows: _of_rows,
+            Copy: lambda step: (step.to, step.source), Product: _of_product,
             Decode: lambda step: (step.source, step.scales, step.out), Check: _of_check, Made: _of_check, FiniteStore: _of_check,
             **dict.fromkeys((Scalar, Named, Assign, Jump, Return), _none)}
 

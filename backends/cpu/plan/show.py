@@ -146,7 +146,8 @@ def _root(page, step: records.Root):
         if step.op.name != "tt.split":
             page.say(f"{_what(page, step.op)}, one element")
         return
-    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{page._beside(step.nest.chunks)}{page._unrolled(step.nest.times)}")
+    unless = ", unless the product has" if isinstance(step, records.Rest) else ""
+    page.say(f"{_what(page, step.op)}{unless}: {page.nest(step.nest)}{page._beside(step.nest.chunks)}{page._unrolled(step.nest.times)}")
     _more(page, step)
 
 
@@ -232,6 +233,9 @@ def _product(page, step: product.Product):
         when += " where the loop before it made none" if len(step.first) > 1 else ""
         page.say(f"accumulators begin as zeros in registers{when}; where some are not computed, in memory")
         page.within(step.zeros)
+    if step.ending is not None:
+        when = "in the loop's last trip, " if step.ending.last is not None else ""
+        page.say(f"ends in {_what(page, step.ending.op)} out of registers, {when}but for blocks that masks cut")
     if step.final is not None:
         page.say(f"converted to {step.final.elem}")
     page.depth -= 1
@@ -293,6 +297,6 @@ def _while(page, step: records.While):
 _HOW = {"buffer": "is in memory", "in place": "is read where it lies", "turned": "lies the other way round: turned in registers",
         "copied": "is copied into panels by rows", "packed": "is packed",
         "strips": "is put into strips of its rows", "blocks": "is put into blocks along K"}
-_STEPS = {records.Root: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, looks.Check: _check,
+_STEPS = {records.Root: _root, records.Rest: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, looks.Check: _check,
           records.Named: _named, records.Fill: _fill, records.Copy: _copy, records.Rows: _rows,
           product.Product: _product, product.Decode: _decode, records.Body: _body, records.Call: _call, records.For: _for, records.If: _if, records.While: _while}

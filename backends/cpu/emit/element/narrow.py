@@ -9,6 +9,7 @@ Triton's own fp8e4b15, which has bias 15 and neither NaN nor infinity.
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 
@@ -134,18 +135,34 @@ def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
     return _bf16_by_integers(b, v, rtz)
 
 
-def _native_bf16(b, v: Val):
-    """AVX512-BF16's conversion, which rounds to nearest even but takes subnormals for zero: vectors with one go the long way."""
+def converts(b, op, lanes: int) -> bool:
+    """Is `op` a cast of so many lanes that an instruction carries out, but for subnormal numbers?"""
+    target = b.fn.kernel.target
+    return bool(target.to_bf16) and op is not None and op.name == "arith.truncf" and lanes == target.lanes(32) and op.operands[0].type.elem == "f32" and op.result.type.elem == "bf16" and op.attrs.get("rounding", "rtne") == "rtne"
+
+
+def of_normal(b, v: Val) -> Val:
+    """AVX512-BF16's conversion, which rounds to nearest even but takes subnormals for zero."""
+    return b.reinterpret(b.call(b.fn.kernel.target.to_bf16, "<16 x bfloat>", [v]), "<16 x i16>")
+
+
+def any_subnormal(b, vectors: list[Val]) -> Val:
+    """An i1: is a lane of these vectors, as an AVX-512 register holds them, a subnormal number?"""
     # vfpclassps; llvm.is.fpclass becomes three instructions (LLVM 22)
-    tiny = b.call("llvm.x86.avx512.fpclass.ps.512", "<16 x i1>", [v, const("i32", 0x20)], tail="")
-    some = b.icmp("ne", b.reinterpret(tiny, "i16"), const("i16", 0))
+    tiny = [b.call("llvm.x86.avx512.fpclass.ps.512", "<16 x i1>", [v, const("i32", 0x20)], tail="") for v in vectors]
+    return b.icmp("ne", b.reinterpret(functools.reduce(b.or_, tiny), "i16"), const("i16", 0))
+
+
+def _native_bf16(b, v: Val):
+    """Vectors with a subnormal number go the long way."""
+    some = any_subnormal(b, [v])
     long, short = b.fn.new_block("subnormal"), b.fn.new_block("normal")
     weights = b.fn.module.add_meta('!{!"branch_weights", i32 1, i32 4000}')
     b.cond_br(some, long, short, f", !prof {weights}")
     b.enter(long)
     b.ret(_bf16_by_integers(b, v, False))
     b.enter(short)
-    b.ret(b.reinterpret(b.call(b.fn.kernel.target.to_bf16, "<16 x bfloat>", [v]), "<16 x i16>"))
+    b.ret(of_normal(b, v))
 
 
 def _bf16_by_integers(b, v: Val, rtz: bool) -> Val:

@@ -16,7 +16,7 @@ from ...plan.records import NestPlan
 from .. import access
 from ..element import convert
 from ..root import debug
-from . import micro, pack
+from . import ending, micro, pack
 from .micro import Extent
 from .pack import Rows
 
@@ -35,7 +35,8 @@ def product(k, step: Product):
     fresh = _fresh(k, step, extent)
     if step.kind.tiles:
         micro.configure_tiles(k)
-    micro.accumulate(k, step.kind, k.pointer(step.destination), rows_of_a, panels, step.count, extent, step.rows, step.vectors, fresh)
+    ends_in = ending.of(k, step, extent) if step.ending is not None else None
+    micro.accumulate(k, step.kind, k.pointer(step.destination), rows_of_a, panels, step.count, extent, step.rows, step.vectors, fresh, ends_in)
     if step.kind.tiles:
         micro.release_tiles(k)
     if step.final is not None:

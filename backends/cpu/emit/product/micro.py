@@ -18,6 +18,7 @@ from ...llvm.elements import REGISTER
 from ...plan.operand import Kind
 from ..element import math
 from . import ime
+from .ending import InRegisters
 from .pack import Rows
 
 
@@ -33,17 +34,15 @@ class Extent:
     depth: Val
 
 
-def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, extent: Extent, rows: int, vectors: int, fresh: Val):
-    """dest[batch, m, n] += a[batch, m, k] @ b[batch, k, n], micro-kernels of `rows` x `vectors` vectors. fresh: an i1, whether dest counts as zeros."""
+def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, extent: Extent, rows: int, vectors: int, fresh: Val,
+               ends_in: InRegisters | None = None):
+    """dest[batch, m, n] += a[batch, m, k] @ b[batch, k, n], micro-kernels of `rows` x `vectors` vectors. fresh: an i1, whether dest counts as zeros; ends_in: what may be done
+    with accumulators instead of storing them there."""
     b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     m, n, kk = extent.m, extent.n, extent.k
     lanes = min(k.target.dot_lanes(ir.bits_of(t)), n)
     width = lanes * vectors
-    if kind.blocks:
-        emit = _block_rows
-    else:
-        emit = functools.partial(_tile_rows if kind.tiles else _vector_rows, fresh=fresh)
 
     def one_batch(p):
         a_base = b.gep(packed, a.ptr, b.mul(p, i64(a.batch if batch > 1 else 0)))
@@ -52,7 +51,13 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
 
         def block(i, j, r, vectors):
             b_panel = b.gep(packed, b_base, b.mul(j, i64(kind.group if kind.blocks else kk)))
-            emit(k, kind, b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, i, r, b_panel, width, lanes, vectors, extent)
+            given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, (i, j), r, b_panel, width, lanes, vectors, extent
+            if kind.blocks:
+                _block_rows(k, kind, *given)
+            elif kind.tiles:
+                _tile_rows(k, kind, *given, fresh)
+            else:
+                _vector_rows(k, kind, *given, fresh, ends_in, r == rows and vectors * lanes == width)
 
         def strips_of(body):
             """`body(first row, rows)` for each strip."""
@@ -80,18 +85,18 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
     k.loop(i64(0), i64(batch), 1, one_batch, "batch")
 
 
-def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, width: int, lanes: int,
-                 vectors: int, extent: Extent, fresh: Val):
-    """r rows x `vectors` vectors of the accumulators at `c_tile`, from row i of A, and from a panel of B `width` columns wide."""
-    b = k.b
+def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
+                 vectors: int, extent: Extent, fresh: Val, ends_in: InRegisters | None, full: bool):
+    """r rows x `vectors` vectors of the accumulators at `c_tile`, which begin `at` a row and a column, from these rows of A, and from a panel of B `width` columns wide. full: as most blocks are."""
+    b, i = k.b, at[0]
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     ty, size, g = ir.vec(t, lanes), ir.bits_of(t) // 8, kind.group
     lines = []
     for x in range(r):
-        at = b.add(i, i64(x))
-        line = b.gep(packed, a_base, b.mul(at, a.pitch)) if not a.strip else b.gep(packed, b.gep(packed, a_base, b.mul(i, a.pitch)), i64(x))
+        row = b.add(i, i64(x))
+        line = b.gep(packed, a_base, b.mul(row, a.pitch)) if not a.strip else b.gep(packed, b.gep(packed, a_base, b.mul(i, a.pitch)), i64(x))
         # Rows that are not there read as zeros: what they add to the accumulators is what a masked load would have.
-        lines.append(line if a.limit is None else b.select(b.icmp("slt", at, a.limit), line, zero_row(k, kind, extent.k)))
+        lines.append(line if a.limit is None else b.select(b.icmp("slt", row, a.limit), line, zero_row(k, kind, extent.k)))
     where = [[b.gep(t, c_tile, i64(x * pitch + v * lanes)) for v in range(vectors)] for x in range(r)]
     slots = [[b.alloca(ty, "acc") for _ in range(vectors)] for _ in range(r)]
 
@@ -135,9 +140,16 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i
             k.loop(main, pairs, g, steps(1), "tail")
         if g == 2:
             k.loop(pairs, depth, g, steps(1, single=True), "last")
-    for x in range(r):
-        for v in range(vectors):
-            b.store(b.load(ty, slots[x][v], 64), where[x][v], size)
+
+    def to_memory():
+        for x in range(r):
+            for v in range(vectors):
+                b.store(b.load(ty, slots[x][v], 64), where[x][v], size)
+
+    if ends_in is None:
+        to_memory()
+    else:
+        ends_in.store(at, [[b.load(ty, s, 64) for s in line] for line in slots], to_memory, full)
 
 
 def zero_row(k, kind: Kind, length: int) -> Val:
@@ -181,10 +193,10 @@ def _by_instruction(k, kind: Kind, lanes: int):
     return multiply
 
 
-def _block_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, width: int, lanes: int,
+def _block_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
                 vectors: int, extent: Extent):
-    """r x `lanes` accumulators at `c_tile`, from row i of A: in whole blocks along K, which are zeros behind an operand's end."""
-    a_tile = k.b.gep(REGISTER[kind.packed], a_base, k.b.mul(i, a.pitch))
+    """r x `lanes` accumulators at `c_tile`, which begin `at` a row, from these of A: in whole blocks along K, which are zeros behind an operand's end."""
+    a_tile = k.b.gep(REGISTER[kind.packed], a_base, k.b.mul(at[0], a.pitch))
     ime.call(k, c_tile, a_tile, b_panel, extent.depth, (extent.m, extent.n), r // ime.SIDE, lanes * vectors // ime.SIDE)
 
 
@@ -205,11 +217,11 @@ def release_tiles(k):
     k.b.call("llvm.x86.tilerelease", "void", [])
 
 
-def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: Val, r: int, b_panel: Val, width: int, lanes: int,
+def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
                vectors: int, extent: Extent, fresh: Val):
-    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, from row i of A, and from a panel of B `width` columns wide: registers 0.. hold them, then A's,
+    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, which begin `at` a row, from these of A, and from a panel of B `width` columns wide: registers 0.. hold them, then A's,
     then B's."""
-    b = k.b
+    b, i = k.b, at[0]
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     size = ir.bits_of(packed) // 8
     down = r // TILE_ROWS
@@ -226,8 +238,8 @@ def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: 
             b.call("llvm.x86.tilezero", "void", [tile(c_of(x, v))])
 
     def accumulators():
-        for x, v, at in places:
-            b.call("llvm.x86.tileloadd64", "void", [tile(c_of(x, v)), at, c_pitch])
+        for x, v, place in places:
+            b.call("llvm.x86.tileloadd64", "void", [tile(c_of(x, v)), place, c_pitch])
 
     k.either(fresh, zeros, accumulators)
     lines = [b.gep(packed, a_base, b.mul(b.add(i, i64(x * TILE_ROWS)), a.pitch)) for x in range(down)]
@@ -242,5 +254,5 @@ def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, i: 
                 b.call(kind.by.intrinsic, "void", [tile(c_of(x, v)), tile(a_of + x), tile(b_of + v)])
 
     k.loop(i64(0), extent.depth, step, body, "k")
-    for x, v, at in places:
-        b.call("llvm.x86.tilestored64", "void", [tile(c_of(x, v)), at, c_pitch])
+    for x, v, place in places:
+        b.call("llvm.x86.tilestored64", "void", [tile(c_of(x, v)), place, c_pitch])

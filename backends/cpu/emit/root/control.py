@@ -12,8 +12,10 @@ from ...llvm.elements import REGISTER, bytes_of
 from ...llvm.ir import Val, const, i64
 from ...ttir.ops import row
 from ...ttir.types import walk
+from ...plan.product import Product
 from ...plan.records import Assign, Body, Branch, Call, Copy, For, If, Induction, Jump, Return, Trips, While
 from .. import parts
+from ..product import ending
 from . import scalars
 
 
@@ -131,6 +133,9 @@ def for_loop(k, step: For):
     unsigned = bool(op.attrs.get("unsigned"))
     wide = ir.bits_of(ty) < 64 and by.const != 1
     first, end, by = (b.cast("zext" if unsigned else "sext", x, "i64") if wide else x for x in (lo, hi, by))
+    ends = [x for x in step.body if isinstance(x, Product) and x.ending is not None]
+    for x in ends:
+        ending.begin(k, x)
     iv_slot = b.alloca(first.ty, "iv")
     b.store(first, iv_slot, 8)
     b.store(i64(0), count_slot, 8)
@@ -138,12 +143,15 @@ def for_loop(k, step: For):
     b.br(head)
     b.enter(head)
     at = b.load(first.ty, iv_slot, 8)
-    b.cond_br(b.icmp("ult" if unsigned and not wide else "slt", at, end), body, done)
+    below = "ult" if unsigned and not wide else "slt"
+    b.cond_br(b.icmp(below, at, end), body, done)
     b.enter(body)
     k.env[iv] = b.cast("trunc", at, ty)
     count = b.load("i64", count_slot, 8)
     _note_trips(k, step, count, after=False)
     _read(k, args)
+    if ends:
+        k.last[step.number] = b.not_(b.icmp(below, _next_number(b, at, end, by, wide), end))
     k.run(step.body)
     b.dbg = k.debug_loc(op)
     b.store(b.bin("add", count, 1, "nuw nsw"), count_slot, 8)

@@ -1,0 +1,138 @@
+"""A store that takes a product's accumulators out of registers, block by block, as `plan/ending.py` decided.
+
+A block that a mask cuts, or whose conversion needs more than an instruction, goes through memory as others do, and is stored from there at once, by a loop over its chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...llvm.ir import Val, const, i64
+from ...plan.ending import Ending
+from ...plan.facts import poly, poly_const, poly_mul
+from ...ttir.types import Value
+from .. import access, bounds
+from ..element import narrow
+from ..root import memory
+
+
+def begin(k, step):
+    """Before a product's loop: it has not ended in its store."""
+    slot = k.ended[step.op] = k.b.alloca("i8", "ended")
+    k.b.store(const("i8", 0), slot, 1)
+
+
+class InRegisters:
+    """A product's ending. holds: an i1, whether the store is carried out block by block now; limits: (dimension, up to which index a mask is true)."""
+
+    def __init__(self, k, ending: Ending, holds: Val, limits: list[tuple[int, Val]], whole, cut):
+        self.k, self.ending, self.holds, self.limits = k, ending, holds, limits
+        self.whole, self.cut = whole, cut  # nests: of blocks in which all masks are true, and of others
+
+    def store(self, at: tuple[Val, Val], block: list[list[Val]], to_memory: Callable, full: bool):
+        """What the store does for accumulators that begin `at` a row and a column, vectors of rows. to_memory: puts them where they are kept; full: a block as most are, else it
+        always goes through memory, which is less code."""
+        k, b = self.k, self.k.b
+        outer, b.dbg = b.dbg, k.debug_loc(self.ending.op)
+        sizes = len(block), len(block[0]) * self.whole.lanes
+
+        def by_memory():
+            to_memory()
+            k.guarded(self.holds, lambda: self._from_memory(at, sizes))
+
+        if full:
+            done = b.alloca("i1", "done")
+            b.store(const("i1", False), done, 1)
+            whole = self.holds
+            for d, limit in self.limits:
+                whole = b.and_(whole, b.icmp("sle", b.add(at[d], i64(sizes[d])), limit))
+            k.guarded(whole, lambda: self._from_registers(at, block, len(block) if self.ending.reads else 1, done))
+            k.guarded(b.not_(b.load("i1", done, 1)), by_memory)
+        else:
+            by_memory()
+        b.dbg = outer
+
+    def _from_registers(self, at, block, together: int, done: Val):
+        """Store the rows of a block, so many `together`, and note it at `done`. Where one has a number that cannot be converted so the rest is left, and all of the block is stored once
+        more: what was stored may not be read again."""
+        k, nest = self.k, self.whole
+        value, stored = self.ending.value, self.ending.op.operands[1]
+        cast = stored.op if narrow.converts(k.b, stored.op, nest.lanes) else None
+
+        def across(x: int, vectors: list[Val], of: Value, what: Callable) -> list[Val]:
+            """`what()` at each vector of row x, which are what `of` is there."""
+            out: list[Val] = []
+
+            def along():
+                for n, v in enumerate(vectors):
+                    nest.given[of, (0, 1)] = v
+                    nest.enter(1, k.b.add(at[1], i64(n * nest.lanes)), lambda: out.append(what()))
+
+            nest.enter(0, k.b.add(at[0], i64(x)), along)
+            return out
+
+        def store(x: int, vectors: list[Val], of: Value):
+            across(x, vectors, of, lambda: memory.store_chunk(nest, self.ending.op, ()))
+
+        def converted(first: int):
+            if first >= len(block):
+                k.b.store(const("i1", True), done, 1)
+                return
+            wide = {x: across(x, block[x], value, lambda: nest.at(cast.operands[0], (0, 1))) for x in range(first, min(first + together, len(block)))}
+
+            def there():
+                for x, vectors in wide.items():
+                    store(x, [narrow.of_normal(k.b, v) for v in vectors], stored)
+                converted(first + together)
+
+            k.guarded(k.b.not_(narrow.any_subnormal(k.b, [v for vectors in wide.values() for v in vectors])), there)
+
+        if cast is not None:
+            converted(0)
+            return
+        for x, vectors in enumerate(block):
+            store(x, vectors, value)
+        k.b.store(const("i1", True), done, 1)
+
+    def _from_memory(self, at, sizes):
+        """Store a block's chunks, each under its mask."""
+        k, nest = self.k, self.cut
+
+        def row(i):
+            nest.enter(0, i, lambda: k.loop(at[1], k.b.add(at[1], i64(sizes[1])), nest.lanes, lambda j: nest.enter(1, j, lambda: memory.store_chunk(nest, self.ending.op, ())),
+                                            "cut", tail=rolled))
+
+        rolled = lambda: k.unrolled(1, leave=False)  # noqa: E731
+        k.loop(at[0], k.b.add(at[0], i64(sizes[0])), 1, row, "cut", tail=rolled)
+
+
+def of(k, step, extent) -> InRegisters:
+    """The ending of a product, with what it needs in front of the micro-kernels, and a note of whether it is carried out."""
+    b, ending = k.b, step.ending
+    if ending.last is None:
+        begin(k, step)
+    mask = ending.op.operands[2] if len(ending.op.operands) > 2 else None
+    whole, cut = k.nest(ending.nest), k.nest(ending.nest)
+    for nest in (whole, cut):
+        nest.begin(ending.nest.order)
+    holds = const("i1", True) if ending.last is None else k.last[ending.last]
+    ends, limits = [extent.rows, extent.columns], []
+    covered = [b.icmp("sge", end, i64(n)) for end, n in zip(ends, whole.shape)]  # is there an accumulator wherever the mask is true?
+    for atom in ending.nest.atoms:
+        holds = b.and_(holds, access.holds(whole, atom.checks))
+        (d, c), *more = atom.coef.items()
+        if more or poly_const(c) != 1:
+            most = access.poly_value(whole, atom.base)
+            for d, c in atom.coef.items():
+                most = b.add(most, access.poly_value(whole, poly_mul(c, poly(whole.shape[d] - 1))))
+            holds = b.and_(holds, b.icmp("slt", most, i64(0)))
+        else:
+            limit = bounds.limit(whole, atom.base, atom.coef, [], whole.shape[d])
+            limits.append((d, limit))
+            whole.facts = {(atom.value, atom.dims): False}
+            if mask is not None and bounds.is_false(whole, mask, (0, 1)):
+                covered[d] = b.or_(covered[d], b.icmp("sle", limit, ends[d]))
+    whole.facts = {(atom.value, atom.dims): True for atom in ending.nest.atoms}
+    holds = b.and_(holds, b.and_(*covered))
+    b.store(b.cast("zext", holds, "i8"), k.ended[step.op], 1)
+    return InRegisters(k, ending, holds, limits, whole, cut)
