@@ -111,9 +111,9 @@ class Kernel:
             access.store_buffer(nest, keep.buffer, nest.plan.identity, nest.at(keep.value, nest.plan.identity))
 
     # -- how loops are unrolled
-    def unrolled(self, times: int, leave: bool = True) -> str:
-        """What a loop's branch says to be unrolled; leave: once is up to LLVM."""
-        if times == 1 and leave:
+    def unrolled(self, times: int) -> str:
+        """What a loop's branch says to be unrolled."""
+        if times == 1:
             return ""
         if times not in self._unroll:
             self._unroll[times] = self.module.add_meta(f'!{{!"llvm.loop.unroll.count", i32 {times}}}')

@@ -18,7 +18,7 @@ from ..ttir.ops import Kind
 from . import variables
 from .elementwise import ELEMENTWISE, merge
 from .checks import finite, steps as checks
-from .product import dot, dot_scaled
+from .product import dot, dot_scaled, ending
 from .root import atomic, control, debug, fill, memory, reduce, region, scalars, scan, shape  # noqa: F401
 
 DIMS = {name: r.renames for name, r in ops.TABLE.items() if r.kind is Kind.RENAME}
@@ -56,6 +56,10 @@ def _root(k, step: records.Root):
     ROOTS[step.op.name](k, step)
 
 
-STEPS = merge(dict.fromkeys((records.Root, records.Rest, records.Reduction, records.Lookup, records.Prints), _root), {records.Scalar: _scalar},
+def _rest(k, step: records.Rest):
+    k.guarded(ending.left(k, step), lambda: _root(k, step))
+
+
+STEPS = merge(dict.fromkeys((records.Root, records.Reduction, records.Lookup, records.Prints), _root), {records.Scalar: _scalar, records.Rest: _rest},
               checks.STEPS, finite.STEPS, control.STEPS, fill.STEPS, dot.STEPS, dot_scaled.STEPS,
               variables.STEPS)

@@ -129,16 +129,22 @@ def narrow(b, v: Val, e: str, rtz: bool = False) -> Val:
 
 
 def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
-    target = b.fn.kernel.target
-    if not rtz and target.to_bf16 and v.elem == "float" and v.lanes == target.lanes(32):
+    if not rtz and v.elem == "float" and _by_instruction(b, v.lanes):
         return b.fn.kernel.helper("tp.bf16.v16", "<16 x i16>", [v], _native_bf16)
     return _bf16_by_integers(b, v, rtz)
 
 
+def _by_instruction(b, lanes: int) -> bool:
+    """Has the target an instruction that makes bf16 of so many floats?"""
+    target = b.fn.kernel.target
+    return bool(target.to_bf16) and lanes == target.lanes(32)
+
+
 def converts(b, op, lanes: int) -> bool:
     """Is `op` a cast of so many lanes that an instruction carries out, but for subnormal numbers?"""
-    target = b.fn.kernel.target
-    return bool(target.to_bf16) and op is not None and op.name == "arith.truncf" and lanes == target.lanes(32) and op.operands[0].type.elem == "f32" and op.result.type.elem == "bf16" and op.attrs.get("rounding", "rtne") == "rtne"
+    if op is None or op.name != "arith.truncf" or op.attrs.get("rounding", "rtne") != "rtne":
+        return False
+    return (op.operands[0].type.elem, op.result.type.elem) == ("f32", "bf16") and _by_instruction(b, lanes)
 
 
 def of_normal(b, v: Val) -> Val:

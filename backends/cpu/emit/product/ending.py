@@ -18,8 +18,13 @@ from ..root import memory
 
 def begin(k, step):
     """Before a product's loop: it has not ended in its store."""
-    slot = k.ended[step.op] = k.b.alloca("i8", "ended")
-    k.b.store(const("i8", 0), slot, 1)
+    slot = k.ended[step.op] = k.b.alloca("i1", "ended")
+    k.b.store(const("i1", False), slot, 1)
+
+
+def left(k, step) -> Val:
+    """An i1: is a store still to be carried out, which a product may have ended in (`Rest`)?"""
+    return k.b.not_(k.b.load("i1", k.ended[step.product], 1))
 
 
 class InRegisters:
@@ -98,12 +103,13 @@ class InRegisters:
         """Store a block's chunks, each under its mask."""
         k, nest = self.k, self.cut
 
-        def row(i):
-            nest.enter(0, i, lambda: k.loop(at[1], k.b.add(at[1], i64(sizes[1])), nest.lanes, lambda j: nest.enter(1, j, lambda: memory.store_chunk(nest, self.ending.op, ())),
-                                            "cut", tail=rolled))
+        def chunk():
+            memory.store_chunk(nest, self.ending.op, ())
 
-        rolled = lambda: k.unrolled(1, leave=False)  # noqa: E731
-        k.loop(at[0], k.b.add(at[0], i64(sizes[0])), 1, row, "cut", tail=rolled)
+        def row():
+            k.loop(at[1], k.b.add(at[1], i64(sizes[1])), nest.lanes, lambda j: nest.enter(1, j, chunk), "cut")
+
+        k.loop(at[0], k.b.add(at[0], i64(sizes[0])), 1, lambda i: nest.enter(0, i, row), "cut")
 
 
 def of(k, step, extent) -> InRegisters:
@@ -134,5 +140,5 @@ def of(k, step, extent) -> InRegisters:
                 covered[d] = b.or_(covered[d], b.icmp("sle", limit, ends[d]))
     whole.facts = {(atom.value, atom.dims): True for atom in ending.nest.atoms}
     holds = b.and_(holds, b.and_(*covered))
-    b.store(b.cast("zext", holds, "i8"), k.ended[step.op], 1)
+    b.store(holds, k.ended[step.op], 1)
     return InRegisters(k, ending, holds, limits, whole, cut)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from ...llvm import ir
 from ...llvm.ir import Val, const
 from ...llvm.elements import REGISTER, memory_type
-from ...plan.records import Rest
 from .. import access
 from ..access import Access, Same, Scattered, Unit
 
@@ -97,13 +96,9 @@ def store(k, step):
         k.guarded(k.scalar(mask) if mask else const("i1", True),
                   lambda: _store_scalar(k, k.scalar(val), k.scalar(ptr), val.type.elem))
         return
-    def everywhere():
-        nest = k.nest(step.nest)
-        nest.first = ahead(nest, step.nest.chunks, [val] + ([mask] if mask else []))
-        nest.run(lambda u: store_chunk(nest, step.op, step.nest.keeps), step.nest.chunks or 1)
-
-    left = k.b.icmp("eq", k.b.load("i8", k.ended[step.product], 1), const("i8", 0)) if isinstance(step, Rest) else const("i1", True)
-    k.guarded(left, everywhere)
+    nest = k.nest(step.nest)
+    nest.first = ahead(nest, step.nest.chunks, [val] + ([mask] if mask else []))
+    nest.run(lambda u: store_chunk(nest, step.op, step.nest.keeps), step.nest.chunks or 1)
 
 
 def ahead(nest, chunks: int, values):
