@@ -168,8 +168,13 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     dim = check_dim("softmax", x, dim)
     x = x.contiguous()
     out = roomy(torch.empty_like(x))
-    if x.numel() == 0:
-        return out
+    if x.numel():
+        softmax_into(x, out, dim)
+    return out
+
+
+def softmax_into(x: torch.Tensor, out: torch.Tensor, dim: int):
+    """out = softmax(x, dim). Both contiguous, of one shape, on a GPU of any dtypes; x is not empty; dim >= 0."""
     outer, n, inner = split(x, dim)
     t = TILES.get(x.device.type)
     warps = {"num_warps": t["num_warps"]} if "num_warps" in t else {}
@@ -192,7 +197,6 @@ def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
         plan = planned(n)  # where a row's length is left open: a piece that the one at hand fits in
         piece = t["piece"] if plan is None else min(t["piece"], max(64, next_power_of_2(*plan)))
         launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=piece, **warps)
-    return out
 
 
 #: on a GPU: elements of the rows that a program takes together, and programs that there are to be at least, before they take several. 65536 x 256 fp16 took an
@@ -231,8 +235,9 @@ def _alike(x: torch.Tensor, dim: int) -> choices.Like:
     return choices.kind("columns" if inner > 1 else "rows", (inner if inner > 1 else n) * x.element_size()), sizes
 
 
-_softmax = register("softmax", _softmax_body, softmax_columns_kernel, softmax_rows_kernel, softmax_short_rows_kernel, softmax_long_rows_kernel,
-                    column_parts_kernel, column_scale_kernel, *softmax_shares.KERNELS, implementations={"cuda": _softmax_cuda}, alike=_alike)
+KERNELS = (softmax_columns_kernel, softmax_rows_kernel, softmax_short_rows_kernel, softmax_long_rows_kernel, column_parts_kernel, column_scale_kernel,
+           *softmax_shares.KERNELS)
+_softmax = register("softmax", _softmax_body, *KERNELS, implementations={"cuda": _softmax_cuda}, alike=_alike)
 
 
 def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
