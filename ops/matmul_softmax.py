@@ -4,8 +4,10 @@ Where a tile spans the whole dimension one kernel multiplies, takes the softmax 
 Otherwise two: the first multiplies and, from its accumulators, writes exp(product - maximum of the tile) where the result
 will be, with that maximum and the sum for every tile and every row (dim -1) or column (dim 0). The second joins those
 statistics and scales in place. Each exponential is taken once, products are never rounded to the dtype, and beside the
-result only the statistics are held: 2 numbers for each 128 products or more. (And on Hopper GPUs what product_split.py and product_tma.py make of the operands.)
-Of one to four lines a CPU goes another way (thin_softmax.py).
+result only the statistics are held: 2 numbers for each 128 products or more. (And on Hopper GPUs what product_split.py and
+product_tma.py make of the operands.)
+Of one to four lines a CPU goes another way (thin_softmax.py), and a Hopper GPU where K is shared out among programs: the
+products are held in fp32, and their softmax is a kernel of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from .checks import check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import near, sums_dtype
 from .register import register, served
-from .softmax import backward_of_softmax
+from .softmax import KERNELS as SOFTMAX_KERNELS
+from .softmax import backward_of_softmax, softmax_into
 from .sizes import cdiv, known, next_power_of_2
 from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
@@ -150,6 +153,11 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
         thin_softmax.product_softmax(a, b, c, axis)
         return c
     way, given = product_way.special(a, b) or (None, None)
+    if way and product_way.apart(way, given):
+        products = temporary(torch.empty((m, n), dtype=sums_dtype(a), device=a.device))
+        way.product(given, products)
+        softmax_into(products, c, axis)
+        return c
     t, whole = ({}, False) if way else tile_for(a, b, axis)
     step = way.step(a, b, axis) if way else t["BN" if axis else "BM"]
     parts, lanes = (cdiv(m, step), n) if axis == 0 else (cdiv(n, step), m)
@@ -196,7 +204,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
 
 
 _matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, *product_way.KERNELS, *thin.KERNELS,
-                           *thin_softmax.KERNELS, implementations={"cuda": _matmul_softmax_cuda},
+                           *thin_softmax.KERNELS, *SOFTMAX_KERNELS, implementations={"cuda": _matmul_softmax_cuda},
                            alike=lambda a, b, dim: alike(a, b, "rows" if int(dim) % 2 else "columns"))
 
 

@@ -57,3 +57,16 @@ def copy_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, ste
     inside = (line[:, None] < lines) & (at[None, :] < length)
     x = tl.load(x_ptr + line.to(tl.int64)[:, None] * stride_line + at.to(tl.int64)[None, :] * stride_at, mask=inside)
     tl.store(out_ptr + line.to(tl.int64)[:, None] * step + at[None, :], x, mask=inside)
+
+
+@triton.jit
+def sum_shares_kernel(shares_ptr, c_ptr, count, shares, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr):
+    """c = the sum of several `shares` of `count` numbers, one behind the other, in their order. AT_ONCE are read together. Grid: pieces of BLOCK."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    share = tl.arange(0, AT_ONCE)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, shares, AT_ONCE):
+        x = tl.load(shares_ptr + (first + share).to(tl.int64)[:, None] * count + at[None, :], mask=(first + share < shares)[:, None] & (at < count)[None, :],
+                    other=0.0)
+        acc += tl.sum(x, axis=0)
+    tl.store(c_ptr + at, acc.to(c_ptr.dtype.element_ty), mask=at < count)

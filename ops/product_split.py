@@ -38,7 +38,7 @@ BLOCK = (16, 128)  # of a splitting program: lines, elements of each
 SPLITTERS = 512  # most splitting programs of an operand
 #: from which on splitting pays, on an H100: products that a number of the operands is in, on average; products of all; small tiles. us, split and by multiply-adds:
 #: 192x4096x4096 179, 202, 128x4096x4096 178, 140; 768 cubed 30, 41, 512 cubed 21, 17; 512x8192x512, of 32 tiles, 249, 217
-SERVES, PRODUCTS, TILES = 160, 1 << 28, 64
+SERVES, PRODUCTS, TILES = 250, 1 << 28, 64
 #: the bits of 2^48: of smaller numbers no sum of up to 2^31 products overflows, which one of products of parts may where the numbers' own does not
 MOST = tl.constexpr(0x57800000)
 FAR = 1 << 26  # elements from line to line, 16 of which the kernel steps over at a time in 32 bits
@@ -101,7 +101,7 @@ def product_split_kernel(c_ptr, stats_ptr, flags_ptr, a_ptr, b_ptr, a, b, m, n, 
             tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
             rows, cols = tile_m * BM + tl.arange(0, BM), tile_n * BN + tl.arange(0, BN)
             acc = product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, 16, tl.float32)
-            keep_product(acc.T if AXIS == 0 else acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN)
+            keep_product(acc.T if AXIS == 0 else acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, AXIS == 0)
     else:
         for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
             tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
@@ -119,14 +119,15 @@ def product_split_kernel(c_ptr, stats_ptr, flags_ptr, a_ptr, b_ptr, a, b, m, n, 
                 terms = tl.dot(x2, y1, terms)
                 terms = tl.dot(x1, y2, terms)
                 acc += tl.dot(x1, y1, terms)
-            keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN)
+            keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, AXIS == 0)
 
 
 KERNELS = (split_kernel, product_split_kernel)
 
 
 @functools.lru_cache(maxsize=None)
-def _suits(device: int) -> bool:
+def suits(device: int) -> bool:
+    """Is GPU number `device` one that these kernels are for?"""
     return TensorDescriptor is not None and torch.version.hip is None and cuda.limits(device)[2] == (9, 0)
 
 
@@ -136,7 +137,7 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.device.type != "cuda" or a.dtype != torch.float32 or isinstance(a, FakeTensor) or traced():
         return False
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    return (known(m, n, k) and _suits(a.device.index) and 1 in a.stride() and 1 in b.stride() and pays(m, n, k)
+    return (known(m, n, k) and suits(a.device.index) and 1 in a.stride() and 1 in b.stride() and pays(m, n, k)
             and max(*a.stride(), *b.stride()) < FAR and not tuning.tries("matmul"))
 
 

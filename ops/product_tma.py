@@ -2,8 +2,8 @@
 multiples of 16 bytes: a matrix with others is copied to such first.
 
 One program per multiprocessor walks the tiles, so that the next tile's operands are fetched while the last one's result is
-stored. A row's statistics lie in one thread's registers and its neighbours'; a column's are spread over all warps. So the
-softmax over columns multiplies the transposed matrices, whose accumulators have those columns as rows.
+stored. Where even small tiles are too few for that K is shared out: each share is a product of its own, in fp32, and a second kernel adds them up. A row's statistics lie in one thread's registers and its neighbours'; a column's are spread over all warps. So the
+softmax over columns multiplies the transposed matrices, whose accumulators have those columns as rows. So do tiles of few rows: tensor cores take 64 at least.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from ..backends.dispatch.replay import temporary
 from ..backends.of_torch import FakeTensor
 from . import tuning
 from .dispatch import launch, traced
-from .sizes import cdiv, known
+from .layout import row_alignment
+from .sizes import cdiv, known, next_power_of_2
 from .parts import exp_of, keep_part
-from .product import copy_lines_kernel, tile_of_program
+from .product import copy_lines_kernel, sum_shares_kernel, tile_of_program
 
 try:
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -30,6 +31,22 @@ except ImportError:  # a Triton that describes no tensors
 
 #: (BM, BN, BK, warps, stages) for no softmax, dim 0 and dim 1; fastest of the shapes that fit a multiprocessor, on an H200
 TILES = {None: (128, 256, 64, 8, 3), 0: (256, 128, 64, 8, 3), 1: (128, 256, 64, 8, 3)}
+#: those of products of which that makes too few: the tile, us of an H100 from its launch to its end beside pieces of K, and of such a piece where all
+#: multiprocessors work, by two to five products each (docs/performance.md)
+SMALL = (((64, 128, 64, 4, 6), 3.2, 0.22), ((64, 128, 128, 4, 3), 2.6, 0.465), ((64, 64, 128, 4, 4), 2.7, 0.32), ((64, 32, 128, 4, 5), 2.7, 0.24),
+         ((64, 16, 128, 4, 5), 2.6, 0.235), ((32, 128, 128, 4, 4), 2.6, 0.45), ((32, 64, 128, 4, 5), 2.6, 0.235), ((16, 128, 128, 4, 4), 2.6, 0.42),
+         ((16, 64, 128, 4, 5), 2.6, 0.235))
+#: the same of the large ones
+LARGE = 3.5, 0.61
+#: us that adding shares up takes, and their bytes a us; bytes that the second cache holds, and of more that are read a us
+SUM, SUM_PACE, CACHED, MEMORY_PACE = 2.4, 4e6, 50e6, 3e6
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+SUMMED = 2048  # numbers of shares that a program reads together
+NARROW = 64  # rows of the least that tensor cores take: a tile of fewer is computed transposed
+#: multiplications, or terms of a sum, from which on a small product goes this way: 128 x 128 x 128 takes an H100 2.6 us by pointers and 3.1 so, 256 cubed 3.2 and 3.1 (and
+#: `matmul_softmax` 5.3 and 5.9), 512 cubed 4.5 and 3.6,
+#: 128 x 1024 x 1024 6.6 and 4.4
+LEAST, LONG = 1 << 25, 1024
 GROUP = 8
 COPIED = (16, 256)  # what a program of copy_lines_kernel copies
 #: products that a number is in from which on copying pays that: it reads and writes 4 bytes, at some 2.5 TB/s, and by pointers lines that 16 bytes do not divide
@@ -38,8 +55,9 @@ SERVES = 128
 
 
 @triton.jit
-def keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """Write a tile of a product, transposed with AXIS 0; with an AXIS what `product_exp_kernel` writes of it."""
+def keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+                 FLIPPED: tl.constexpr):
+    """Write a tile of a product, FLIPPED: its transpose, as with AXIS 0; with an AXIS what `product_exp_kernel` writes of it."""
     rows, cols = tile_m * BM + tl.arange(0, BM), tile_n * BN + tl.arange(0, BN)
     if AXIS == 0:
         acc, top, total = exp_of(tl.where((cols[:, None] < n) & (rows[None, :] < m), acc, -float("inf")), 1)
@@ -48,28 +66,33 @@ def keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, 
         acc, top, total = exp_of(tl.where((rows[:, None] < m) & (cols[None, :] < n), acc, -float("inf")), 1)
         keep_part(stats_ptr, top, total, tile_n, tiles_n, rows, m)
     out = acc.to(c_ptr.dtype.element_ty)
-    tl.store(c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :], out.T if AXIS == 0 else out,
+    tl.store(c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :], out.T if FLIPPED else out,
              mask=(rows[:, None] < m) & (cols[None, :] < n))
 
 
 @triton.jit
-def product_tma_kernel(c_ptr, stats_ptr, a, b, m, n, k, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, AXIS: tl.constexpr,
-                       BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+def product_tma_kernel(c_ptr, stats_ptr, a, b, m, n, k, shares, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, AXIS: tl.constexpr,
+                       BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, ALIGN: tl.constexpr):
     """c = a @ b, or with an AXIS what `product_exp_kernel` writes. a, b: descriptors of the matrices, or of their transposes where
-    they are TURNED. Any number of programs."""
+    they are TURNED. ALIGN: of n, as `row_alignment` has it. Of several `shares`, of k terms each, every one is a product of its own, one behind the other in c. Any number of programs."""
+    if ALIGN > 1:
+        n = n // ALIGN * ALIGN
+    FLIPPED: tl.constexpr = AXIS == 0 or (AXIS != 1 and BM < 64)
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-        tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
-        row, col = tile_m * BM, tile_n * BN
-        acc = tl.zeros((BN, BM) if AXIS == 0 else (BM, BN), dtype=tl.float32)
+    tiles = tiles_m * tiles_n
+    for index in tl.range(tl.program_id(0), tiles * shares, tl.num_programs(0), flatten=True):
+        share = index // tiles
+        tile_m, tile_n = tile_of_program(index % tiles, m, n, BM, BN, GROUP)
+        row, col, first = tile_m * BM, tile_n * BN, share * k
+        acc = tl.zeros((BN, BM) if FLIPPED else (BM, BN), dtype=tl.float32)
         for at in range(0, k, BK):
-            x = a.load([at, row]).T if A_TURNED else a.load([row, at])
-            y = b.load([col, at]).T if B_TURNED else b.load([at, col])
-            acc = tl.dot(y.T, x.T, acc) if AXIS == 0 else tl.dot(x, y, acc)
-        keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN)
+            x = a.load([first + at, row]).T if A_TURNED else a.load([row, first + at])
+            y = b.load([col, first + at]).T if B_TURNED else b.load([first + at, col])
+            acc = tl.dot(y.T, x.T, acc) if FLIPPED else tl.dot(x, y, acc)
+        keep_product(acc, c_ptr + tl.cast(share, tl.int64) * m * n, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, FLIPPED)
 
 
-KERNELS = (copy_lines_kernel, product_tma_kernel)
+KERNELS = (copy_lines_kernel, product_tma_kernel, sum_shares_kernel)
 
 
 @functools.lru_cache(maxsize=None)
@@ -87,24 +110,76 @@ def turned(shape: tuple, strides: tuple, size: int, aligned: bool) -> bool | Non
 
 
 def _turned(x: torch.Tensor) -> bool | None:
-    return turned(x.shape, x.stride(), x.element_size(), x.data_ptr() % 16 == 0)
+    return turned(x.shape, _strides(x), x.element_size(), x.data_ptr() % 16 == 0)
+
+
+def _strides(x: torch.Tensor) -> tuple:
+    """A matrix's strides; of a single line, from which no step leads to another, as if the next began at a multiple of 16 bytes."""
+    rows, columns = x.stride()
+    if x.shape[0] == 1 and columns == 1:
+        return cdiv(x.shape[1], 8) * 8, 1
+    return (1, cdiv(x.shape[0], 8) * 8) if x.shape[1] == 1 and rows == 1 else (rows, columns)
 
 
 def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Is a @ b for this file: both 16 bits wide on a GPU that has what it needs, and large enough for most multiprocessors? What is only traced goes by pointers, as no descriptor can be made of it."""
+    """Is a @ b for this file: both 16 bits wide on a GPU that has what it needs, and large enough for most multiprocessors, or of some size and described as they are? What is only traced goes by pointers,
+    as no descriptor can be made of it."""
     if a.device.type != "cuda" or a.dtype not in (torch.float16, torch.bfloat16) or isinstance(a, FakeTensor) or traced():
         return False
     if tuning.tries("matmul"):  # for the kernel by pointers
         return False
-    m, n = a.shape[0], b.shape[1]
-    return (known(m, n, a.shape[1]) and _has_tma(a.device.index) and 4 * cdiv(m, 128) * cdiv(n, 256) >= 3 * cuda.limits(a.device.index)[0]
-            and (n >= SERVES or _turned(a) is not None) and (m >= SERVES or _turned(b) is not None))
+    m, n, k = a.shape[0], b.shape[1], a.shape[1]
+    if not known(m, n, k) or not _has_tma(a.device.index):
+        return False
+    described = _turned(a) is not None, _turned(b) is not None
+    if _are_large(m, n, cuda.limits(a.device.index)[0]):
+        return (n >= SERVES or described[0]) and (m >= SERVES or described[1])
+    return all(described) and (m * n * k >= LEAST or k >= LONG)
+
+
+def _are_large(m: int, n: int, count: int) -> bool:
+    """Are there large tiles enough for most of `count` multiprocessors?"""
+    return 4 * cdiv(m, 128) * cdiv(n, 256) >= 3 * count
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Is a @ b, of which `takes` is true, in shares, so that it is not known while it is multiplied, or of so few rows that a softmax by itself is as fast?"""
+    return a.shape[0] <= NARROW or tile_for(a.shape[0], b.shape[1], a.shape[1], None, cuda.limits(a.device.index)[0])[1] > 1
+
+
+@functools.lru_cache(maxsize=1024)
+def tile_for(m: int, n: int, k: int, axis: int | None, count: int) -> tuple[tuple, int]:
+    """((BM, BN, BK, warps, stages), into how many shares K goes) on so many multiprocessors; one share with an axis."""
+    if _are_large(m, n, count):
+        return TILES[axis], 1
+    tiles = [(TILES[axis], *LARGE)]
+    for (bm, bn, *rest), *pace in SMALL:
+        if axis is None or min(bm, bn) >= NARROW:
+            tiles.append(((bn, bm, *rest) if axis == 0 else (bm, bn, *rest), *pace))
+    tiles = [t for t in tiles if _fits(t[0][0], m) and _fits(t[0][1], n)] or tiles
+    us = {(tile, shares): _us(tile, shares, begin, piece, m, n, k, count) for tile, begin, piece in tiles for shares in (SHARES if axis is None else (1,))
+          if shares == 1 or 2 * shares * tile[2] <= k}
+    return min(us, key=us.get)
+
+
+def _fits(side: int, size: int) -> bool:
+    """Is a tile's side neither twice as long as a dimension, nor shorter than tensor cores like without need?"""
+    return side < 2 * max(size, 16) and (side >= NARROW or size <= NARROW)
+
+
+def _us(tile: tuple, shares: int, begin: float, piece: float, m: int, n: int, k: int, count: int) -> float:
+    """About how long a product takes."""
+    multiplied = cdiv(cdiv(m, tile[0]) * cdiv(n, tile[1]) * shares, count) * cdiv(k, tile[2] * shares) * piece
+    size = 2 * k * (m + n)
+    if size > CACHED:
+        multiplied = max(multiplied, size / MEMORY_PACE)
+    return begin + multiplied + (SUM + shares * m * n * 8 / SUM_PACE if shares > 1 else 0)
 
 
 def _described(x: torch.Tensor) -> torch.Tensor:
     """x, or a copy that can be described, which lies as x does."""
     if _turned(x) is not None:
-        return x
+        return x if _strides(x) == x.stride() else x.as_strided(x.shape, _strides(x))
     along = 0 if x.stride(0) == 1 and x.stride(1) != 1 else 1
     lines, length = x.shape[1 - along], x.shape[along]
     made = temporary(torch.empty((lines, cdiv(length, 8) * 8), dtype=x.dtype, device=x.device))
@@ -122,20 +197,31 @@ def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, stats: torch.Tensor | None = None, axis: int | None = None, *,
-            tile: tuple = (), programs: int = 0):
-    """c = a @ b of what is `prepared`; with an axis exp(a @ b - tops) and the parts' statistics, `step` rows or columns a part. programs: on the CPU, how
-    many."""
+            tile: tuple = (), programs: int = 0, shares: int = 1):
+    """c = a @ b of what is `prepared`; with an axis exp(a @ b - tops) and the parts' statistics, `step` rows or columns a part. On the CPU: how many programs,
+    and shares; without an axis c may be fp32, too."""
     a, b = given
     (m, k), n = a.shape, b.shape[1]
-    bm, bn, bk, warps, stages = tile or TILES[axis]
+    count = programs or cuda.limits(a.device.index)[0]
+    (bm, bn, bk, warps, stages), shares = (tile, shares) if tile else tile_for(m, n, k, axis, count)
+    terms = k if shares == 1 else cdiv(cdiv(k, bk), shares) * bk
+    shares = cdiv(k, terms)
     a_turned, b_turned = _turned(a), _turned(b)
     described = (TensorDescriptor.from_tensor(x.T if turned else x, [block[1], block[0]] if turned else list(block))
                  for x, turned, block in ((a, a_turned, (bm, bk)), (b, b_turned, (bk, bn))))
-    programs = min(cdiv(m, bm) * cdiv(n, bn), programs or cuda.limits(a.device.index)[0])
-    launch(product_tma_kernel, (programs,), c, c if stats is None else stats, *described, m, n, k, A_TURNED=a_turned, B_TURNED=b_turned,
-           AXIS=axis, BM=bm, BN=bn, BK=bk, GROUP=GROUP, num_warps=warps, num_stages=stages)
+    to = c if shares == 1 else temporary(torch.empty((shares, m, n), dtype=torch.float32, device=a.device))
+    launch(product_tma_kernel, (min(cdiv(m, bm) * cdiv(n, bn) * shares, count),), to, c if stats is None else stats, *described, m, n, terms, shares, A_TURNED=a_turned,
+           B_TURNED=b_turned, AXIS=axis, BM=bm, BN=bn, BK=bk, GROUP=GROUP, ALIGN=row_alignment(to, n), num_warps=warps, num_stages=stages)
+    if shares > 1:
+        add_up(to, c, shares)
+
+
+def add_up(shares_of: torch.Tensor, c: torch.Tensor, shares: int):
+    """c = the sum of what lies in `shares_of`, as many products as there are shares."""
+    once = min(32, next_power_of_2(shares))
+    launch(sum_shares_kernel, (cdiv(c.numel(), SUMMED // once),), shares_of, c, c.numel(), shares, AT_ONCE=once, BLOCK=SUMMED // once, num_warps=4)
 
 
 def step(a: torch.Tensor, b: torch.Tensor, axis: int) -> int:
     """Rows (axis 0) or columns (1) of a tile: what one part of the statistics is of."""
-    return TILES[axis][axis]
+    return tile_for(a.shape[0], b.shape[1], a.shape[1], axis, cuda.limits(a.device.index)[0])[0][axis]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from triport import backends, ops
 from triport.backends.dispatch import replay
-from triport.ops import product_split, product_tma
+from triport.ops import product_few, product_split, product_tma
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -33,6 +33,12 @@ CALLS = {
     "matmul_copied": (ops.matmul, lambda: (rand(2047, 1025), rand(2046, 1025).T), lambda a, b: a @ b),
     "matmul_softmax_copied": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(2048, 512), rand(512, 2047)), lambda a, b: torch.softmax(a @ b, -1)),
     "matmul_split": (ops.matmul, lambda: (rand(1024, 777, dtype=torch.float32), rand(777, 1030, dtype=torch.float32)), lambda a, b: a @ b),
+    "matmul_small": (ops.matmul, lambda: (rand(512, 512), rand(512, 520)), lambda a, b: a @ b),
+    "matmul_shares": (ops.matmul, lambda: (rand(64, 8192), rand(256, 8192).T), lambda a, b: a @ b),
+    "matmul_few": (ops.matmul, lambda: (rand(20, 1000, dtype=torch.float32), rand(1000, 516, dtype=torch.float32)), lambda a, b: a @ b),
+    "matmul_line": (ops.matmul, lambda: (rand(1024, 2048, dtype=torch.float32), rand(2048, 1, dtype=torch.float32)), lambda a, b: a @ b),
+    "matmul_softmax_few": (lambda a, b: ops.matmul_softmax(a, b, 0), lambda: (rand(20, 1000, dtype=torch.float32) * 0.1, rand(1000, 516, dtype=torch.float32)), lambda a, b: torch.softmax(a @ b, 0)),
+    "matmul_softmax_shares": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(64, 8192) * 0.05, rand(8192, 256)), lambda a, b: torch.softmax(a @ b, -1)),
     "matmul_softmax": (lambda a, b: ops.matmul_softmax(a, b, 0), lambda: (rand(300, 257), rand(257, 511)), lambda a, b: torch.softmax(a @ b, 0)),
     "matmul_softmax_rows": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(256, 256), rand(256, 256)), lambda a, b: torch.softmax(a @ b, -1)),
     "matmul_softmax_tma": (lambda a, b: ops.matmul_softmax(a, b, -1), lambda: (rand(2048, 512), rand(512, 2048)), lambda a, b: torch.softmax(a @ b, -1)),
@@ -41,7 +47,8 @@ CALLS = {
 }
 #: those that Hopper GPUs have kernels of their own for
 HOPPER = {"matmul_copied": product_tma, "matmul_softmax_copied": product_tma, "matmul_tma": product_tma, "matmul_turned": product_tma, "matmul_softmax_tma": product_tma, "matmul_split": product_split,
-          "matmul_softmax_split": product_split}
+          "matmul_softmax_split": product_split, "matmul_small": product_tma, "matmul_shares": product_tma, "matmul_softmax_shares": product_tma, "matmul_few": product_few,
+          "matmul_line": product_few, "matmul_softmax_few": product_few}
 
 
 @pytest.fixture(params=["triton-gpu", "cuda"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 import triton
 from conftest import unavailable
+from hypothesis import given, strategies as st
 from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
 from triport.backends import active
@@ -61,17 +62,75 @@ def test_the_kernel(dtype, m, n, k, turned, axis, seed):
     assert whole < (1e-3 if dtype is torch.float16 else 8e-3)
 
 
-@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("shares", [1, 3, 20])
+@pytest.mark.parametrize("tile", [(16, 64, 32, 4, 2), (64, 16, 32, 4, 2), (32, 64, 16, 4, 2), (64, 64, 16, 4, 2)])
+@pytest.mark.parametrize("turned", TURNED)
+@pytest.mark.parametrize("m,n,k", [(40, 72, 264), (1, 130, 1000), (90, 1, 70), (1, 9, 33)])
+def test_shares_and_narrow_tiles(m, n, k, turned, tile, shares, seed):
+    """Tiles of few rows, which are computed transposed, and of few columns; K in shares, the last of which may be shorter."""
+    a, b = matrix(m, k, torch.float16, turned[0], seed), matrix(k, n, torch.float16, turned[1], seed + 1)
+    for dtype, allowed in ((torch.float16, 1e-3), (torch.float32, 2e-6)):
+        c, whole = check.guarded((m, n), dtype)
+        product_tma.product(product_tma.prepared(a, b), c, tile=tile, programs=3, shares=shares)
+        assert check.guards_hold(whole) and check.error(c, a.double() @ b.double()) < allowed
+
+
+def test_sums_of_shares_are_not_rounded_before_they_are_whole(seed):
+    """A sum whose parts cancel: 16 bits would lose it."""
+    a = torch.cat((torch.full((8, 64), 100.0), torch.full((8, 64), -100.0), torch.full((8, 64), 0.01)), 1).half()
+    c = torch.empty(8, 24, dtype=torch.float16)
+    product_tma.product((a, torch.ones(192, 24, dtype=torch.float16)), c, tile=TILE, programs=3, shares=3)
+    assert check.error(c, a.double() @ torch.ones(192, 24).double()) < 1e-3
+
+
+@pytest.mark.parametrize("m,n,k,axis,tile,shares", [
+    (4096, 4096, 4096, None, (128, 256, 64, 8, 3), 1), (1536, 1536, 1536, None, (128, 256, 64, 8, 3), 1), (1024, 1024, 1024, None, (64, 128, 128, 4, 3), 1),
+    (512, 512, 512, None, (64, 64, 128, 4, 4), 1), (1, 4096, 4096, None, (16, 128, 128, 4, 4), 4), (64, 256, 16384, None, (32, 64, 128, 4, 5), 16),
+    (4096, 16, 4096, None, (64, 16, 128, 4, 5), 2), (32, 11008, 4096, None, (32, 128, 128, 4, 4), 1), (16, 11008, 4096, None, (16, 128, 128, 4, 4), 1), (1024, 1024, 1024, 0, (128, 64, 128, 4, 3), 1),
+    (64, 256, 16384, 1, (64, 64, 128, 4, 4), 1), (1, 1, 1 << 16, None, (64, 16, 128, 4, 5), 128)])
+def test_tiles(m, n, k, axis, tile, shares):
+    """As measured on an H100 (docs/performance.md); a softmax's product is in one share."""
+    assert product_tma.tile_for(m, n, k, axis, 132) == (tile, shares)
+
+
+@given(m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 100_000), axis=st.sampled_from([None, 0, 1]))
+def test_any_size_has_a_tile(m, n, k, axis):
+    """No longer than twice a side; every share has two pieces of K at least; a softmax's product is in one."""
+    (bm, bn, bk, *_), shares = product_tma.tile_for(m, n, k, axis, 132)
+    assert shares == 1 or axis is None and 2 * shares * bk <= k
+    assert axis is not None or product_tma._are_large(m, n, 132) or bm < 2 * max(m, 16) and bn < 2 * max(n, 16) or max(m, n) < 32
+
+
+@pytest.mark.parametrize("m,n,k,alone", [(64, 4096, 4096, True), (65, 256, 16384, True), (1024, 1024, 1024, False), (4096, 64, 4096, False)])
+def test_whose_softmax_is_a_kernel_of_its_own(m, n, k, alone, monkeypatch):
+    monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
+    assert product_way.apart(product_tma, (stub(m, k), stub(k, n))) == alone
+
+
+def test_a_single_line_can_be_described(seed):
+    """However long it is, and wherever a next one would begin."""
+    row, column = torch.randn(1, 333).half(), torch.randn(333, 1).half()
+    for x, turned in ((row, False), (row[:, :7], False), (column, True), (torch.randn(9, 333).half()[4:5], False)):
+        assert product_tma._turned(x) is turned or x.data_ptr() % 16
+    b = matrix(333, 40, torch.float16, False, seed)
+    given = product_tma.prepared(row, b)
+    assert given[0].data_ptr() == row.data_ptr()
+    c = torch.empty(1, 40, dtype=torch.float16)
+    product_tma.product(given, c, tile=(16, 64, 32, 4, 2), programs=3, shares=2)
+    assert check.error(c, row.double() @ b.double()) < 1e-3
+
+
+@pytest.mark.parametrize("axis,tile", [*product_tma.TILES.items(), *((None, tile) for tile, *_ in product_tma.SMALL)])
 @pytest.mark.parametrize("element", ["fp16", "bf16"])
-def test_code_for_a_gpu(element, axis):
+def test_code_for_a_gpu(element, axis, tile):
     """Operands come by TMA, tensor cores multiply, results leave 16 bytes at a time, nothing is spilled."""
     from triport.tools.inspector import tools
 
-    bm, bn, bk, warps, stages = product_tma.TILES[axis]
+    bm, bn, bk, warps, stages = tile
     kernel = product_tma.product_tma_kernel
     signature = {"c_ptr": f"*{element}", "stats_ptr": "*fp32", "a": f"tensordesc<{element}[{bm}, {bk}]>", "b": f"tensordesc<{element}[{bk}, {bn}]>",
-                 "m": "i32", "n": "i32", "k": "i32"}
-    consts = {"A_TURNED": False, "B_TURNED": False, "AXIS": axis, "BM": bm, "BN": bn, "BK": bk, "GROUP": 8}
+                 "m": "i32", "n": "i32", "k": "i32", "shares": "i32"}
+    consts = {"A_TURNED": False, "B_TURNED": False, "AXIS": axis, "BM": bm, "BN": bn, "BK": bk, "GROUP": 8, "ALIGN": 1}
     names = list(kernel.arg_names)
     source = triton.compiler.ASTSource(fn=kernel, signature={**signature, **dict.fromkeys(consts, "constexpr")}, constexprs=consts,
                                        attrs={(names.index(n),): [["tt.divisibility", 16]] for n in ("c_ptr", "stats_ptr", "m", "n", "k")})
@@ -79,7 +138,7 @@ def test_code_for_a_gpu(element, axis):
     with active.compiling_for(target):
         made = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
     text, usage = tools.sass(made.asm["cubin"]), tools.cubin_usage(made.asm["cubin"], made.metadata.name)
-    assert "UTMALDG" in text and "HGMMA" in text and "STG.E.128" in text
+    assert "UTMALDG" in text and "HGMMA" in text and ("STG.E.128" in text or bn < 64)
     assert usage["local memory, bytes"] == 0
 
 
@@ -130,6 +189,16 @@ def stub(*shape) -> SimpleNamespace:
     """A GPU's contiguous fp16 matrix, as far as `takes` looks."""
     return SimpleNamespace(shape=shape, stride=lambda: (shape[1], 1), dtype=torch.float16, data_ptr=lambda: 0, element_size=lambda: 2,
                            device=SimpleNamespace(type="cuda", index=0))
+
+
+@pytest.mark.parametrize("m,n,k,taken", [(512, 512, 512, True), (256, 256, 256, False), (1, 4096, 4096, True), (1, 512, 1024, True), (1, 1024, 1023, False), (512, 512, 511, False),
+                                         (2048, 2048, 64, True), (1, 8, 1016, False)])
+def test_which_small_products_are_taken(m, n, k, taken, monkeypatch):
+    """Those of some size or of many terms, as they are; large ones in any case."""
+    monkeypatch.setattr(product_tma, "_has_tma", lambda device: True)
+    monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
+    with set_wrap_triton_enabled(False):
+        assert product_tma.takes(stub(m, k), stub(k, n)) == taken
 
 
 @pytest.mark.parametrize("rows,taken", [(127, False), (128, True)])

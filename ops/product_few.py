@@ -1,0 +1,248 @@
+"""Products of fp32 matrices on GPUs of compute capability 9.0 where product_split.py has too little to do: of few rows or columns, which take as long as it
+takes to read the other matrix, and of few tiles. K is shared out to as many programs as the GPU has room for; a second kernel adds the shares up.
+
+Up to LINES rows go by multiply-adds. More go by tensor cores as in product_split.py, each number as the sum of three of bf16; but numbers are split in registers,
+where they are multiplied, instead of by a kernel of its own: the large matrix is read once. It is computed transposed, that is with few columns, since tensor
+cores take few columns, not few rows, and the factor that has many lines from registers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from ..backends import cuda
+from ..backends.dispatch.replay import temporary
+from ..backends.of_torch import FakeTensor
+from . import product_split, tuning
+from .dispatch import launch, traced
+from .product_tma import add_up
+from .sizes import cdiv, known, next_power_of_2
+
+#: rows up to which multiply-adds keep up with memory
+LINES = 4
+#: for them the matrix's (BN, BK), of one row and of more, by whether its lines run along K: the fastest of seven on an H100
+PIECE = {False: ((64, 64), (256, 16)), True: ((8, 256), (16, 128))}
+#: by rows of a tile: (BN, BK, warps, stages, programs of a multiprocessor), the fastest of ten on an H100
+TILES = {16: (64, 32, 4, 4, 4), 32: (64, 32, 4, 3, 3), 64: (64, 32, 4, 3, 2), 128: (128, 32, 8, 3, 1)}
+#: of multiply-adds: warps, pieces that are fetched ahead, programs of a multiprocessor
+WARPS, STAGES, ROOM = 4, 4, 2
+#: pieces of K that a share has at least, and the most shares
+PIECES, MOST_SHARES = 4, 128
+#: multiplications from which on multiply-adds by shares pay, and tensor cores; for those also terms of a sum, where the large matrix's lines run along N and along
+#: K. us of an H100 so and by pointers: 1 x 1024 x 1024 5.6, 15.7; 256 x 256 x 256 10.2, 8.9, along K 20.9; 384 cubed 10.4, 12.4, along K 30.6; 16 x 256 x 8192 10.0, 5.5,
+#: along K 9.4, 12.9; 8 x 1024 x 1024 (small products) 9.5, 15.0
+LEAST_LINES, LEAST, LEAST_TERMS = 1 << 17, 1 << 20, {False: 384, True: 192}
+MOST = product_split.MOST
+SMALLEST = tl.constexpr(0x0D800000 - 1)  # one less than the bits of 2^-100, as unsigned numbers wrap
+
+
+@triton.jit
+def _four(number, IS: tl.constexpr):
+    """A multiple of 4 that Triton sees to be one, where it IS."""
+    if IS:
+        number = number // 4 * 4
+    return number
+
+
+@triton.jit
+def _pieces(x_ptrs, w_ptrs, inside, rows, cols, ks, m, n):
+    """(pieces of w's columns, of x's rows) with their next terms, of which `inside` are left; behind them and outside of the matrices they are 0."""
+    w = tl.load(w_ptrs, mask=(cols < n)[:, None] & (ks < inside)[None, :], other=0.0)
+    x = tl.load(x_ptrs, mask=(rows < m)[None, :] & (ks < inside)[:, None], other=0.0)
+    return w, x
+
+
+@triton.jit
+def _parts(v):
+    """Three numbers of bf16 whose sum v is, the largest first."""
+    first = v.to(tl.bfloat16)
+    rest = v - first.to(tl.float32)
+    second = rest.to(tl.bfloat16)
+    return first, second, (rest - second.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def few_rows_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_wk, stride_wn, stride_cm, stride_cn, terms, plane, BM: tl.constexpr,
+                    BN: tl.constexpr, BK: tl.constexpr, FOURS: tl.constexpr):
+    """c = x @ w, by shares of `terms` terms of K, `plane` numbers from one's result to the next. Where a number has no three parts (`beyond` of product.py) the
+    share's tile is multiplied as it is. FOURS: these arguments are multiples of 4, which Triton would see of 16: m, n, k, strides of x, of w. Grid: tiles of rows,
+    of columns, shares."""
+    m, n, k = _four(m, FOURS[0]), _four(n, FOURS[1]), _four(k, FOURS[2])
+    stride_xm, stride_xk = _four(stride_xm, FOURS[3]), _four(stride_xk, FOURS[4])
+    stride_wk, stride_wn = _four(stride_wk, FOURS[5]), _four(stride_wn, FOURS[6])
+    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
+    share, tile = tl.program_id(0) // (tiles_m * tiles_n), tl.program_id(0) % (tiles_m * tiles_n)
+    cols = tile // tiles_m * BN + tl.arange(0, BN)
+    rows = tile % tiles_m * BM + tl.arange(0, BM)
+    ks = tl.arange(0, BK)
+    begin = share * terms
+    end = min(k, begin + terms)
+    first_w = w_ptr + cols.to(tl.int64)[:, None] * stride_wn + (begin + ks).to(tl.int64)[None, :] * stride_wk
+    first_x = x_ptr + rows.to(tl.int64)[None, :] * stride_xm + (begin + ks).to(tl.int64)[:, None] * stride_xk
+    step_w, step_x = tl.cast(stride_wk, tl.int64) * BK, tl.cast(stride_xk, tl.int64) * BK
+    w_ptrs, x_ptrs = first_w, first_x
+    acc = tl.zeros((BN, BM), tl.float32)
+    most_w = tl.zeros((BN, BK), tl.uint32)
+    least_w = tl.full((BN, BK), 0xFFFFFFFF, tl.uint32)
+    most_x = tl.zeros((BK, BM), tl.uint32)
+    least_x = tl.full((BK, BM), 0xFFFFFFFF, tl.uint32)
+    for at in range(begin, end, BK):
+        w, x = _pieces(x_ptrs, w_ptrs, end - at, rows, cols, ks, m, n)
+        w_ptrs += step_w
+        x_ptrs += step_x
+        size_w, size_x = w.to(tl.uint32, bitcast=True) & 0x7FFFFFFF, x.to(tl.uint32, bitcast=True) & 0x7FFFFFFF
+        most_w, most_x = tl.maximum(most_w, size_w), tl.maximum(most_x, size_x)
+        least_w, least_x = tl.minimum(least_w, size_w - 1), tl.minimum(least_x, size_x - 1)  # of 0 the largest there is
+        w1, w2, w3 = _parts(w)
+        x1, x2, x3 = _parts(x)
+        small = tl.dot(w3, x1)
+        small = tl.dot(w1, x3, small)
+        small = tl.dot(w2, x2, small)
+        small = tl.dot(w2, x1, small)
+        small = tl.dot(w1, x2, small)
+        acc += tl.dot(w1, x1, small)
+    most = tl.maximum(tl.max(tl.max(most_w, axis=1), axis=0), tl.max(tl.max(most_x, axis=1), axis=0))
+    least = tl.minimum(tl.min(tl.min(least_w, axis=1), axis=0), tl.min(tl.min(least_x, axis=1), axis=0))
+    if (most >= MOST) | (least < SMALLEST):
+        acc = tl.zeros((BN, BM), tl.float32)
+        w_ptrs, x_ptrs = first_w, first_x
+        for at in range(begin, end, BK):
+            w, x = _pieces(x_ptrs, w_ptrs, end - at, rows, cols, ks, m, n)
+            w_ptrs += step_w
+            x_ptrs += step_x
+            acc = tl.dot(w, x, acc, input_precision="ieee")
+    c_ptrs = c_ptr + tl.cast(share, tl.int64) * plane + rows.to(tl.int64)[None, :] * stride_cm + cols.to(tl.int64)[:, None] * stride_cn
+    tl.store(c_ptrs, acc, mask=(rows < m)[None, :] & (cols < n)[:, None])
+
+
+@triton.jit
+def _add(acc, w, x_ptrs, inside, DIM: tl.constexpr):
+    return acc + w * tl.expand_dims(tl.load(x_ptrs, mask=inside, other=0.0), DIM)
+
+
+@triton.jit
+def few_lines_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_wk, stride_wn, stride_cm, stride_cn, terms, plane, R: tl.constexpr,
+                     BN: tl.constexpr, BK: tl.constexpr, W_ALONG_K: tl.constexpr, FOURS: tl.constexpr, STAGES: tl.constexpr):
+    """c = x @ w of up to R <= 4 rows, by multiply-adds; FOURS, too. W_ALONG_K: w's lines run along K, else along N. Sums stay apart for all
+    numbers of a piece of w, so that no thread waits for another before the end. Grid: tiles of columns, shares."""
+    DIM: tl.constexpr = 1 if W_ALONG_K else 0  # where K is in a piece of w
+    n, k, stride_wk, stride_wn = _four(n, FOURS[1]), _four(k, FOURS[2]), _four(stride_wk, FOURS[5]), _four(stride_wn, FOURS[6])
+    tiles_n = tl.cdiv(n, BN)
+    share = tl.program_id(0) // tiles_n
+    cols = tl.program_id(0) % tiles_n * BN + tl.arange(0, BN)
+    ks = tl.arange(0, BK)
+    begin = share * terms
+    end = min(k, begin + terms)
+    at = (begin + ks).to(tl.int64)
+    w_ptrs = w_ptr + tl.expand_dims(cols.to(tl.int64) * stride_wn, DIM) + tl.expand_dims(at * stride_wk, 1 - DIM)
+    x0 = x_ptr + at * stride_xk
+    x1 = x0 + tl.cast(stride_xm, tl.int64)
+    x2 = x1 + tl.cast(stride_xm, tl.int64)
+    x3 = x2 + tl.cast(stride_xm, tl.int64)
+    step_w, step_x = tl.cast(stride_wk, tl.int64) * BK, tl.cast(stride_xk, tl.int64) * BK
+    acc0 = tl.zeros((BN, BK) if W_ALONG_K else (BK, BN), tl.float32)
+    acc1 = acc0
+    acc2 = acc0
+    acc3 = acc0
+    for first in tl.range(begin, end, BK, num_stages=STAGES):
+        inside = ks < end - first
+        w = tl.load(w_ptrs, mask=tl.expand_dims(cols < n, DIM) & tl.expand_dims(inside, 1 - DIM), other=0.0)
+        w_ptrs += step_w
+        acc0 = _add(acc0, w, x0, inside, 1 - DIM)
+        x0 += step_x
+        if R > 1:
+            acc1 = _add(acc1, w, x1, inside, 1 - DIM)  # two rows have two, three or four three
+            x1 += step_x
+        if R > 2:
+            acc2 = _add(acc2, w, x2, inside, 1 - DIM)
+            acc3 = _add(acc3, w, x3, inside & (m > 3), 1 - DIM)
+            x2 += step_x
+            x3 += step_x
+    c_ptrs = c_ptr + tl.cast(share, tl.int64) * plane + cols.to(tl.int64) * stride_cn
+    tl.store(c_ptrs, tl.sum(acc0, axis=DIM), mask=cols < n)
+    if R > 1:
+        tl.store(c_ptrs + stride_cm, tl.sum(acc1, axis=DIM), mask=cols < n)
+    if R > 2:
+        tl.store(c_ptrs + 2 * tl.cast(stride_cm, tl.int64), tl.sum(acc2, axis=DIM), mask=cols < n)
+        tl.store(c_ptrs + 3 * tl.cast(stride_cm, tl.int64), tl.sum(acc3, axis=DIM), mask=(cols < n) & (m > 3))
+
+
+KERNELS = (few_rows_kernel, few_lines_kernel)
+
+
+def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Is a @ b for this file: fp32 on a GPU of compute capability 9.0, the large matrix, and of more than LINES rows the other one, with lines that can be read 16 bytes
+    at a time, and so large that it pays? What `product_split` takes it does better."""
+    if a.device.type != "cuda" or a.dtype != torch.float32 or isinstance(a, FakeTensor) or traced():
+        return False
+    m, n, k = a.shape[0], b.shape[1], a.shape[1]
+    if not known(m, n, k) or not product_split.suits(a.device.index) or tuning.tries("matmul"):
+        return False
+    x, w, along_k = (a, b, b.stride(1) != 1) if m <= n else (b, a, a.stride(0) != 1)
+    if min(m, n) <= LINES:
+        return m * n * k >= LEAST_LINES and _is_read(w)
+    return m * n * k >= LEAST and k >= LEAST_TERMS[along_k] and _is_read(w) and _is_read(x)
+
+
+def _is_read(x: torch.Tensor) -> bool:
+    """Are there lines that are contiguous and begin at multiples of 16 bytes?"""
+    lines, along = (x.stride(0), x.stride(1)) if x.stride(1) == 1 else (x.stride(1), x.stride(0))
+    return along == 1 and lines % 4 == 0 and x.data_ptr() % 16 == 0
+
+
+def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as they are."""
+    return a, b
+
+
+class How(NamedTuple):
+    """BM: rows of a tile, or of all by multiply-adds; so many `shares` of `terms` terms each."""
+
+    by_tensor_cores: bool
+    bm: int
+    bn: int
+    bk: int
+    warps: int
+    stages: int
+    shares: int
+    terms: int
+
+
+def how(m: int, n: int, k: int, along_k: bool, count: int) -> How:
+    """How m <= n rows are multiplied by a matrix whose lines run along K or N, on so many multiprocessors."""
+    if m <= LINES:
+        bn, bk = PIECE[along_k][m > 1]
+        bm, warps, stages, room = next_power_of_2(m), WARPS, STAGES, ROOM
+        tiles = cdiv(n, bn)
+    else:
+        wide = 128 if m > 64 and cdiv(m, 128) * cdiv(n, 128) * cdiv(k, 128) >= count else 64
+        bm = min(wide, max(16, next_power_of_2(m)))
+        bn, bk, warps, stages, room = TILES[bm]
+        tiles = cdiv(m, bm) * cdiv(n, bn)
+    shares = max(1, min(room * count // tiles, k // (PIECES * bk), MOST_SHARES))
+    terms = cdiv(cdiv(k, bk), shares) * bk
+    return How(m > LINES, bm, bn, bk, warps, stages, cdiv(k, terms), terms)
+
+
+def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, programs: int = 0):
+    """c = a @ b of what is `prepared`; c: contiguous. programs: on the CPU, for how many multiprocessors."""
+    (x, w), out = given, c
+    if x.shape[0] > w.shape[1]:
+        x, w, out = w.T, x.T, c.T
+    (m, k), n = x.shape, w.shape[1]
+    by = how(m, n, k, w.stride(1) != 1, programs or cuda.limits(c.device.index)[0])
+    to = c if by.shares == 1 else temporary(torch.empty((by.shares, *c.shape), dtype=torch.float32, device=c.device))
+    args = x, w, to, m, n, k, *x.stride(), *w.stride(), *out.stride(), by.terms, c.numel()
+    fours = tuple(number % 4 == 0 for number in (m, n, k, *x.stride(), *w.stride()))
+    if by.by_tensor_cores:
+        launch(few_rows_kernel, (cdiv(m, by.bm) * cdiv(n, by.bn) * by.shares,), *args, BM=by.bm, BN=by.bn, BK=by.bk, FOURS=fours, num_warps=by.warps,
+               num_stages=by.stages)
+    else:
+        launch(few_lines_kernel, (cdiv(n, by.bn) * by.shares,), *args, R=by.bm, BN=by.bn, BK=by.bk, W_ALONG_K=w.stride(1) != 1, FOURS=fours, STAGES=by.stages,
+               num_warps=by.warps)
+    if by.shares > 1:
+        add_up(to, c, by.shares)

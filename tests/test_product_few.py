@@ -1,0 +1,226 @@
+"""Products in fp32 of few rows or columns: the kernels on the CPU, their code for a GPU, and both together on one."""
+
+import ctypes
+import math
+import mmap
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton
+from conftest import unavailable
+from test_product_split import BEYOND, HELD
+from torch._library.triton import set_wrap_triton_enabled
+from triport import ops
+from triport.backends import active
+from triport.backends.context import RECORD, calling
+from triport.bench import check
+from triport.ops import product_few, product_way, registry
+from triton.backends.compiler import GPUTarget
+
+gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
+#: (M, N, K): by multiply-adds of one to four rows and columns, by tensor cores of all tiles, lines that 16 bytes divide and not
+SIZES = [(1, 200, 300), (2, 130, 1000), (3, 100, 513), (4, 97, 700), (130, 2, 260), (3, 1, 5000), (17, 64, 300), (70, 97, 700), (130, 140, 256), (200, 3, 90), (9, 5, 2001), (20, 36, 1000),
+         (1, 1, 1)]
+TURNED = [(False, False), (True, False), (False, True), (True, True)]
+
+
+def matrix(m: int, n: int, turned: bool, seed: int, device="cpu") -> torch.Tensor:
+    made = torch.randn((n, m) if turned else (m, n), generator=torch.Generator().manual_seed(seed)).to(device)
+    return made.T if turned else made
+
+
+def error(got, a, b) -> float:
+    """The largest beside the sum of the terms' sizes, NaN and infinities included."""
+    return check.error((got.double() - a.double() @ b.double()) / (a.double().abs() @ b.double().abs()) + 1, torch.ones_like(got, dtype=torch.float64))
+
+
+def product(a, b, programs: int = 4):
+    """a @ b by the kernels; nothing else is written."""
+    c, whole = check.guarded((a.shape[0], b.shape[1]), torch.float32)
+    product_few.product(product_few.prepared(a, b), c, programs=programs)
+    assert check.guards_hold(whole)
+    return c
+
+
+@pytest.mark.parametrize("programs", [1, 40])
+@pytest.mark.parametrize("turned", TURNED)
+@pytest.mark.parametrize("m,n,k", SIZES)
+def test_the_kernels(m, n, k, turned, programs, seed):
+    a, b = matrix(m, k, turned[0], seed), matrix(k, n, turned[1], seed + 1)
+    assert error(product(a, b, programs), a, b) < 1.5e-7
+
+
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_views(rows, seed):
+    """Lines with memory between them, of which nothing is read; a row from among many."""
+    gen = torch.Generator().manual_seed(seed)
+    a, b = torch.full((rows, 2, 320), math.nan), torch.full((320, 160), math.nan)
+    a[:, 0, :301], b[:301, :99] = torch.randn(rows, 301, generator=gen), torch.randn(301, 99, generator=gen)
+    a, b = a[:, 0, :301], b[:301, :99]
+    assert error(product(a, b), a, b) < 1.5e-7
+
+
+def test_no_part_is_left_out(seed):
+    """Each of the six products is in the result: of matrices whose numbers have but one part that is not 0, and of one product only."""
+    gen = torch.Generator().manual_seed(seed)
+    digits = [torch.randint(129, 256, (32, 64), generator=gen).float() * 2.0**-shift for shift in (0, 9, 18)]
+    a, b = sum(digits), sum(digits).T.contiguous()
+    assert check.error(product(a, b), a.double() @ b.double()) < 1.5e-7
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("value", [*BEYOND.values(), *HELD.values()])
+def test_what_parts_do_not_hold_is_multiplied_as_it_is(value, which, seed):
+    given = [matrix(40, 300, False, seed), matrix(300, 70, True, seed + 1)]
+    given[which][3, 5] = value
+    c, want = product(*given), given[0].double() @ given[1].double()
+    lines = want.float().isfinite().all(1 - which)
+    kept = (c[lines], want[lines]) if which == 0 else (c[:, lines], want[:, lines])
+    assert check.error(*kept) < 2e-7
+    assert torch.equal(torch.isnan(c), torch.isnan(want)) and torch.equal(c == math.inf, want.float() == math.inf)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("value", [2.0**-101, -1e-40])
+def test_small_numbers_keep_their_bits(value, turned, seed):
+    """Of numbers below 2^-100 the last part would be a subnormal one: their products are right to the last place, whichever matrix they are in."""
+    a, b = torch.full((20, 64), value), torch.full((64, 32), 2.0**60)
+    a *= 1 + torch.rand(20, 64, generator=torch.Generator().manual_seed(seed))
+    a, b = (b.T, a.T) if turned else (a, b)
+    assert error(product(a, b), a, b) < 2e-7
+    assert product_few.how(20, 32, 64, turned, 4).by_tensor_cores
+
+
+def test_few_columns_go_as_few_rows(monkeypatch, seed):
+    """By multiply-adds, of the transposed matrices."""
+    went = []
+    monkeypatch.setattr(product_few, "launch", lambda kernel, *args, **consts: went.append(kernel))
+    product_few.product((torch.empty(900, 700), torch.empty(700, 3)), torch.empty(900, 3), programs=4)
+    assert went == [product_few.few_lines_kernel]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_nothing_is_read_behind_a_matrix(turned, tmp_path, seed):
+    """Three rows in the place of four: what would be the fourth lies behind the end of memory that can be read."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 3 * page)
+    lines, k = 3, page * 2 // 4 // 3 // 4 * 4
+    libc = ctypes.CDLL(None, use_errno=True)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(begin + 2 * page), page, 0) == 0
+    try:
+        x = torch.frombuffer(memory, dtype=torch.float32, count=lines * k, offset=2 * page - lines * k * 4).view(lines, k)
+        x.copy_(torch.randn(lines, k, generator=torch.Generator().manual_seed(seed)))
+        w = matrix(k, 70, turned, seed)
+        assert error(product(x, w), x, w) < 1.5e-7
+    finally:
+        assert libc.mprotect(ctypes.c_void_p(begin + 2 * page), page, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+
+
+@pytest.mark.parametrize("m,n,k,along_k,bm,shares", [
+    (1, 4096, 4096, False, 1, 4), (3, 4096, 4096, False, 4, 16), (3, 4096, 4096, True, 4, 1), (5, 4096, 4096, False, 16, 8), (64, 4096, 4096, True, 64, 4), (128, 4096, 4096, False, 128, 4),
+    (512, 512, 512, False, 64, 4), (512, 512, 8192, False, 128, 8), (4, 1 << 20, 64, False, 4, 1), (1, 1, 1 << 20, True, 1, 128)])
+def test_how(m, n, k, along_k, bm, shares):
+    """As many shares as there is room for programs on an H100, no smaller than some pieces of K, and all of K."""
+    how = product_few.how(m, n, k, along_k, 132)
+    assert (how.bm, how.shares, how.by_tensor_cores) == (bm, shares, m > product_few.LINES)
+    assert how.shares * how.terms >= k > (how.shares - 1) * how.terms and how.terms % how.bk == 0
+
+
+def test_what_is_taken(monkeypatch):
+    def like(*shape, stride=None, dtype=torch.float32, device="cuda", at=0):
+        t = torch.empty(0, dtype=dtype, device="meta").new_empty_strided(shape, stride or torch.empty(shape, device="meta").stride())
+        return SimpleNamespace(shape=tuple(shape), stride=lambda d=None: t.stride() if d is None else t.stride(d), dtype=dtype, data_ptr=lambda: at,
+                               device=SimpleNamespace(type=device, index=0))
+
+    def turned(rows, columns):
+        return like(rows, columns, stride=(1, rows))
+
+    monkeypatch.setattr(product_few.product_split, "suits", lambda device: True)
+    takes = product_few.takes
+    with set_wrap_triton_enabled(False):  # as the dispatcher does
+        few, large = like(8, 1024), like(1024, 1024)
+        assert takes(few, large) and takes(few, turned(1024, 1024)) and takes(large, turned(1024, 8))
+        assert not takes(like(8, 1024, device="cpu"), large) and not takes(like(8, 1024, dtype=torch.float64), large)
+        assert not takes(few, like(1024, 1024, stride=(2048, 2))) and not takes(few, like(1024, 1024, at=4)) and not takes(few, like(1024, 1023))
+        assert not takes(like(8, 1024, stride=(1025, 1)), large) and takes(like(4, 1024, stride=(1025, 1)), large)  # few lines are read as they are
+        assert takes(like(1, 512), like(512, 512)) and not takes(like(1, 256), like(256, 256))
+        assert takes(like(256, 192), turned(192, 256)) and not takes(like(256, 192), like(192, 256)) and takes(like(256, 384), like(384, 256))
+        assert not takes(like(32, 32), turned(32, 32))
+        monkeypatch.setattr(product_few.product_split, "suits", lambda device: False)
+        assert not takes(few, large)
+    monkeypatch.setattr(product_few.product_split, "suits", lambda device: True)
+    with set_wrap_triton_enabled(True):
+        assert not takes(few, large)  # traced
+        with calling(RECORD):  # as a call that nothing follows
+            assert takes(few, large)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_a_softmax_of_it_is_a_kernel_of_its_own(axis, monkeypatch, seed):
+    """`matmul_softmax` holds the products in fp32 then."""
+    a, b = matrix(20, 200, False, seed), matrix(200, 90, True, seed + 1) * 0.2
+    monkeypatch.setattr(product_few, "takes", lambda a, b: True)
+    went, real = [], product_few.product
+    monkeypatch.setattr(product_few, "product", lambda given, c: (went.append(c.dtype), real(given, c, programs=4)))
+    got = ops.matmul_softmax(a, b, axis)
+    assert went == [torch.float32] and check.error(got, (a.double() @ b.double()).softmax(axis)) < 1e-5
+    assert error(ops.matmul(a, b), a, b) < 1.5e-7 and len(went) == 2
+
+
+@pytest.mark.parametrize("along_k", [False, True])
+@pytest.mark.parametrize("rows", [16, 64, 128])
+def test_code_for_a_gpu(rows, along_k):
+    """Numbers are fetched 16 bytes at a time while others are multiplied, by tensor cores; nothing is spilled."""
+    made = compiled(product_few.few_rows_kernel, rows, along_k, BM=rows)
+    text, usage = made
+    assert text.count("HGMMA") >= 12  # six products of two pieces
+    assert "LDGSTS.E.BYPASS.128" in text and not re.search(r"LDGSTS\.E\s|LDGSTS\.E\.64", text)
+    assert usage["local memory, bytes"] == 0
+
+
+@pytest.mark.parametrize("along_k", [False, True])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_code_of_few_lines_for_a_gpu(rows, along_k):
+    text, usage = compiled(product_few.few_lines_kernel, rows, along_k, R=rows, W_ALONG_K=along_k, STAGES=product_few.STAGES)
+    assert "FFMA" in text and "LDGSTS.E.BYPASS.128" in text
+    assert usage["local memory, bytes"] == 0
+
+
+def compiled(kernel, rows: int, along_k: bool, **consts) -> tuple[str, dict]:
+    """(machine code, resources) of a kernel for an H100, on matrices whose lines are multiples of 4 numbers, not of 16."""
+    from triport.tools.inspector import tools
+
+    how = product_few.how(rows, 4096, 4096, along_k, 132)
+    consts = {**consts, "BN": how.bn, "BK": how.bk, "FOURS": (True, True, True, True, False, not along_k, along_k), "stride_xk": 1, "stride_cn": 1,
+              "stride_wk" if along_k else "stride_wn": 1, **({"m": 1} if rows == 1 else {})}
+    pointers, names = ("x_ptr", "w_ptr", "c_ptr"), list(kernel.arg_names)
+    signature = {n: "constexpr" if n in consts else "*fp32" if n in pointers else "i32" for n in names}
+    attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in (*pointers, "terms")}
+    target = GPUTarget("cuda", 90, 32)
+    with active.compiling_for(target):
+        made = triton.compile(triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=consts, attrs=attrs), target=target,
+                              options={"num_warps": how.warps, "num_stages": how.stages})
+    return tools.sass(made.asm["cubin"]), tools.cubin_usage(made.asm["cubin"], made.metadata.name)
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("m,n,k", [(1, 4096, 1000), (3, 1000, 4096), (36, 1000, 1000), (128, 2048, 4096), (512, 512, 512), (1000, 2, 3000), (2000, 52, 2000)])
+@pytest.mark.parametrize("turned", TURNED)
+def test_on_a_gpu(turned, m, n, k, seed):
+    a, b = matrix(m, k, turned[0], seed, "cuda"), matrix(k, n, turned[1], seed + 1, "cuda").mul_(0.05)
+    with set_wrap_triton_enabled(False):
+        found = product_way.special(a, b)
+    if torch.cuda.get_device_capability() == (9, 0) and min(m, n) > 2:  # of two lines those along K may be off 16 bytes
+        assert found and found[0] is product_few
+    for name, kwargs in (("matmul", {}), ("matmul_softmax", {"dim": 0}), ("matmul_softmax", {"dim": -1})):
+        op = registry.get(name)
+        for _ in range(3):  # the third by native code
+            right, error = check.verdict(op, op.call(a, b, **kwargs), [a, b], kwargs)
+            assert right, (name, kwargs, error)
+    a[m // 2, k // 2] = math.inf
+    got, want = ops.matmul(a, b), a.double() @ b.double()
+    assert torch.equal(got.isfinite(), want.isfinite()) and check.error(got[want.isfinite().all(1)], want[want.isfinite().all(1)]) < 1e-6
