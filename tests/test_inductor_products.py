@@ -25,7 +25,7 @@ def through_triton(monkeypatch):
     """The CPU by Triton; products are ours whatever this machine is."""
     from triport.backends.dispatch import drivers
     torch._dynamo.reset()
-    monkeypatch.setattr(products, "ours", lambda name, dtype: True)
+    monkeypatch.setattr(products, "ours", lambda name, dtype, multiplications: True)
     monkeypatch.setattr(products, "_multiplies", lambda dtype: False)
     with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
         yield
@@ -171,7 +171,7 @@ def test_results_that_32_bits_do_not_count_stay_torchs():
 
 
 def test_where_ours_would_be_slower_it_stays_torchs(monkeypatch):
-    monkeypatch.setattr(products, "ours", lambda name, dtype: False)
+    monkeypatch.setattr(products, "ours", lambda name, dtype, multiplications: False)
     _, code = compiled(lambda a, b: (a @ b).relu(), R(32, 32), R(32, 32))
     assert "extern_kernels.mm" in code and "triton_tem" not in code
 
@@ -193,10 +193,15 @@ def test_a_torch_that_takes_no_such_product_says_so_once(monkeypatch, seed):
     torch.testing.assert_close(got, (a @ b) @ b.t(), rtol=1e-4, atol=1e-4)
 
 
-def test_a_left_factor_that_is_transposed_stays_torchs_where_torch_has_instructions(monkeypatch):
+@pytest.mark.parametrize("maker,dtype,torchs", [("AuthenticAMD", torch.float32, False), ("AuthenticAMD", torch.bfloat16, True), ("GenuineIntel", torch.float32, True)])
+def test_whose_a_product_with_a_transposed_left_factor_is(maker, dtype, torchs, monkeypatch):
+    """torch's where it has instructions, but for fp32 on AMD's CPUs."""
     monkeypatch.setattr(products, "_multiplies", lambda dtype: True)
-    for fn, torchs in ((lambda a, b: a.t() @ b, True), (lambda a, b: a @ b, False), (lambda a, b: a @ b.t(), False)):
-        assert ("extern_kernels.mm" in compiled(fn, R(32, 32), R(32, 32))[1]) == torchs
+    monkeypatch.setattr(products, "_maker", lambda: maker)
+    for fn, expected in ((lambda a, b: a.t() @ b, torchs), (lambda a, b: a @ b, False), (lambda a, b: a @ b.t(), False)):
+        got, code = compiled(fn, a := R(32, 32).to(dtype), b := R(32, 32).to(dtype))
+        assert ("extern_kernels.mm" in code) == expected
+        torch.testing.assert_close(got, fn(a, b), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("maker,threads,native,expected", [
@@ -207,8 +212,10 @@ def test_whose_product_is_faster(monkeypatch, maker, threads, native, expected):
     monkeypatch.setattr(products, "_maker", lambda: maker)
     monkeypatch.setattr(products, "_multiplies", lambda dtype: native)
     monkeypatch.setattr(products._matmul(), "workers", lambda: threads)
-    assert products.ours("mm", torch.bfloat16) is products.ours("addmm", torch.bfloat16) is expected
-    assert products.ours("bmm", torch.bfloat16) is (expected and not native)
+    assert products.ours("mm", torch.bfloat16, 1 << 20) is products.ours("addmm", torch.bfloat16, 1 << 20) is expected
+    assert products.ours("bmm", torch.bfloat16, 1 << 20) is (expected and not native)
+    assert products.ours("bmm", torch.float32, 1 << 20) is (maker == "AuthenticAMD" or expected and not native)
+    assert products.ours("bmm", torch.float32, 1 << 17) is (expected and not native)
 
 
 @pytest.mark.parametrize("fn,args", [(lambda a, b: F.gelu(a @ b), lambda: (R(70, 90), R(90, 110))), (F.linear, lambda: (R(70, 90), R(110, 90), R(110))),
@@ -220,7 +227,7 @@ def test_max_autotune_times_tiles_beside_torchs_product(fn, args, backends, monk
     torch.manual_seed(seed)
     asked, keep = [], select_algorithm.autotune_select_algorithm
     monkeypatch.setattr(select_algorithm, "autotune_select_algorithm", lambda name, choices, *rest, **more: asked.append(choices) or keep(name, choices, *rest, **more))
-    monkeypatch.setattr(products, "ours", lambda name, dtype: False)  # which is not asked here
+    monkeypatch.setattr(products, "ours", lambda name, dtype, multiplications: False)  # which is not asked here
     with inductor.patch(max_autotune=True, max_autotune_gemm_backends=backends):
         right(fn, *args(), times=4)
     [choices] = asked

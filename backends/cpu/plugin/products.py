@@ -22,6 +22,8 @@ MODULES = {"torch._inductor.kernel.mm": ("mm", "addmm"), "torch._inductor.kernel
 #: rows and columns from which on a product is ours: with fewer a tile is mostly empty (fp32, 4096 x 4096, two Zen 3 cores: of MKL's speed 0.4 with one row, 0.8
 #: with two, 1.5 with four)
 NARROW = 4
+#: multiplications of a batch from which on ours is as fast where torch has instructions, too: a call of 4 x 32 x 16 by 16 x 32 takes ours 9.5 us and MKL 7.2, 8 x 64 x 32 by 32 x 64 40 and 48
+FEWEST = 1 << 18
 #: tiles that `max_autotune` times
 TIMED = 4
 
@@ -109,7 +111,7 @@ def _lowering(name: str, module):
             """The product's node, or None where it is torch's."""
             *bias, a, b = args
             m, n, k, layout, a, b, *wide = mm_args(a, b, *bias, layout=layout)
-            if not timed() and _multiplies(layout.dtype) and _turned(a):
+            if not timed() and _multiplies(layout.dtype) and not _all_ways(layout.dtype) and _turned(a):
                 return None
             more = {"prefix_args": 1, "epilogue_fn": addmm_epilogue(layout.dtype, **how), "epilogue_fn_hash": f"addmm {layout.dtype} {how}"} if bias else {}
             choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and _listed("ATEN") else []
@@ -158,8 +160,9 @@ def asked(name: str, *args) -> bool:
     sizes = [_number(s) for x in args[-2:] for s in x.get_size()]
     if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.bfloat16, torch.float16} or None in sizes or 0 in sizes:
         return False
-    *batch, m, n = (*map(int, args[-2].get_size()[:-1]), int(args[-1].get_size()[-1]))
-    return min(m, n) >= NARROW and math.prod(batch) * m * n < 1 << 31 and (timed() or ours(name, *dtypes))  # the template's indices have 32 bits
+    *batch, m, k, n = (*map(int, args[-2].get_size()), int(args[-1].get_size()[-1]))
+    return (min(m, n) >= NARROW and math.prod(batch) * m * n < 1 << 31  # the template's indices have 32 bits
+            and (timed() or ours(name, *dtypes, math.prod(batch) * m * n * k)))
 
 
 def _number(size) -> int | None:
@@ -178,15 +181,25 @@ def timed() -> bool:
     return config.max_autotune or config.max_autotune_gemm
 
 
-def ours(name: str, dtype) -> bool:
+def ours(name: str, dtype, multiplications: int) -> bool:
     """Is our mm, addmm or bmm the faster one, where nothing is timed? As measured on x86 (docs/performance.md): where torch has no instructions for a 16-bit
-    dtype its product takes 3 to 50 times as long; else MKL's batches are the faster ones (ours 0.7 of their speed), its products of two matrices the slower
-    ones on AMD's CPUs, and on Intel's with more than two threads (ours 1.0 to 1.9 on sixteen, 0.6 to 1.0 on one). Other CPUs were not measured."""
+    dtype its product takes 3 to 50 times as long. Else on AMD's CPUs ours is in fp32, but for batches of next to nothing, and in 16 bits of two matrices; on Intel's of
+    two matrices, with more than two threads (ours 1.0 to 1.9 on sixteen, 0.6 to 1.0 on one). Other CPUs were not measured."""
     maker = _maker()
     if maker not in ("AuthenticAMD", "GenuineIntel"):
         return False
+    if not _multiplies(dtype):
+        return True
+    if name == "bmm":
+        return _all_ways(dtype) and multiplications >= FEWEST
     matmul = _matmul()
-    return not _multiplies(dtype) or name != "bmm" and (maker == "AuthenticAMD" or matmul.workers() > matmul.FEW)
+    return maker == "AuthenticAMD" or matmul.workers() > matmul.FEW
+
+
+def _all_ways(dtype) -> bool:
+    """Are our products of a dtype that torch has instructions for the faster ones also in batches, and with a left factor that is transposed? MKL's on AMD's CPUs take 1.0 to 1.75
+    and 0.93 to 1.5 of our time in fp32. In 16 bits oneDNN takes 0.75 to 1.0 and 0.65 to 1.24 of it."""
+    return dtype.itemsize == 4 and _maker() == "AuthenticAMD"
 
 
 @functools.cache
@@ -210,8 +223,7 @@ def _maker() -> str:
 
 
 def _turned(a) -> bool:
-    """Is a matrix the transpose of what lies in memory? As the left factor it is turned anew for each tile, and MKL takes 0.76 to 0.98 of our time (two
-    Zen 3 cores)."""
+    """Is a matrix the transpose of what lies in memory? As the left factor it is turned anew for each column of tiles."""
     *_, down, across = a.get_stride()
     return across != 1 and down == 1
 
