@@ -15,11 +15,10 @@ import triton
 import triton.language as tl
 
 from ..backends import cuda
-from ..backends.dispatch.replay import temporary
 from ..backends.of_torch import FakeTensor
 from . import product_split, tuning
 from .dispatch import launch, traced
-from .product_tma import add_up
+from .product_tma import COUNTED, add_up, in_shares
 from .sizes import cdiv, known, next_power_of_2
 
 #: rows up to which multiply-adds keep up with memory
@@ -127,8 +126,8 @@ def _add(acc, w, x_ptrs, inside, DIM: tl.constexpr):
 @triton.jit
 def few_lines_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_wk, stride_wn, stride_cm, stride_cn, terms, plane, R: tl.constexpr,
                      BN: tl.constexpr, BK: tl.constexpr, W_ALONG_K: tl.constexpr, FOURS: tl.constexpr, STAGES: tl.constexpr):
-    """c = x @ w of up to R <= 4 rows, by multiply-adds; FOURS, too. W_ALONG_K: w's lines run along K, else along N. Sums stay apart for all
-    numbers of a piece of w, so that no thread waits for another before the end. Grid: tiles of columns, shares."""
+    """c = x @ w of up to R <= 4 rows, by multiply-adds; shares and FOURS as of `few_rows_kernel`. W_ALONG_K: w's lines run along K, else along N. Sums stay apart
+    for all numbers of a piece of w, so that no thread waits for another before the end. Grid: tiles of columns, shares."""
     DIM: tl.constexpr = 1 if W_ALONG_K else 0  # where K is in a piece of w
     n, k, stride_wk, stride_wn = _four(n, FOURS[1]), _four(k, FOURS[2]), _four(stride_wk, FOURS[5]), _four(stride_wn, FOURS[6])
     tiles_n = tl.cdiv(n, BN)
@@ -155,7 +154,7 @@ def few_lines_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_
         acc0 = _add(acc0, w, x0, inside, 1 - DIM)
         x0 += step_x
         if R > 1:
-            acc1 = _add(acc1, w, x1, inside, 1 - DIM)  # two rows have two, three or four three
+            acc1 = _add(acc1, w, x1, inside, 1 - DIM)
             x1 += step_x
         if R > 2:
             acc2 = _add(acc2, w, x2, inside, 1 - DIM)
@@ -180,7 +179,7 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.device.type != "cuda" or a.dtype != torch.float32 or isinstance(a, FakeTensor) or traced():
         return False
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    if not known(m, n, k) or not product_split.suits(a.device.index) or tuning.tries("matmul"):
+    if not known(m, n, k) or max(m, n, k) >= COUNTED or not product_split.suits(a.device.index) or tuning.tries("matmul"):
         return False
     x, w, along_k = (a, b, b.stride(1) != 1) if m <= n else (b, a, a.stride(0) != 1)
     if min(m, n) <= LINES:
@@ -235,7 +234,9 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, progra
         x, w, out = w.T, x.T, c.T
     (m, k), n = x.shape, w.shape[1]
     by = how(m, n, k, w.stride(1) != 1, programs or cuda.limits(c.device.index)[0])
-    to = c if by.shares == 1 else temporary(torch.empty((by.shares, *c.shape), dtype=torch.float32, device=c.device))
+    to = in_shares(c, by.shares)
+    if to is c:
+        by = by._replace(shares=1, terms=k)
     args = x, w, to, m, n, k, *x.stride(), *w.stride(), *out.stride(), by.terms, c.numel()
     fours = tuple(number % 4 == 0 for number in (m, n, k, *x.stride(), *w.stride()))
     if by.by_tensor_cores:

@@ -42,6 +42,7 @@ LARGE = 3.5, 0.61
 SUM, SUM_PACE, CACHED, MEMORY_PACE = 2.4, 4e6, 50e6, 3e6
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 SUMMED = 2048  # numbers of shares that a program reads together
+COUNTED = 1 << 30  # rows, columns, terms: with what tiles and shares have more 32 bits count them
 NARROW = 64  # rows of the least that tensor cores take: a tile of fewer is computed transposed
 #: multiplications, or terms of a sum, from which on a small product goes this way: 128 x 128 x 128 takes an H100 2.6 us by pointers and 3.1 so, 256 cubed 3.2 and 3.1 (and
 #: `matmul_softmax` 5.3 and 5.9), 512 cubed 4.5 and 3.6,
@@ -131,6 +132,8 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     if not known(m, n, k) or not _has_tma(a.device.index):
         return False
+    if max(m, n, k) >= COUNTED:
+        return False
     described = _turned(a) is not None, _turned(b) is not None
     if _are_large(m, n, cuda.limits(a.device.index)[0]):
         return (n >= SERVES or described[0]) and (m >= SERVES or described[1])
@@ -204,16 +207,26 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, stats: to
     (m, k), n = a.shape, b.shape[1]
     count = programs or cuda.limits(a.device.index)[0]
     (bm, bn, bk, warps, stages), shares = (tile, shares) if tile else tile_for(m, n, k, axis, count)
-    terms = k if shares == 1 else cdiv(cdiv(k, bk), shares) * bk
+    terms = cdiv(cdiv(k, bk), shares) * bk
     shares = cdiv(k, terms)
+    to = in_shares(c, shares)
+    if to is c:
+        terms, shares = k, 1
     a_turned, b_turned = _turned(a), _turned(b)
     described = (TensorDescriptor.from_tensor(x.T if turned else x, [block[1], block[0]] if turned else list(block))
                  for x, turned, block in ((a, a_turned, (bm, bk)), (b, b_turned, (bk, bn))))
-    to = c if shares == 1 else temporary(torch.empty((shares, m, n), dtype=torch.float32, device=a.device))
     launch(product_tma_kernel, (min(cdiv(m, bm) * cdiv(n, bn) * shares, count),), to, c if stats is None else stats, *described, m, n, terms, shares, A_TURNED=a_turned,
            B_TURNED=b_turned, AXIS=axis, BM=bm, BN=bn, BK=bk, GROUP=GROUP, ALIGN=row_alignment(to, n), num_warps=warps, num_stages=stages)
     if shares > 1:
         add_up(to, c, shares)
+
+
+def in_shares(c: torch.Tensor, shares: int) -> torch.Tensor:
+    """Where `shares` products in fp32 are written that are to be added up into c; c itself of one, or where there is no memory for more."""
+    try:
+        return c if shares == 1 else temporary(torch.empty((shares, *c.shape), dtype=torch.float32, device=c.device))
+    except torch.OutOfMemoryError:
+        return c
 
 
 def add_up(shares_of: torch.Tensor, c: torch.Tensor, shares: int):

@@ -16,7 +16,7 @@ from triport import ops
 from triport.backends import active
 from triport.backends.context import RECORD, calling
 from triport.bench import check
-from triport.ops import product_few, product_way, registry
+from triport.ops import product_few, product_tma, product_way, registry
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
@@ -149,6 +149,7 @@ def test_what_is_taken(monkeypatch):
         assert takes(like(1, 512), like(512, 512)) and not takes(like(1, 256), like(256, 256))
         assert takes(like(256, 192), turned(192, 256)) and not takes(like(256, 192), like(192, 256)) and takes(like(256, 384), like(384, 256))
         assert not takes(like(32, 32), turned(32, 32))
+        assert takes(like(1, 1 << 29), like(1 << 29, 4)) and not takes(like(1, 1 << 30), like(1 << 30, 4))  # counted in 32 bits
         monkeypatch.setattr(product_few.product_split, "suits", lambda device: False)
         assert not takes(few, large)
     monkeypatch.setattr(product_few.product_split, "suits", lambda device: True)
@@ -156,6 +157,18 @@ def test_what_is_taken(monkeypatch):
         assert not takes(few, large)  # traced
         with calling(RECORD):  # as a call that nothing follows
             assert takes(few, large)
+
+
+@pytest.mark.parametrize("rows", [2, 20])
+def test_without_memory_for_shares(rows, monkeypatch, seed):
+    """One does it all."""
+    def none(*shape, **kwargs):
+        raise torch.OutOfMemoryError("said by the test")
+
+    a, b = matrix(rows, 1000, False, seed), matrix(1000, 90, False, seed + 1)
+    assert product_few.how(rows, 90, 1000, False, 40).shares > 1
+    monkeypatch.setattr(product_tma, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
+    assert error(product(a, b, 40), a, b) < 3e-7
 
 
 @pytest.mark.parametrize("axis", [0, -1])

@@ -75,6 +75,18 @@ def test_shares_and_narrow_tiles(m, n, k, turned, tile, shares, seed):
         assert check.guards_hold(whole) and check.error(c, a.double() @ b.double()) < allowed
 
 
+def test_without_memory_for_shares(seed, monkeypatch):
+    """One program does all of K."""
+    def none(*shape, **kwargs):
+        raise torch.OutOfMemoryError("said by the test")
+
+    a, b = matrix(20, 300, torch.float16, False, seed), matrix(300, 70, torch.float16, True, seed + 1)
+    c = torch.empty(20, 70, dtype=torch.float16)
+    monkeypatch.setattr(product_tma, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
+    product_tma.product((a, b), c, tile=(16, 64, 32, 4, 2), programs=3, shares=3)
+    assert check.error(c, a.double() @ b.double()) < 1e-3
+
+
 def test_sums_of_shares_are_not_rounded_before_they_are_whole(seed):
     """A sum whose parts cancel: 16 bits would lose it."""
     a = torch.cat((torch.full((8, 64), 100.0), torch.full((8, 64), -100.0), torch.full((8, 64), 0.01)), 1).half()
@@ -191,7 +203,7 @@ def stub(*shape) -> SimpleNamespace:
                            device=SimpleNamespace(type="cuda", index=0))
 
 
-@pytest.mark.parametrize("m,n,k,taken", [(512, 512, 512, True), (256, 256, 256, False), (1, 4096, 4096, True), (1, 512, 1024, True), (1, 1024, 1023, False), (512, 512, 511, False),
+@pytest.mark.parametrize("m,n,k,taken", [(512, 512, 512, True), (256, 256, 256, False), (1, 4096, 4096, True), (1, 512, 1024, True), (1, 1024, 1023, False), (512, 512, 511, False), (1, 8, 1 << 30, False), (1, 8, (1 << 30) - 8, True),
                                          (2048, 2048, 64, True), (1, 8, 1016, False)])
 def test_which_small_products_are_taken(m, n, k, taken, monkeypatch):
     """Those of some size or of many terms, as they are; large ones in any case."""
