@@ -2,8 +2,10 @@
 multiples of 16 bytes: a matrix with others is copied to such first.
 
 One program per multiprocessor walks the tiles, so that the next tile's operands are fetched while the last one's result is
-stored. Where even small tiles are too few for that K is shared out: each share is a product of its own, in fp32, and a second kernel adds them up. A row's statistics lie in one thread's registers and its neighbours'; a column's are spread over all warps. So the
-softmax over columns multiplies the transposed matrices, whose accumulators have those columns as rows. So do tiles of few rows: tensor cores take 64 at least.
+stored. Where even small tiles are too few for that K is shared out: each share is a product of its own, in fp32, and a second
+kernel adds them up. A row's statistics lie in one thread's registers and its neighbours'; a column's are spread over all
+warps. So the softmax over columns multiplies the transposed matrices, whose accumulators have those columns as rows. So do
+tiles of few rows, of which tensor cores take 64 at least.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ LARGE = 3.5, 0.61
 SUM, SUM_PACE, CACHED, MEMORY_PACE = 2.4, 4e6, 50e6, 3e6
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 SUMMED = 2048  # numbers of shares that a program reads together
+SHARED = 200 << 10  # bytes of a multiprocessor's shared memory that the tiles above take at most, and some: those of compute capability 12.0 have 99 KiB
 COUNTED = 1 << 30  # rows, columns, terms: with what tiles and shares have more 32 bits count them
 NARROW = 64  # rows of the least that tensor cores take: a tile of fewer is computed transposed
 #: multiplications, or terms of a sum, from which on a small product goes this way: 128 x 128 x 128 takes an H100 2.6 us by pointers and 3.1 so, 256 cubed 3.2 and 3.1 (and
-#: `matmul_softmax` 5.3 and 5.9), 512 cubed 4.5 and 3.6,
-#: 128 x 1024 x 1024 6.6 and 4.4
+#: `matmul_softmax` 5.3 and 5.9), 512 cubed 4.5 and 3.6, 128 x 1024 x 1024 6.6 and 4.4
 LEAST, LONG = 1 << 25, 1024
 GROUP = 8
 COPIED = (16, 256)  # what a program of copy_lines_kernel copies
@@ -98,7 +100,8 @@ KERNELS = (copy_lines_kernel, product_tma_kernel, sum_shares_kernel)
 
 @functools.lru_cache(maxsize=None)
 def _has_tma(device: int) -> bool:
-    return TensorDescriptor is not None and torch.version.hip is None and cuda.limits(device)[2] >= (9, 0)
+    _, shared, capability = cuda.limits(device)
+    return TensorDescriptor is not None and torch.version.hip is None and capability >= (9, 0) and shared >= SHARED
 
 
 def turned(shape: tuple, strides: tuple, size: int, aligned: bool) -> bool | None:
@@ -123,16 +126,14 @@ def _strides(x: torch.Tensor) -> tuple:
 
 
 def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Is a @ b for this file: both 16 bits wide on a GPU that has what it needs, and large enough for most multiprocessors, or of some size and described as they are? What is only traced goes by pointers,
-    as no descriptor can be made of it."""
+    """Is a @ b for this file: both 16 bits wide on a GPU that has what it needs, and large enough for most multiprocessors, or of some size and described as they
+    are? What is only traced goes by pointers, as no descriptor can be made of it."""
     if a.device.type != "cuda" or a.dtype not in (torch.float16, torch.bfloat16) or isinstance(a, FakeTensor) or traced():
         return False
     if tuning.tries("matmul"):  # for the kernel by pointers
         return False
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    if not known(m, n, k) or not _has_tma(a.device.index):
-        return False
-    if max(m, n, k) >= COUNTED:
+    if not known(m, n, k) or max(m, n, k) >= COUNTED or not _has_tma(a.device.index):
         return False
     described = _turned(a) is not None, _turned(b) is not None
     if _are_large(m, n, cuda.limits(a.device.index)[0]):

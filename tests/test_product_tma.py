@@ -223,6 +223,15 @@ def test_what_few_products_use_is_not_copied(rows, taken, monkeypatch):
         assert product_tma.takes(stub(rows, 4096), stub(4096, 40000))
 
 
+@pytest.mark.parametrize("kilobytes,capability,has", [(227, (9, 0), True), (227, (10, 0), True), (163, (8, 0), False), (99, (12, 0), False)])
+def test_gpus_that_have_what_tiles_take(kilobytes, capability, has, monkeypatch):
+    monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, kilobytes << 10, capability))
+    monkeypatch.setattr(product_tma, "TensorDescriptor", object())
+    assert product_tma._has_tma.__wrapped__(0) is has
+    for bm, bn, bk, _, stages in (*product_tma.TILES.values(), *(tile for tile, *_ in product_tma.SMALL)):
+        assert 2 * (bm + bn) * bk * stages < product_tma.SHARED
+
+
 def test_calls_that_nothing_follows_are_taken(monkeypatch):
     """They go round the dispatcher, whose absence is no tracing."""
     monkeypatch.setattr(product_tma, "_has_tma", lambda device: True)
