@@ -678,6 +678,17 @@ def test_what_is_wrong_is_said_before_the_board_is_asked(argv, message, monkeypa
     assert message in capsys.readouterr().err
 
 
+def test_a_bundle_for_another_machine_is_refused(tmp_path, monkeypatch, capsys):
+    """By its name, before anything is run."""
+    monkeypatch.setattr(runner.process, "run", lambda *a, **k: pytest.fail("it was started"))
+    other = "spacemit-x60" if platform.machine() != "riscv64" else "x86-64-v3"
+    made = bundle.make([(registry.get("square"), Case(((17, 23),)), "fp32")], targets.get(other), repetitions=1)
+    made.write(tmp_path / "b")
+    assert main(["bench", "--on", "local", "--bundle", str(tmp_path / "b")]) == 2
+    said = capsys.readouterr().err
+    assert f"is code for {other} (" in said and f"local is a machine of {platform.machine()}" in said and "triport export ... --on local" in said
+
+
 def test_an_exported_bundle_on_a_board(made, tmp_path, capsys, monkeypatch):
     """From its folder; refused where a file is not what the manifest says; a case that fails costs its line alone."""
     monkeypatch.delenv("TRIPORT_SPINE", raising=False)

@@ -164,6 +164,10 @@ def _bundle(args) -> int:
         raise Error("--bundle runs on a board: say --on ssh:user@board, qemu:riscv64?vlen=256 or local")
     if not loaded.manifest["cases"]:
         raise Error(f"{args.bundle} has no cases to run")
+    target = loaded.manifest["target"]
+    if (isa := target["triple"].partition("-")[0]) != (there := board.arch()):
+        raise Error(f"{args.bundle} is code for {target['name']} ({isa}), and {board.name} is a machine of {there}: name another with --on, or make a bundle "
+                    f"for this one by `triport export ... --on {board.name}`")
     wrong = 0
     for case in loaded.manifest["cases"]:
         try:
