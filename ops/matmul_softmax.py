@@ -144,6 +144,14 @@ def _begun(a: torch.Tensor, b: torch.Tensor, dim: int) -> tuple[torch.Tensor, bo
     return begun("matmul_softmax", a, b, lambda m, n: 1.0 / max(1, (m, n)[int(dim) % 2]))
 
 
+def _held(c: torch.Tensor) -> torch.Tensor | None:
+    """A place for the products of which c will be the softmax, in fp32; None where there is no memory for it."""
+    try:
+        return temporary(torch.empty(c.shape, dtype=torch.float32, device=c.device))
+    except torch.OutOfMemoryError:
+        return None
+
+
 def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
     c, work = _begun(a, b, dim)
     if not work:
@@ -154,10 +162,11 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
         return c
     way, given = product_way.special(a, b) or (None, None)
     if way and product_way.apart(way, given):
-        products = temporary(torch.empty((m, n), dtype=sums_dtype(a), device=a.device))
-        way.product(given, products)
-        softmax_into(products, c, axis)
-        return c
+        if (products := _held(c)) is not None:
+            way.product(given, products)
+            softmax_into(products, c, axis)
+            return c
+        way = None
     t, whole = ({}, False) if way else tile_for(a, b, axis)
     step = way.step(a, b, axis) if way else t["BN" if axis else "BM"]
     parts, lanes = (cdiv(m, step), n) if axis == 0 else (cdiv(n, step), m)

@@ -148,7 +148,8 @@ def _are_large(m: int, n: int, count: int) -> bool:
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Is a @ b, of which `takes` is true, in shares, so that it is not known while it is multiplied, or of so few rows that a softmax by itself is as fast?"""
-    return a.shape[0] <= NARROW or tile_for(a.shape[0], b.shape[1], a.shape[1], None, cuda.limits(a.device.index)[0])[1] > 1
+    (m, k), n, count = a.shape, b.shape[1], cuda.limits(a.device.index)[0]
+    return not _are_large(m, n, count) and (m <= NARROW or tile_for(m, n, k, None, count)[1] > 1)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -151,6 +151,18 @@ def compiled_code_goes(request):
         getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)(0)  # glibc keeps what is free otherwise
 
 
+@pytest.fixture(scope="module", autouse=True)
+def by_the_cpu(request):
+    """Plain kernels of the language's tests, and of modules that say BY_THE_CPU, are on the CPU's tensors: beside a GPU Triton's own driver would serve them."""
+    if "language" not in request.path.parts and not getattr(request.module, "BY_THE_CPU", False):
+        yield
+        return
+    import triton  # noqa: F401, first: it looks for drivers itself
+    from triport.backends.dispatch import drivers
+    with drivers.serving("cpu"):
+        yield
+
+
 @pytest.fixture
 def tmp_cache(tmp_path, monkeypatch):
     """A Triton cache of this test's own: what it launches is compiled."""

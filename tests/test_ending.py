@@ -11,8 +11,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from test_decisions import compiled
 from triport.backends.cpu.llvm import targets
-from triport.backends.dispatch import drivers
 
+BY_THE_CPU = True  # plain kernels, beside a GPU, too
 ENDS = "out of registers"
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float64: 1e-13}
 
@@ -65,13 +65,6 @@ def alone_kernel(a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.co
     rows, cols, at = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
     acc = tl.dot(tl.load(a_ptr + rows[:, None] * K + at[None, :]), tl.load(b_ptr + at[:, None] * N + cols[None, :]), input_precision="ieee")
     tl.store(c_ptr + rows[:, None] * (2 * N) + cols[None, :], acc.to(c_ptr.dtype.element_ty))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def by_the_cpu():
-    """Plain kernels are on tensors of the CPU; beside a GPU Triton's own driver would serve them."""
-    with drivers.serving("cpu"):
-        yield
 
 
 def rows_here() -> list[str]:

@@ -4,6 +4,7 @@ import ctypes
 import math
 import mmap
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -169,6 +170,23 @@ def test_without_memory_for_shares(rows, monkeypatch, seed):
     assert product_few.how(rows, 90, 1000, False, 40).shares > 1
     monkeypatch.setattr(product_tma, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
     assert error(product(a, b, 40), a, b) < 3e-7
+
+
+def test_a_softmax_without_memory_for_products(monkeypatch, seed):
+    """It goes by pointers."""
+    a, b = matrix(20, 200, False, seed), matrix(200, 90, True, seed + 1) * 0.2
+    monkeypatch.setattr(product_few, "takes", lambda a, b: True)
+    monkeypatch.setattr(product_few, "product", lambda *given: pytest.fail("it was taken"))
+    module = sys.modules["triport.ops.matmul_softmax"]
+    monkeypatch.setattr(module, "_held", lambda c: None)
+    assert check.error(ops.matmul_softmax(a, b, 0), (a.double() @ b.double()).softmax(0)) < 1e-5
+    monkeypatch.undo()
+
+    def none(*shape, **kwargs):
+        raise torch.OutOfMemoryError("said by the test")
+
+    monkeypatch.setattr(module, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
+    assert module._held(a) is None
 
 
 @pytest.mark.parametrize("axis", [0, -1])

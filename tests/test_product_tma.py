@@ -113,7 +113,7 @@ def test_any_size_has_a_tile(m, n, k, axis):
     assert axis is not None or product_tma._are_large(m, n, 132) or bm < 2 * max(m, 16) and bn < 2 * max(n, 16) or max(m, n) < 32
 
 
-@pytest.mark.parametrize("m,n,k,alone", [(64, 4096, 4096, True), (65, 256, 16384, True), (1024, 1024, 1024, False), (4096, 64, 4096, False)])
+@pytest.mark.parametrize("m,n,k,alone", [(64, 4096, 4096, True), (65, 256, 16384, True), (1024, 1024, 1024, False), (4096, 64, 4096, False), (64, 40000, 4096, False)])
 def test_whose_softmax_is_a_kernel_of_its_own(m, n, k, alone, monkeypatch):
     monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
     assert product_way.apart(product_tma, (stub(m, k), stub(k, n))) == alone
