@@ -16,6 +16,7 @@ from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
 from triport.backends import active
 from triport.backends.context import RECORD, calling
+from triport.backends.dispatch import replay
 from triport.bench import check
 from triport.ops import product_few, product_tma, product_way, registry
 from triton.backends.compiler import GPUTarget
@@ -172,7 +173,15 @@ def test_without_memory_for_shares(rows, monkeypatch, seed):
     assert error(product(a, b, 40), a, b) < 3e-7
 
 
-def test_a_softmax_without_memory_for_products(monkeypatch, seed):
+@pytest.fixture
+def nothing_remembered():
+    """No call of an op is known from before, nor kept."""
+    replay.forget()
+    yield
+    replay.forget()
+
+
+def test_a_softmax_without_memory_for_products(nothing_remembered, monkeypatch, seed):
     """It goes by pointers."""
     a, b = matrix(20, 200, False, seed), matrix(200, 90, True, seed + 1) * 0.2
     monkeypatch.setattr(product_few, "takes", lambda a, b: True)
@@ -190,7 +199,7 @@ def test_a_softmax_without_memory_for_products(monkeypatch, seed):
 
 
 @pytest.mark.parametrize("axis", [0, -1])
-def test_a_softmax_of_it_is_a_kernel_of_its_own(axis, monkeypatch, seed):
+def test_a_softmax_of_it_is_a_kernel_of_its_own(axis, nothing_remembered, monkeypatch, seed):
     """`matmul_softmax` holds the products in fp32 then."""
     a, b = matrix(20, 200, False, seed), matrix(200, 90, True, seed + 1) * 0.2
     monkeypatch.setattr(product_few, "takes", lambda a, b: True)
