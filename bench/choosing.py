@@ -25,13 +25,14 @@ DTYPES_CHOSEN = ("fp32", "fp16", "bf16")
 _ROWS = ("1024x1024", "256x131072", "2048x16384", "65536x256", "32768x1000", "1024x50257", "333x257", "4096x8191")
 _SQUARES = (128, 256, 512, 1024, 2048, 4096)
 #: products beside their own cases: squares; few rows, few terms, few columns; lines that nothing divides
-_PRODUCTS = (*(f"{s}x{s},{s}x{s}" for s in _SQUARES), "1x4096,4096x4096", "16x4096,4096x4096", "64x4096,4096x4096", "8192x512,512x8192", "4096x4096,4096x64", "333x257,257x511", "2047x2049,2049x2045")
+_FEW_ROWS = tuple(f"{rows}x4096,4096x4096" for rows in (1, 16, 64))
+_PRODUCTS = (*(f"{s}x{s},{s}x{s}" for s in _SQUARES), *_FEW_ROWS, "8192x512,512x8192", "4096x4096,4096x64", "333x257,257x511", "2047x2049,2049x2045")
 #: op -> shapes beside its own cases
 _GRID = {
     "add_relu": _ROWS, "add_mul_act": _ROWS,
     "softmax": (*(f"{text},dim={d}" for text in (*_ROWS, "128x128", "256x256", "512x512", "4096x2048", "4096x8192", "1823x781") for d in (0, -1)),
                 "64x512x128,dim=1"),
-    "matmul": (*_PRODUCTS, *(f"{s}x{s},{s}x{s}t" for s in (512, 2048, 4096)), "1x4096,4096x4096t", "16x4096,4096x4096t", "64x4096,4096x4096t"),
+    "matmul": (*_PRODUCTS, *(f"{s}x{s},{s}x{s}t" for s in (512, 2048, 4096)), *(f"{text}t" for text in _FEW_ROWS)),
     "matmul_softmax": tuple(f"{text},dim={d}" for text in _PRODUCTS for d in (0, -1)),
 }
 #: threads that compile

@@ -6,6 +6,7 @@ import ctypes
 
 import torch
 
+from ..backends.dispatch.replay import temporary
 from .sizes import known
 
 #: outputs of at least this many bytes ask for huge pages: glibc keeps smaller blocks, once used, in its heap
@@ -29,6 +30,14 @@ def roomy(out: torch.Tensor) -> torch.Tensor:
 roomy.from_bytes = HUGE
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def held(shape: tuple, device: torch.device) -> torch.Tensor | None:
+    """Numbers of fp32 that an op keeps for itself; None where there is no memory for them."""
+    try:
+        return temporary(torch.empty(shape, dtype=torch.float32, device=device))
+    except torch.OutOfMemoryError:
+        return None
 
 
 def dense(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

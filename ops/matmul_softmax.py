@@ -20,7 +20,7 @@ import triton.language as tl
 
 from .checks import check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .layout import near, sums_dtype
+from .layout import held, near, sums_dtype
 from .register import register, served
 from .softmax import KERNELS as SOFTMAX_KERNELS
 from .softmax import backward_of_softmax, softmax_into
@@ -144,14 +144,6 @@ def _begun(a: torch.Tensor, b: torch.Tensor, dim: int) -> tuple[torch.Tensor, bo
     return begun("matmul_softmax", a, b, lambda m, n: 1.0 / max(1, (m, n)[int(dim) % 2]))
 
 
-def _held(c: torch.Tensor) -> torch.Tensor | None:
-    """A place for the products of which c will be the softmax, in fp32; None where there is no memory for it."""
-    try:
-        return temporary(torch.empty(c.shape, dtype=torch.float32, device=c.device))
-    except torch.OutOfMemoryError:
-        return None
-
-
 def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
     c, work = _begun(a, b, dim)
     if not work:
@@ -162,7 +154,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
         return c
     way, given = product_way.special(a, b) or (None, None)
     if way and product_way.apart(way, given):
-        if (products := _held(c)) is not None:
+        if (products := held(c.shape, c.device)) is not None:
             way.product(given, products)
             softmax_into(products, c, axis)
             return c

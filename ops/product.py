@@ -40,12 +40,36 @@ def product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_
     return add_product(acc, a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK)
 
 
+#: the bits of 2^-100: of what is smaller the last part would lose bits as a subnormal number
+LEAST_HELD = tl.constexpr(0x0D800000)
+
+
 @triton.jit
 def beyond(v, MOST: tl.constexpr):
     """1 where an fp32 number is not for products of its parts, two of TF32 or three of bf16: NaN, infinities, what is at least the number whose bits are MOST, and what
     is below 2^-100, whose last part would lose bits as a subnormal number. int32."""
     size = v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return ((size != 0) & ((size < 0x0D800000) | (size >= MOST))).to(tl.int32)
+    return ((size != 0) & ((size < LEAST_HELD) | (size >= MOST))).to(tl.int32)
+
+
+@triton.jit
+def three_parts(v):
+    """Three numbers of bf16 whose sum an fp32 number is that is not `beyond`, the largest first."""
+    first = v.to(tl.bfloat16)
+    rest = v - first.to(tl.float32)
+    second = rest.to(tl.bfloat16)
+    return first, second, (rest - second.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def add_products_of_parts(acc, x1, x2, x3, y1, y2, y3):
+    """acc + the six largest products of the parts of x and of y, the smallest first (product_split.py says why)."""
+    terms = tl.dot(x3, y1)
+    terms = tl.dot(x1, y3, terms)
+    terms = tl.dot(x2, y2, terms)
+    terms = tl.dot(x2, y1, terms)
+    terms = tl.dot(x1, y2, terms)
+    return acc + tl.dot(x1, y1, terms)
 
 
 @triton.jit

@@ -18,6 +18,7 @@ from ..backends import cuda
 from ..backends.of_torch import FakeTensor
 from . import product_split, tuning
 from .dispatch import launch, traced
+from .product import LEAST_HELD, add_products_of_parts, three_parts
 from .product_tma import COUNTED, add_up, in_shares
 from .sizes import cdiv, known, next_power_of_2
 
@@ -36,7 +37,6 @@ PIECES, MOST_SHARES = 4, 128
 #: along K 9.4, 12.9; 8 x 1024 x 1024 (small products) 9.5, 15.0
 LEAST_LINES, LEAST, LEAST_TERMS = 1 << 17, 1 << 20, {False: 384, True: 192}
 MOST = product_split.MOST
-SMALLEST = tl.constexpr(0x0D800000 - 1)  # one less than the bits of 2^-100, as unsigned numbers wrap
 
 
 @triton.jit
@@ -53,15 +53,6 @@ def _pieces(x_ptrs, w_ptrs, inside, rows, cols, ks, m, n):
     w = tl.load(w_ptrs, mask=(cols < n)[:, None] & (ks < inside)[None, :], other=0.0)
     x = tl.load(x_ptrs, mask=(rows < m)[None, :] & (ks < inside)[:, None], other=0.0)
     return w, x
-
-
-@triton.jit
-def _parts(v):
-    """Three numbers of bf16 whose sum v is, the largest first."""
-    first = v.to(tl.bfloat16)
-    rest = v - first.to(tl.float32)
-    second = rest.to(tl.bfloat16)
-    return first, second, (rest - second.to(tl.float32)).to(tl.bfloat16)
 
 
 @triton.jit
@@ -96,17 +87,12 @@ def few_rows_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_w
         size_w, size_x = w.to(tl.uint32, bitcast=True) & 0x7FFFFFFF, x.to(tl.uint32, bitcast=True) & 0x7FFFFFFF
         most_w, most_x = tl.maximum(most_w, size_w), tl.maximum(most_x, size_x)
         least_w, least_x = tl.minimum(least_w, size_w - 1), tl.minimum(least_x, size_x - 1)  # of 0 the largest there is
-        w1, w2, w3 = _parts(w)
-        x1, x2, x3 = _parts(x)
-        small = tl.dot(w3, x1)
-        small = tl.dot(w1, x3, small)
-        small = tl.dot(w2, x2, small)
-        small = tl.dot(w2, x1, small)
-        small = tl.dot(w1, x2, small)
-        acc += tl.dot(w1, x1, small)
+        w1, w2, w3 = three_parts(w)
+        x1, x2, x3 = three_parts(x)
+        acc = add_products_of_parts(acc, w1, w2, w3, x1, x2, x3)
     most = tl.maximum(tl.max(tl.max(most_w, axis=1), axis=0), tl.max(tl.max(most_x, axis=1), axis=0))
     least = tl.minimum(tl.min(tl.min(least_w, axis=1), axis=0), tl.min(tl.min(least_x, axis=1), axis=0))
-    if (most >= MOST) | (least < SMALLEST):
+    if (most >= MOST) | (least < LEAST_HELD - 1):
         acc = tl.zeros((BN, BM), tl.float32)
         w_ptrs, x_ptrs = first_w, first_x
         for at in range(begin, end, BK):
@@ -181,10 +167,20 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     if not known(m, n, k) or max(m, n, k) >= COUNTED or not product_split.suits(a.device.index) or tuning.tries("matmul"):
         return False
-    x, w, along_k = (a, b, b.stride(1) != 1) if m <= n else (b, a, a.stride(0) != 1)
-    if min(m, n) <= LINES:
+    x, w = _rows_first(a, b)
+    if x.shape[0] <= LINES:
         return m * n * k >= LEAST_LINES and _is_read(w)
-    return m * n * k >= LEAST and k >= LEAST_TERMS[along_k] and _is_read(w) and _is_read(x)
+    return m * n * k >= LEAST and k >= LEAST_TERMS[_runs_along_k(w)] and _is_read(w) and _is_read(x)
+
+
+def _rows_first(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the few rows, the large matrix) whose product a @ b is, or is the transpose of."""
+    return (a, b) if a.shape[0] <= b.shape[1] else (b.T, a.T)
+
+
+def _runs_along_k(w: torch.Tensor) -> bool:
+    """Do the large matrix's lines run along K, or else along N?"""
+    return w.stride(1) != 1
 
 
 def _is_read(x: torch.Tensor) -> bool:
@@ -199,9 +195,8 @@ def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 class How(NamedTuple):
-    """BM: rows of a tile, or of all by multiply-adds; so many `shares` of `terms` terms each."""
+    """bm: rows of a tile, or of all by multiply-adds; so many `shares` of `terms` terms each."""
 
-    by_tensor_cores: bool
     bm: int
     bn: int
     bk: int
@@ -209,6 +204,10 @@ class How(NamedTuple):
     stages: int
     shares: int
     terms: int
+
+    @property
+    def by_tensor_cores(self) -> bool:
+        return self.bm > LINES
 
 
 def how(m: int, n: int, k: int, along_k: bool, count: int) -> How:
@@ -224,16 +223,15 @@ def how(m: int, n: int, k: int, along_k: bool, count: int) -> How:
         tiles = cdiv(m, bm) * cdiv(n, bn)
     shares = max(1, min(room * count // tiles, k // (PIECES * bk), MOST_SHARES))
     terms = cdiv(cdiv(k, bk), shares) * bk
-    return How(m > LINES, bm, bn, bk, warps, stages, cdiv(k, terms), terms)
+    return How(bm, bn, bk, warps, stages, cdiv(k, terms), terms)
 
 
 def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, programs: int = 0):
     """c = a @ b of what is `prepared`; c: contiguous. programs: on the CPU, for how many multiprocessors."""
-    (x, w), out = given, c
-    if x.shape[0] > w.shape[1]:
-        x, w, out = w.T, x.T, c.T
-    (m, k), n = x.shape, w.shape[1]
-    by = how(m, n, k, w.stride(1) != 1, programs or cuda.limits(c.device.index)[0])
+    x, w = _rows_first(*given)
+    out = c if c.shape[0] == x.shape[0] else c.T
+    (m, k), n, along_k = x.shape, w.shape[1], _runs_along_k(w)
+    by = how(m, n, k, along_k, programs or cuda.limits(c.device.index)[0])
     to = in_shares(c, by.shares)
     if to is c:
         by = by._replace(shares=1, terms=k)
@@ -243,7 +241,7 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, progra
         launch(few_rows_kernel, (cdiv(m, by.bm) * cdiv(n, by.bn) * by.shares,), *args, BM=by.bm, BN=by.bn, BK=by.bk, FOURS=fours, num_warps=by.warps,
                num_stages=by.stages)
     else:
-        launch(few_lines_kernel, (cdiv(n, by.bn) * by.shares,), *args, R=by.bm, BN=by.bn, BK=by.bk, W_ALONG_K=w.stride(1) != 1, FOURS=fours, STAGES=by.stages,
+        launch(few_lines_kernel, (cdiv(n, by.bn) * by.shares,), *args, R=by.bm, BN=by.bn, BK=by.bk, W_ALONG_K=along_k, FOURS=fours, STAGES=by.stages,
                num_warps=by.warps)
     if by.shares > 1:
         add_up(to, c, by.shares)

@@ -23,7 +23,7 @@ from ..backends.dispatch.replay import temporary
 from ..backends.of_torch import FakeTensor
 from . import tuning
 from .dispatch import launch, traced
-from .product import beyond, product_tile, tile_of_program
+from .product import add_products_of_parts, beyond, product_tile, three_parts, tile_of_program
 from .product_tma import TensorDescriptor, keep_product
 from .sizes import cdiv, known
 
@@ -37,7 +37,8 @@ LINES = 8  # and the other dimension to one of this: TMA wants lines of 16 bytes
 BLOCK = (16, 128)  # of a splitting program: lines, elements of each
 SPLITTERS = 512  # most splitting programs of an operand
 #: from which on splitting pays, on an H100: products that a number of the operands is in, on average; products of all; small tiles. us, split and by multiply-adds:
-#: 192x4096x4096 179, 202, 128x4096x4096 178, 140; 768 cubed 30, 41, 512 cubed 21, 17; 512x8192x512, of 32 tiles, 249, 217
+#: 192x4096x4096 179, 202, 128x4096x4096 178, 140; 768 cubed 30, 41, 512 cubed 21, 17; 512x8192x512, of 32 tiles, 249, 217. Up to 256x4096x4096 product_few.py is
+#: faster, 170 for 181
 SERVES, PRODUCTS, TILES = 250, 1 << 28, 64
 #: the bits of 2^48: of smaller numbers no sum of up to 2^31 products overflows, which one of products of parts may where the numbers' own does not
 MOST = tl.constexpr(0x57800000)
@@ -56,10 +57,7 @@ def split_matrix(x_ptr, out_ptr, pid, programs, lines, length, step, out_lines, 
         at = tile % across * BC + tl.arange(0, BC)
         x = tl.load(x_ptr + line.to(tl.int64)[:, None] * step + at[None, :], mask=(line[:, None] < lines) & (at[None, :] < length), other=0.0)
         found |= beyond(x, MOST)
-        first = x.to(tl.bfloat16)
-        rest = x - first.to(tl.float32)
-        second = rest.to(tl.bfloat16)
-        third = (rest - second.to(tl.float32)).to(tl.bfloat16)
+        first, second, third = three_parts(x)
         out = out_ptr + line.to(tl.int64)[:, None] * out_step + at[None, :]
         inside = (line[:, None] < out_lines) & (at[None, :] < out_length)
         tl.store(out, first, mask=inside)
@@ -113,12 +111,7 @@ def product_split_kernel(c_ptr, stats_ptr, flags_ptr, a_ptr, b_ptr, a, b, m, n, 
                 x3, y3 = part(a, row, at + 2 * planes, A_TURNED), part(b, at + 2 * planes, col, B_TURNED)
                 if AXIS == 0:
                     x1, x2, x3, y1, y2, y3 = y1.T, y2.T, y3.T, x1.T, x2.T, x3.T
-                terms = tl.dot(x3, y1)
-                terms = tl.dot(x1, y3, terms)
-                terms = tl.dot(x2, y2, terms)
-                terms = tl.dot(x2, y1, terms)
-                terms = tl.dot(x1, y2, terms)
-                acc += tl.dot(x1, y1, terms)
+                acc = add_products_of_parts(acc, x1, x2, x3, y1, y2, y3)
             keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, AXIS == 0)
 
 

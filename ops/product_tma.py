@@ -21,7 +21,7 @@ from ..backends.dispatch.replay import temporary
 from ..backends.of_torch import FakeTensor
 from . import tuning
 from .dispatch import launch, traced
-from .layout import row_alignment
+from .layout import held, row_alignment
 from .sizes import cdiv, known, next_power_of_2
 from .parts import exp_of, keep_part
 from .product import copy_lines_kernel, sum_shares_kernel, tile_of_program
@@ -225,10 +225,8 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, stats: to
 
 def in_shares(c: torch.Tensor, shares: int) -> torch.Tensor:
     """Where `shares` products in fp32 are written that are to be added up into c; c itself of one, or where there is no memory for more."""
-    try:
-        return c if shares == 1 else temporary(torch.empty((shares, *c.shape), dtype=torch.float32, device=c.device))
-    except torch.OutOfMemoryError:
-        return c
+    made = None if shares == 1 else held((shares, *c.shape), c.device)
+    return c if made is None else made
 
 
 def add_up(shares_of: torch.Tensor, c: torch.Tensor, shares: int):

@@ -5,27 +5,26 @@ import math
 import mmap
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
 from conftest import unavailable
-from test_product_split import BEYOND, HELD
+from test_product_split import BEYOND, HELD, like
+from test_product_tma import TURNED, without_memory
 from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
 from triport.backends import active
 from triport.backends.context import RECORD, calling
 from triport.backends.dispatch import replay
 from triport.bench import check
-from triport.ops import product_few, product_tma, product_way, registry
+from triport.ops import layout, product_few, product_way, registry
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
 #: (M, N, K): by multiply-adds of one to four rows and columns, by tensor cores of all tiles, lines that 16 bytes divide and not
 SIZES = [(1, 200, 300), (2, 130, 1000), (3, 100, 513), (4, 97, 700), (130, 2, 260), (3, 1, 5000), (17, 64, 300), (70, 97, 700), (130, 140, 256), (200, 3, 90), (9, 5, 2001), (20, 36, 1000),
          (1, 1, 1)]
-TURNED = [(False, False), (True, False), (False, True), (True, True)]
 
 
 def matrix(m: int, n: int, turned: bool, seed: int, device="cpu") -> torch.Tensor:
@@ -132,11 +131,6 @@ def test_how(m, n, k, along_k, bm, shares):
 
 
 def test_what_is_taken(monkeypatch):
-    def like(*shape, stride=None, dtype=torch.float32, device="cuda", at=0):
-        t = torch.empty(0, dtype=dtype, device="meta").new_empty_strided(shape, stride or torch.empty(shape, device="meta").stride())
-        return SimpleNamespace(shape=tuple(shape), stride=lambda d=None: t.stride() if d is None else t.stride(d), dtype=dtype, data_ptr=lambda: at,
-                               device=SimpleNamespace(type=device, index=0))
-
     def turned(rows, columns):
         return like(rows, columns, stride=(1, rows))
 
@@ -164,12 +158,9 @@ def test_what_is_taken(monkeypatch):
 @pytest.mark.parametrize("rows", [2, 20])
 def test_without_memory_for_shares(rows, monkeypatch, seed):
     """One does it all."""
-    def none(*shape, **kwargs):
-        raise torch.OutOfMemoryError("said by the test")
-
     a, b = matrix(rows, 1000, False, seed), matrix(1000, 90, False, seed + 1)
     assert product_few.how(rows, 90, 1000, False, 40).shares > 1
-    monkeypatch.setattr(product_tma, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
+    without_memory(monkeypatch, layout)
     assert error(product(a, b, 40), a, b) < 3e-7
 
 
@@ -186,16 +177,10 @@ def test_a_softmax_without_memory_for_products(nothing_remembered, monkeypatch, 
     a, b = matrix(20, 200, False, seed), matrix(200, 90, True, seed + 1) * 0.2
     monkeypatch.setattr(product_few, "takes", lambda a, b: True)
     monkeypatch.setattr(product_few, "product", lambda *given: pytest.fail("it was taken"))
-    module = sys.modules["triport.ops.matmul_softmax"]
-    monkeypatch.setattr(module, "_held", lambda c: None)
+    monkeypatch.setattr(sys.modules["triport.ops.matmul_softmax"], "held", lambda *given: None)
     assert check.error(ops.matmul_softmax(a, b, 0), (a.double() @ b.double()).softmax(0)) < 1e-5
-    monkeypatch.undo()
-
-    def none(*shape, **kwargs):
-        raise torch.OutOfMemoryError("said by the test")
-
-    monkeypatch.setattr(module, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
-    assert module._held(a) is None
+    without_memory(monkeypatch, layout)
+    assert layout.held(a.shape, a.device) is None
 
 
 @pytest.mark.parametrize("axis", [0, -1])

@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton
 from conftest import unavailable
-from test_product_tma import SIZES, TILE, TURNED, errors, exp_and_statistics, matrix
+from test_product_tma import SIZES, TILE, TURNED, errors, exp_and_statistics, matrix, without_memory
 from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
 from triport.backends import active
@@ -111,13 +111,10 @@ def test_sums_of_parts_do_not_overflow():
 
 def test_without_memory_for_parts(seed, monkeypatch):
     """There is another way."""
-    def none(*shape, **kwargs):
-        raise torch.OutOfMemoryError("said by the test")
-
     a, b = matrix(40, 33, torch.float32, True, seed), matrix(33, 70, torch.float32, False, seed + 1)
     monkeypatch.setattr(product_split, "takes", lambda a, b: True)
     assert product_way.special(a, b)[0] is product_split
-    monkeypatch.setattr(product_split, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
+    without_memory(monkeypatch, product_split)
     assert product_way.special(a, b) is None
     assert check.error(ops.matmul(a, b), a.double() @ b.double()) < 2e-7
 
@@ -147,11 +144,16 @@ def test_code_for_a_gpu(large, axis):
     assert made.metadata.shared <= 232448
 
 
-def test_what_is_taken(monkeypatch):
-    def like(*shape, stride=None, dtype=torch.float32, device="cuda"):
-        t = torch.empty(0, dtype=dtype, device="meta").new_empty_strided(shape, stride or torch.empty(shape, device="meta").stride())
-        return SimpleNamespace(shape=tuple(shape), stride=t.stride, dtype=dtype, device=SimpleNamespace(type=device, index=0))
+def like(*shape, stride=None, dtype=torch.float32, device="cuda", at=0) -> SimpleNamespace:
+    """A matrix as far as `takes` looks: a GPU's, or not."""
+    strides = stride or torch.empty(shape, device="meta").stride()
+    made = SimpleNamespace(shape=tuple(shape), stride=lambda d=None: strides if d is None else strides[d], dtype=dtype, data_ptr=lambda: at,
+                           device=SimpleNamespace(type=device, index=0))
+    made.T = SimpleNamespace(**{**vars(made), "shape": made.shape[::-1], "stride": lambda d=None: strides[::-1] if d is None else strides[1 - d], "T": made})
+    return made
 
+
+def test_what_is_taken(monkeypatch):
     monkeypatch.setattr(product_split, "suits", lambda device: True)
     takes = product_split.takes
     with set_wrap_triton_enabled(False):  # as the dispatcher does

@@ -12,7 +12,7 @@ from triport import ops
 from triport.backends import active
 from triport.backends.context import RECORD, calling
 from triport.bench import check
-from triport.ops import product_tma, product_way, registry
+from triport.ops import layout, product_tma, product_way, registry
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
@@ -34,6 +34,14 @@ def exp_and_statistics(x, axis: int, step: int):
     tops = [p.amax(axis, keepdim=True) for p in pieces]
     powers = [(p - t).exp() for p, t in zip(pieces, tops)]
     return torch.cat(powers, axis), torch.stack([t.squeeze(axis) for t in tops]), torch.stack([p.sum(axis) for p in powers])
+
+
+def without_memory(monkeypatch, module):
+    """Nothing that `module` makes has room."""
+    def none(*shape, **kwargs):
+        raise torch.OutOfMemoryError("said by the test")
+
+    monkeypatch.setattr(module, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
 
 
 def errors(way, dtype, m, n, k, turned, axis, seed) -> tuple[float, float, float]:
@@ -77,12 +85,9 @@ def test_shares_and_narrow_tiles(m, n, k, turned, tile, shares, seed):
 
 def test_without_memory_for_shares(seed, monkeypatch):
     """One program does all of K."""
-    def none(*shape, **kwargs):
-        raise torch.OutOfMemoryError("said by the test")
-
     a, b = matrix(20, 300, torch.float16, False, seed), matrix(300, 70, torch.float16, True, seed + 1)
     c = torch.empty(20, 70, dtype=torch.float16)
-    monkeypatch.setattr(product_tma, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
+    without_memory(monkeypatch, layout)
     product_tma.product((a, b), c, tile=(16, 64, 32, 4, 2), programs=3, shares=3)
     assert check.error(c, a.double() @ b.double()) < 1e-3
 
@@ -177,13 +182,10 @@ def test_what_cannot_be_described_is_copied(axis, odd, seed):
 
 def test_without_memory_for_a_copy(seed, monkeypatch):
     """There is another way."""
-    def none(*shape, **kwargs):
-        raise torch.OutOfMemoryError("said by the test")
-
     a, b = matrix(40, 33, torch.float16, False, seed), torch.randn(33, 71, generator=torch.Generator().manual_seed(seed)).half()
     monkeypatch.setattr(product_tma, "takes", lambda a, b: True)
     assert product_way.special(a, b)[0] is product_tma
-    monkeypatch.setattr(product_tma, "torch", SimpleNamespace(**{**vars(torch), "empty": none}))
+    without_memory(monkeypatch, product_tma)
     assert product_way.special(a, b) is None
     assert check.error(ops.matmul(a, b), a.double() @ b.double()) < 1e-3
 

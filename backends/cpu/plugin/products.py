@@ -22,7 +22,8 @@ MODULES = {"torch._inductor.kernel.mm": ("mm", "addmm"), "torch._inductor.kernel
 #: rows and columns from which on a product is ours: with fewer a tile is mostly empty (fp32, 4096 x 4096, two Zen 3 cores: of MKL's speed 0.4 with one row, 0.8
 #: with two, 1.5 with four)
 NARROW = 4
-#: multiplications of a batch from which on ours is as fast where torch has instructions, too: a call of 4 x 32 x 16 by 16 x 32 takes ours 9.5 us and MKL 7.2, 8 x 64 x 32 by 32 x 64 40 and 48
+#: multiplications of a batch from which on ours is as fast where torch has instructions, too: four of 32 x 16 by 16 x 32 take ours 9.5 us and MKL 7.2, eight of
+#: 64 x 32 by 32 x 64 40 and 48
 FEWEST = 1 << 18
 #: tiles that `max_autotune` times
 TIMED = 4
@@ -197,8 +198,8 @@ def ours(name: str, dtype, multiplications: int) -> bool:
 
 
 def _all_ways(dtype) -> bool:
-    """Are our products of a dtype that torch has instructions for the faster ones also in batches, and with a left factor that is transposed? MKL's on AMD's CPUs take 1.0 to 1.75
-    and 0.93 to 1.5 of our time in fp32. In 16 bits oneDNN takes 0.75 to 1.0 and 0.65 to 1.24 of it."""
+    """Are our products of a dtype that torch has instructions for the faster ones also in batches, and with a left factor that is transposed? MKL's on AMD's CPUs
+    take 0.93 to 1.75 and 0.93 to 1.5 of our time in fp32. In 16 bits oneDNN takes 0.75 to 1.0 and 0.65 to 1.24 of it."""
     return dtype.itemsize == 4 and _maker() == "AuthenticAMD"
 
 
