@@ -104,7 +104,7 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
     if in_place:
         return replace(_either(s, out, src.is_given, pack, "in place"), limit=limit, padded=src.limits[1] is None)
     lanes = s.target.lanes(ir.bits_of(REGISTER[kind.packed]) * kind.group)
-    if not kind.tiles and _turnable(s, src, (m, k), kind.packed, (lanes, lanes * kind.group)):
+    if _turnable(s, src, (m, k), kind.packed, (lanes, lanes * kind.group)):
         return _either(s, out, src.is_given, pack, "turned")
     return _either(s, out, False, pack, "packed", why=_why_packed(src, v, kind))
 
