@@ -1,6 +1,7 @@
 """Products that end in their store while accumulators are in registers: what is stored so, what is not, and that both are right."""
 
 import platform
+import re
 
 import pytest
 import torch
@@ -139,13 +140,17 @@ def test_who_ends_so(name, how, ends):
     assert (", unless the product has" in kernel.asm["plan"]) == ends
 
 
-def test_tiles_do_not():
-    """AMX stores its tiles into memory, whatever follows."""
-    names, given_ = product_kernel.arg_names, {"M": 64, "N": 64, "K": 32, "HOW": ""}
+@pytest.mark.parametrize("how,ends", [("", True), ("bias", True), ("add", True), ("exp", False), ("twice", False)])
+@pytest.mark.parametrize("depth", [16, 32, 64])
+def test_tiles_do_so_too(depth, how, ends):
+    """AMX's accumulators go by a block's small piece of memory, and are stored from there."""
+    names, given_ = product_kernel.arg_names, {"M": 64, "N": 64, "K": depth, "HOW": how}
     signature = {n: "constexpr" if n in given_ else "*bf16" if n.endswith("_ptr") else "i32" for n in names}
     source = ASTSource(fn=product_kernel, signature=signature, constexprs={(names.index(n),): v for n, v in given_.items()})
-    plan = triton.compile(source, target=GPUTarget("cpu", "sapphirerapids", 0)).asm["plan"]
-    assert "AMX" in plan and ENDS not in plan
+    kernel = triton.compile(source, target=GPUTarget("cpu", "sapphirerapids", 0))
+    assert "AMX" in kernel.asm["plan"] and (ENDS in kernel.asm["plan"]) == ends
+    converted = [block for block in re.split(r"\n\.LBB", kernel.asm["asm"]) if "vfpclassps" in block and "tilestored" not in block]
+    assert bool(converted) or not ends
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -153,6 +158,15 @@ def test_tiles_do_not():
 @pytest.mark.parametrize("m,n,k", [(128, 64, 64), (130, 70, 40), (63, 65, 1), (7, 200, 33), (64, 64, 0)])
 def test_right(m, n, k, how, dtype, target, seed):
     got, want, kernel = run(m, n, k, dtype, how, seed=seed, scale=0.25 if how == "exp" else 1.0)
+    assert_right(got, want, dtype, k)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("m,n,k,tile", [(64, 64, 16, (64, 64, 16)), (61, 50, 13, (64, 64, 16)), (64, 128, 48, (64, 64, 16)), (100, 300, 2048, (64, 256, 64)), (96, 256, 4096, (32, 256, 128)),
+                                        (64, 256, 1025, (64, 256, 64)), (48, 256, 64, (16, 256, 64)), (33, 17, 16, (32, 16, 16))])
+def test_few_terms_and_many(m, n, k, tile, dtype, target, seed):
+    """Tiles of half of the usual depth, and rows that share places in a cache, or begin within a line of it."""
+    got, want, _ = run(m, n, k, dtype, seed=seed, tile=tile)
     assert_right(got, want, dtype, k)
 
 
@@ -207,13 +221,30 @@ def test_what_is_read_and_stored_is_so_once(place, target, seed):
     assert torch.equal(c.double(), want) and want[place] == 2.0**-130
 
 
+@pytest.mark.parametrize("place", [(1, 3), (5, 63), (100, 64)])
+@pytest.mark.parametrize("how", ["add", "rows"])
+def test_one_number_that_no_instruction_rounds(place, how, target, seed):
+    """Of products of bf16, as tiles multiply: it is what was there, or a factor that makes it small."""
+    make = torch.Generator().manual_seed(seed)
+    a, b, c, factor = torch.zeros(130, 32), torch.zeros(32, 70), torch.full((130, 70), 7.0, dtype=torch.bfloat16), torch.ones(130)
+    a[:, 0], b[0] = torch.randint(1, 9, (130,), generator=make).float(), torch.randint(1, 9, (70,), generator=make).float()
+    if how == "add":
+        a[place[0]], b[:, place[1]], c[place] = 0, 0, 2.0**-130
+    else:
+        factor[place[0]] = 2.0**-130
+    product = a.double() @ b.double()
+    want = c.double() + product if how == "add" else factor[:, None].double() * product
+    product_kernel[(3, 2)](a.bfloat16(), b.bfloat16(), c, factor.bfloat16(), 130, 70, 32, 0, 70, M=64, N=64, K=32, HOW=how)
+    assert torch.equal(c.double(), want) and (want[place[0]] != 0).all()
+
+
 @pytest.mark.parametrize("n", [64, 100, 128])
 def test_a_store_without_a_mask(n, target, seed):
     """Masks of what is added are known, or computed, where there is none of the store."""
     make = torch.Generator().manual_seed(seed)
     a, b, bias, c = torch.randn(64, 40, generator=make), torch.randn(40, n, generator=make), torch.randn(n, generator=make), torch.full((65, 128), 7.0)
     kernel = product_kernel[(1, triton.cdiv(n, 64))](a, b, c, bias, 64, n, 40, 0, 128, M=64, N=64, K=32, HOW="all")
-    assert (ENDS in kernel.asm["plan"]) == (target.masks and "AMX" not in kernel.asm["plan"])  # whose tiles go through memory
+    assert (ENDS in kernel.asm["plan"]) == target.masks
     want = torch.full((64, triton.cdiv(n, 64) * 64), 0.5, dtype=torch.float64)
     want[:, :n] = a.double() @ b.double() + bias.double()
     assert_right(c[:64, :want.shape[1]].double(), want, torch.float32, 40)
@@ -262,7 +293,7 @@ def test_a_product_alone(dtype, target, seed):
     make = torch.Generator().manual_seed(seed)
     a, b, c = torch.randn(32, 64, generator=make).to(dtype), torch.randn(64, 32, generator=make).to(dtype), torch.full((33, 64), 7.0).to(dtype)
     kernel = alone_kernel[(1,)](a, b, c, M=32, N=32, K=64)
-    assert (ENDS in kernel.asm["plan"]) == (target.masks and "AMX" not in kernel.asm["plan"])  # whose tiles go through memory
+    assert (ENDS in kernel.asm["plan"]) == target.masks
     assert_right(c[:32, :32].double(), a.double() @ b.double(), dtype, 64)
     assert (c[:, 32:] == 7).all() and (c[32:] == 7).all()
 

@@ -72,10 +72,10 @@ def _last_product(step):
 
 
 def _ends(step) -> bool:
-    """Is it a product whose accumulators are vectors, and what is stored?"""
+    """Is it a product whose accumulators are in vectors or tiles, and what is stored?"""
     if getattr(step, "destination", None) is None or step.final is not None:
         return False
-    return step.count == 1 and not step.kind.tiles and not step.kind.blocks and step.n % step.width == 0
+    return step.count == 1 and not step.kind.blocks and step.n % step.width == 0
 
 
 def _planned(s, root: Root, product, value: Value) -> NestPlan | None:

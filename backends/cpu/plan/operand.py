@@ -57,7 +57,8 @@ class Operand:
 
     how: "buffer" (it is in scratch already), "blocks" ([K / 8][rows or columns][8], by `packing`), "strips" (rows of a strip beside one another, by `packing`), "in place" (where it is loaded from), "turned" (transposed in registers on its way into `buffer`),
     "copied" (row by row into panels) or "packed" (by `packing`). only_if: it is so where the source's conditions hold, which the kernel looks
-    at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py)."""
+    at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py); whole: read in place in whole tiles, so only where all of it is there; apart: and only where its
+    rows begin with lines of the first cache, which do not all share the same few places in it."""
 
     how: str
     buffer: Buffer | None = None
@@ -66,6 +67,7 @@ class Operand:
     limit: End | None = None
     padded: bool = True
     whole: bool = False
+    apart: bool = False
     why: str = ""
 
 
@@ -95,16 +97,18 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
     pitch = k + 64 // (ir.bits_of(REGISTER[kind.packed]) // 8) if k >= 64 else k
     out = s.alloc((*batch, m, k), kind.packed, (*_batches(batch, m * pitch), pitch, 1), size=math.prod(batch) * m * pitch)
 
+    lanes = min(s.target.lanes(16), piece) if kind.tiles and all(x.type.elem == kind.packed for x in values) else None
+
     def pack():
         for u, x in enumerate(values):
-            s.fill(s.view(out, u * piece, x.type.shape, out.strides), x, why="rows of a product's operand")
+            s.fill(s.view(out, u * piece, x.type.shape, out.strides), x, lanes=lanes, why="rows of a product's operand")
 
     if lies_right and kind.tiles:
-        return _either(s, out, _is_whole(src, (m, k)), pack, "in place", whole=True)
+        return _either(s, out, _is_whole(src, (m, k)), pack, "in place", whole=True, apart=bool(strip))
     if in_place:
         return replace(_either(s, out, src.is_given, pack, "in place"), limit=limit, padded=src.limits[1] is None)
-    lanes = s.target.lanes(ir.bits_of(REGISTER[kind.packed]) * kind.group)
-    if _turnable(s, src, (m, k), kind.packed, (lanes, lanes * kind.group)):
+    block = s.target.lanes(ir.bits_of(REGISTER[kind.packed]) * kind.group)
+    if _turnable(s, src, (m, k), kind.packed, (block, block * kind.group)):
         return _either(s, out, src.is_given, pack, "turned")
     return _either(s, out, False, pack, "packed", why=_why_packed(src, v, kind))
 

@@ -34,7 +34,7 @@ def product(k, step: Product):
     extent = _extent(k, step, rows_of_a, panels, ends)
     fresh = _fresh(k, step, extent)
     if step.kind.tiles:
-        micro.configure_tiles(k)
+        micro.configure_tiles(k, step.kind, step.k)
     ends_in = ending.of(k, step, extent) if step.ending is not None else None
     micro.accumulate(k, step.kind, k.pointer(step.destination), rows_of_a, panels, step.count, extent, step.rows, step.vectors, fresh, ends_in)
     if step.kind.tiles:

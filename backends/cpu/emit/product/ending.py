@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...llvm import ir
 from ...llvm.ir import Val, const, i64
 from ...plan.ending import Ending
 from ...plan.facts import poly, poly_const, poly_mul
-from ...ttir.types import Value
+from ...ttir.types import Op, Value
 from .. import access, bounds
 from ..element import narrow
 from ..root import memory
@@ -48,46 +49,90 @@ class InRegisters:
         if full:
             done = b.alloca("i1", "done")
             b.store(const("i1", False), done, 1)
-            whole = self.holds
-            for d, limit in self.limits:
-                whole = b.and_(whole, b.icmp("sle", b.add(at[d], i64(sizes[d])), limit))
-            k.guarded(whole, lambda: self._from_registers(at, block, len(block) if self.ending.reads else 1, done))
+            k.guarded(self._is_whole(at, sizes), lambda: self._from_registers(at, block, len(block) if self.ending.reads else 1, done))
             k.guarded(b.not_(b.load("i1", done, 1)), by_memory)
         else:
             by_memory()
         b.dbg = outer
 
+    def store_tiles(self, at: tuple[Val, Val], sizes: tuple[int, int], elem: str, put: Callable, to_memory: Callable):
+        """As `store`, of sizes[0] x sizes[1] accumulators (LLVM's type `elem`) in registers that only memory takes numbers from: `put(where, pitch)` lays them down row by row. Each row is
+        loaded and stored while it is in the first cache."""
+        k, b = self.k, self.k.b
+        outer, b.dbg = b.dbg, k.debug_loc(self.ending.op)
+        lanes = self.whole.lanes
+
+        def from_tiles():
+            laid = b.alloca(f"[{sizes[0] * sizes[1]} x {elem}]", "tiles", 64)
+            put(laid, sizes[1])
+
+            def row(x: Val):
+                line = b.gep(elem, laid, b.mul(x, i64(sizes[1])))
+                self._row(at, x, [b.load(ir.vec(elem, lanes), b.gep(elem, line, i64(n)), 64) for n in range(0, sizes[1], lanes)])
+
+            k.loop(i64(0), i64(sizes[0]), 1, row, "ending")
+
+        def by_memory():
+            to_memory()
+            k.guarded(self.holds, lambda: self._from_memory(at, sizes))
+
+        k.either(self._is_whole(at, sizes), from_tiles, by_memory)
+        b.dbg = outer
+
+    def _is_whole(self, at: tuple[Val, Val], sizes: tuple[int, int]) -> Val:
+        """An i1: is the store carried out now, and are its masks true for all of a block?"""
+        b, whole = self.k.b, self.holds
+        for d, limit in self.limits:
+            whole = b.and_(whole, b.icmp("sle", b.add(at[d], i64(sizes[d])), limit))
+        return whole
+
+    @property
+    def _cast(self) -> Op | None:
+        """The conversion in front of the store that an instruction carries out, but for subnormal numbers."""
+        stored = self.ending.op.operands[1]
+        return stored.op if narrow.converts(self.k.b, stored.op, self.whole.lanes) else None
+
+    def _across(self, at: tuple[Val, Val], x: Val, vectors: list[Val], of: Value, what: Callable) -> list[Val]:
+        """`what()` at each vector of row x of a block, which are what `of` is there."""
+        nest, out = self.whole, []
+
+        def along():
+            for n, v in enumerate(vectors):
+                nest.given[of, (0, 1)] = v
+                nest.enter(1, self.k.b.add(at[1], i64(n * nest.lanes)), lambda: out.append(what()))
+
+        nest.enter(0, self.k.b.add(at[0], x), along)
+        del nest.given[of, (0, 1)]
+        return out
+
+    def _store_row(self, at, x: Val, vectors: list[Val], of: Value):
+        self._across(at, x, vectors, of, lambda: memory.store_chunk(self.whole, self.ending.op, ()))
+
+    def _row(self, at, x: Val, vectors: list[Val]):
+        """Store row x of a block."""
+        k, value, stored, cast = self.k, self.ending.value, self.ending.op.operands[1], self._cast
+        if cast is None:
+            self._store_row(at, x, vectors, value)
+            return
+        wide = self._across(at, x, vectors, value, lambda: self.whole.at(cast.operands[0], (0, 1)))
+        k.either(narrow.any_subnormal(k.b, wide), lambda: self._store_row(at, x, vectors, value),
+                 lambda: self._store_row(at, x, [narrow.of_normal(k.b, v) for v in wide], stored))
+
     def _from_registers(self, at, block, together: int, done: Val):
         """Store the rows of a block, so many `together`, and note it at `done`. Where one has a number that cannot be converted so the rest is left, and all of the block is stored once
         more: what was stored may not be read again."""
-        k, nest = self.k, self.whole
-        value, stored = self.ending.value, self.ending.op.operands[1]
-        cast = stored.op if narrow.converts(k.b, stored.op, nest.lanes) else None
-
-        def across(x: int, vectors: list[Val], of: Value, what: Callable) -> list[Val]:
-            """`what()` at each vector of row x, which are what `of` is there."""
-            out: list[Val] = []
-
-            def along():
-                for n, v in enumerate(vectors):
-                    nest.given[of, (0, 1)] = v
-                    nest.enter(1, k.b.add(at[1], i64(n * nest.lanes)), lambda: out.append(what()))
-
-            nest.enter(0, k.b.add(at[0], i64(x)), along)
-            return out
-
-        def store(x: int, vectors: list[Val], of: Value):
-            across(x, vectors, of, lambda: memory.store_chunk(nest, self.ending.op, ()))
+        k, value, stored, cast = self.k, self.ending.value, self.ending.op.operands[1], self._cast
 
         def converted(first: int):
             if first >= len(block):
                 k.b.store(const("i1", True), done, 1)
                 return
-            wide = {x: across(x, block[x], value, lambda: nest.at(cast.operands[0], (0, 1))) for x in range(first, min(first + together, len(block)))}
+            wide = {x: self._across(at, i64(x), block[x], value, lambda: self.whole.at(cast.operands[0], (0, 1)))
+                    for x in range(first, min(first + together, len(block)))}
 
             def there():
                 for x, vectors in wide.items():
-                    store(x, [narrow.of_normal(k.b, v) for v in vectors], stored)
+                    self._store_row(at, i64(x), [narrow.of_normal(k.b, v) for v in vectors], stored)
                 converted(first + together)
 
             k.guarded(k.b.not_(narrow.any_subnormal(k.b, [v for vectors in wide.values() for v in vectors])), there)
@@ -96,7 +141,7 @@ class InRegisters:
             converted(0)
             return
         for x, vectors in enumerate(block):
-            store(x, vectors, value)
+            self._store_row(at, i64(x), vectors, value)
         k.b.store(const("i1", True), done, 1)
 
     def _from_memory(self, at, sizes):

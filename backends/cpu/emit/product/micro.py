@@ -55,7 +55,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
             if kind.blocks:
                 _block_rows(k, kind, *given)
             elif kind.tiles:
-                _tile_rows(k, kind, *given, fresh)
+                _tile_rows(k, kind, *given, fresh, ends_in)
             else:
                 _vector_rows(k, kind, *given, fresh, ends_in, r == rows and vectors * lanes == width)
 
@@ -202,15 +202,27 @@ def _block_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at
 
 # --- AMX -----------------------------------------------------------------------------------------------------------------
 
-#: rows, and bytes of a row, of a tile register
+#: rows, and bytes of a row, of a tile register; which registers hold accumulators, and tiles of A and of B
 TILE_ROWS, TILE_BYTES = 16, 64
+C_TILES, A_TILES, B_TILES = range(4), range(4, 6), range(6, 8)
 
 
-def configure_tiles(k):
-    """All eight tile registers at their full size. Intel's manual, "LDTILECFG": palette 1, bytes per row at 16, rows at 48."""
-    data = [1] + [0] * 15 + [TILE_BYTES, 0] * 8 + [0] * 16 + [TILE_ROWS] * 8 + [0] * 8
+def _depth_of_tiles(kind: Kind, k: int) -> int:
+    """Elements along K in a tile of A, of products of k of them: as many as a row of a register holds, or all."""
+    return min(k, TILE_BYTES * 8 // ir.bits_of(REGISTER[kind.packed]))
+
+
+def configure_tiles(k, kind: Kind, depth: int):
+    """The eight tile registers, for products of `depth` elements along K. Intel's manual, "LDTILECFG": palette 1, bytes per row at 16, rows at 48."""
+    elements = _depth_of_tiles(kind, depth)
+    width, rows = [TILE_BYTES] * 8, [TILE_ROWS] * 8
+    for register in A_TILES:
+        width[register] = elements * ir.bits_of(REGISTER[kind.packed]) // 8
+    for register in B_TILES:
+        rows[register] = elements // kind.group
+    data = [1] + [0] * 15 + [byte for n in width for byte in (n, 0)] + [0] * 16 + rows + [0] * 8
     value = f"[64 x i8] [{', '.join(f'i8 {x}' for x in data)}]"
-    k.b.call("llvm.x86.ldtilecfg", "void", [k.module.variable(f"{k.name}.tiles", value, "internal constant", ", align 64")])
+    k.b.call("llvm.x86.ldtilecfg", "void", [k.module.variable(f"{k.name}.tiles{elements}", value, "internal constant", ", align 64")])
 
 
 def release_tiles(k):
@@ -218,17 +230,16 @@ def release_tiles(k):
 
 
 def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
-               vectors: int, extent: Extent, fresh: Val):
-    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, which begin `at` a row, from these of A, and from a panel of B `width` columns wide: registers 0.. hold them, then A's,
-    then B's."""
+               vectors: int, extent: Extent, fresh: Val, ends_in: InRegisters | None):
+    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, which begin `at` a row and a column, from these of A, and from a panel of B `width` columns wide."""
     b, i = k.b, at[0]
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     size = ir.bits_of(packed) // 8
     down = r // TILE_ROWS
-    step = TILE_BYTES // size  # elements along K in a tile
+    step = _depth_of_tiles(kind, extent.k)
     tile = lambda n: const("i8", n)  # noqa: E731
     c_of = lambda x, v: x * vectors + v  # noqa: E731
-    a_of, b_of = down * vectors, down * vectors + down
+    a_of, b_of = A_TILES[0], B_TILES[0]
     c_pitch, b_pitch = i64(pitch * 4), i64(width * kind.group * size)
     a_pitch = b.mul(a.pitch, i64(size))
     places = [(x, v, b.gep(t, c_tile, i64(x * TILE_ROWS * pitch + v * lanes))) for x in range(down) for v in range(vectors)]
@@ -254,5 +265,12 @@ def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at:
                 b.call(kind.by.intrinsic, "void", [tile(c_of(x, v)), tile(a_of + x), tile(b_of + v)])
 
     k.loop(i64(0), extent.depth, step, body, "k")
-    for x, v, place in places:
-        b.call("llvm.x86.tilestored64", "void", [tile(c_of(x, v)), place, c_pitch])
+
+    def put(where: Val, pitch: int):
+        for x, v, _ in places:
+            b.call("llvm.x86.tilestored64", "void", [tile(c_of(x, v)), b.gep(t, where, i64(x * TILE_ROWS * pitch + v * lanes)), i64(pitch * 4)])
+
+    if ends_in is None:
+        put(c_tile, pitch)
+    else:
+        ends_in.store_tiles(at, (r, vectors * lanes), t, put, lambda: put(c_tile, pitch))
