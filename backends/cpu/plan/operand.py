@@ -18,7 +18,7 @@ from .control import apart, captured
 from .facts import poly_const
 from .records import Buffer, row_major
 from .schedule import Schedule
-from .source import End, Source, all_known
+from .source import End, Source
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,19 @@ class Kind:
         return 1 if self.by is None else self.by.blocks[2] if self.blocks else 2
 
 
+    def depth_of_tiles(self, k: int) -> int:
+        """Elements along K in a tile of A, in products of k of them: as many as 64 bytes hold, or all."""
+        return min(k, 512 // ir.bits_of(REGISTER[self.packed]))
+
+
 @dataclass(frozen=True)
 class Operand:
     """Where the micro-kernel finds an operand.
 
     how: "buffer" (it is in scratch already), "blocks" ([K / 8][rows or columns][8], by `packing`), "strips" (rows of a strip beside one another, by `packing`), "in place" (where it is loaded from), "turned" (transposed in registers on its way into `buffer`),
     "copied" (row by row into panels) or "packed" (by `packing`). only_if: it is so where the source's conditions hold, which the kernel looks
-    at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py); whole: read in place in whole tiles, so only where all of it is there; apart: and only where its
-    rows begin with lines of the first cache, which do not all share the same few places in it."""
+    at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py); whole: read in whole tiles, so in place only where all of it is there, else from
+    a strip of its rows, copied; apart: in place only where its rows begin with lines of the first cache, too, which do not all share the same few places in it."""
 
     how: str
     buffer: Buffer | None = None
@@ -103,8 +108,8 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
         for u, x in enumerate(values):
             s.fill(s.view(out, u * piece, x.type.shape, out.strides), x, lanes=lanes, why="rows of a product's operand")
 
-    if lies_right and kind.tiles:
-        return _either(s, out, _is_whole(src, (m, k)), pack, "in place", whole=True, apart=bool(strip))
+    if lies_right and kind.tiles and src.exact:
+        return _either(s, out, src.is_given, pack, "in place", whole=True, apart=bool(strip))
     if in_place:
         return replace(_either(s, out, src.is_given, pack, "in place"), limit=limit, padded=src.limits[1] is None)
     block = s.target.lanes(ir.bits_of(REGISTER[kind.packed]) * kind.group)
@@ -153,12 +158,6 @@ def _why_packed(src: Source | None, v: Value, kind: Kind) -> str:
     if v.type.elem != kind.packed:
         return f"{v.type.elem} is multiplied as {kind.packed}"
     return "its rows are not contiguous" if poly_const(src.steps[1]) != 1 else "its mask is not a plain bound"
-
-
-def _is_whole(src: Source, sizes) -> bool | None:
-    """Are all of the operand's elements there?"""
-    ends = [None if end.known is None else end.known >= size for end, size in zip(src.limits, sizes) if end]
-    return all_known([src.is_given, src.exact, *ends])
 
 
 def _either(s: Schedule, out: Buffer, holds: bool | None, pack, how: str, **more) -> Operand:

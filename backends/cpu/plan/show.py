@@ -221,8 +221,10 @@ def _product(page, step: product.Product):
     page.say(f"{_line(step.op)}product {count}{step.m}x{step.k} by {step.k}x{step.n}{pieces}: {step.rows} rows x {step.vectors} vectors {wide}, {how}")
     page.depth += 1
     for name, operand in (("A", step.a), ("B", step.b)):
-        apart = ", its rows begin with lines of the cache and do not share the same few places there" if operand.apart else ""
-        if_not = f", where its indices do not wrap{apart}, else packed" if operand.only_if else ""
+        if_not = ", where its indices do not wrap, else packed" if operand.only_if else ""
+        if operand.whole:
+            apart = ", its rows begin with lines of the cache and do not share the same few places there" if operand.apart else ""
+            if_not = f", where all of it is there{apart}, else from copies of a strip of its rows{if_not}"
         why = f", because {operand.why}" if operand.why else ""
         page.say(f"{name} {_HOW[operand.how]}{if_not}{why}")
         page.within(operand.packing)

@@ -90,8 +90,9 @@ def _extent(k, step: Product, a: Rows, panels: Val, ends) -> Extent:
             rows = _unless(k, b.icmp("slt", rows, i64(m)), lambda: _finite(k, kind, panels, i64(0), i64(1), i64(kk * n)), rows, i64(m))
         if columns.const != n:
             there = a_rows if a_rows is not None else i64(m)
-            columns = _unless(k, b.icmp("slt", columns, i64(n)), lambda: _finite(k, kind, a.ptr, *((i64(0), i64(1), i64(m * kk)) if a.strip else (a.pitch, there, depth))), columns,
-                              i64(n))
+            length = b.intrinsic("smin", depth, a.copies.ends[1]) if a.copies is not None else depth
+            read = (i64(0), i64(1), i64(m * kk)) if a.strip else (a.pitch, there, length)
+            columns = _unless(k, b.icmp("slt", columns, i64(n)), lambda: _finite(k, kind, a.ptr, *read), columns, i64(n))
     elif kind.acc[0] == "f":
         rows, columns = i64(m), i64(n)
     return Extent(m, n, kk, rows, columns, depth)

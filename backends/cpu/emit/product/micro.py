@@ -17,7 +17,7 @@ from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER
 from ...plan.operand import Kind
 from ..element import math
-from . import ime
+from . import ime, pack
 from .ending import InRegisters
 from .pack import Rows
 
@@ -49,13 +49,13 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
         b_base = b.gep(packed, panels, b.mul(p, i64(kk * n)))
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
-        def block(i, j, r, vectors):
+        def block(i, j, r, vectors, strip=None):
             b_panel = b.gep(packed, b_base, b.mul(j, i64(kind.group if kind.blocks else kk)))
             given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, (i, j), r, b_panel, width, lanes, vectors, extent
             if kind.blocks:
                 _block_rows(k, kind, *given)
             elif kind.tiles:
-                _tile_rows(k, kind, *given, fresh, ends_in)
+                _tile_rows(k, kind, *given[:2], strip, *given[4:], fresh, ends_in)
             else:
                 _vector_rows(k, kind, *given, fresh, ends_in, r == rows and vectors * lanes == width)
 
@@ -66,21 +66,27 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
                     end = i64(hi) if extent.rows.const == m else b.intrinsic("smin", i64(hi), extent.rows)
                     k.loop(i64(lo), end, r, functools.partial(body, r=r), "rows")
 
-        def across(first, end, vectors):
-            if kind.tiles:  # rows of A are wide, and stay in the first cache while the panels go by
-                strips_of(lambda i, r: k.loop(first, end, width, lambda j: block(i, j, r, vectors), "panels"))
-            else:
-                k.loop(first, end, width, lambda j: strips_of(lambda i, r: block(i, j, r, vectors)), "panels")
+        def panels_of(body):
+            """`body(first column, vectors)` for each panel."""
+            columns, half = extent.columns, vectors // 2
+            if kind.blocks or not half or columns.const is not None and columns.const % width == 0:
+                k.loop(i64(0), columns, width, lambda j: body(j, vectors), "panels")
+                return
+            # Of the last panel no more than the first half may be left: it takes a micro-kernel half as wide.
+            begun = b.and_(columns, i64(-width))
+            whole = b.select(b.icmp("sle", b.sub(columns, begun), i64(half * lanes)), begun, columns)
+            k.loop(i64(0), whole, width, lambda j: body(j, vectors), "panels")
+            k.loop(whole, columns, width, lambda j: body(j, half), "panels")
 
-        columns, half = extent.columns, vectors // 2
-        if kind.blocks or not half or columns.const is not None and columns.const % width == 0:
-            across(i64(0), columns, vectors)
-            return
-        # Of the last panel no more than the first half may be left: it takes a micro-kernel half as wide.
-        begun = b.and_(columns, i64(-width))
-        whole = b.select(b.icmp("sle", b.sub(columns, begun), i64(half * lanes)), begun, columns)
-        across(i64(0), whole, vectors)
-        across(whole, columns, half)
+        if kind.tiles:  # rows of A are wide, and stay in the first cache while the panels go by
+
+            def strip(i, r):
+                here = pack.strip(k, kind, a, a_base, i, r, extent.depth)
+                panels_of(lambda j, vectors: block(i, j, r, vectors, here))
+
+            strips_of(strip)
+        else:
+            panels_of(lambda j, vectors: strips_of(lambda i, r: block(i, j, r, vectors)))
 
     k.loop(i64(0), i64(batch), 1, one_batch, "batch")
 
@@ -207,14 +213,9 @@ TILE_ROWS, TILE_BYTES = 16, 64
 C_TILES, A_TILES, B_TILES = range(4), range(4, 6), range(6, 8)
 
 
-def _depth_of_tiles(kind: Kind, k: int) -> int:
-    """Elements along K in a tile of A, of products of k of them: as many as a row of a register holds, or all."""
-    return min(k, TILE_BYTES * 8 // ir.bits_of(REGISTER[kind.packed]))
-
-
 def configure_tiles(k, kind: Kind, depth: int):
     """The eight tile registers, for products of `depth` elements along K. Intel's manual, "LDTILECFG": palette 1, bytes per row at 16, rows at 48."""
-    elements = _depth_of_tiles(kind, depth)
+    elements = kind.depth_of_tiles(depth)
     width, rows = [TILE_BYTES] * 8, [TILE_ROWS] * 8
     for register in A_TILES:
         width[register] = elements * ir.bits_of(REGISTER[kind.packed]) // 8
@@ -229,19 +230,20 @@ def release_tiles(k):
     k.b.call("llvm.x86.tilerelease", "void", [])
 
 
-def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
+def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, strip: tuple[Val, Val], at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
                vectors: int, extent: Extent, fresh: Val, ends_in: InRegisters | None):
-    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, which begin `at` a row and a column, from these of A, and from a panel of B `width` columns wide."""
-    b, i = k.b, at[0]
+    """r / 16 x `vectors` tiles of the accumulators at `c_tile`, which begin `at` a row and a column, from a `strip` of A (its first row, and elements to the next), and from a panel of
+    B `width` columns wide."""
+    b = k.b
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     size = ir.bits_of(packed) // 8
     down = r // TILE_ROWS
-    step = _depth_of_tiles(kind, extent.k)
+    step = kind.depth_of_tiles(extent.k)
     tile = lambda n: const("i8", n)  # noqa: E731
     c_of = lambda x, v: x * vectors + v  # noqa: E731
     a_of, b_of = A_TILES[0], B_TILES[0]
     c_pitch, b_pitch = i64(pitch * 4), i64(width * kind.group * size)
-    a_pitch = b.mul(a.pitch, i64(size))
+    a_pitch = b.mul(strip[1], i64(size))
     places = [(x, v, b.gep(t, c_tile, i64(x * TILE_ROWS * pitch + v * lanes))) for x in range(down) for v in range(vectors)]
 
     def zeros():
@@ -253,7 +255,7 @@ def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at:
             b.call("llvm.x86.tileloadd64", "void", [tile(c_of(x, v)), place, c_pitch])
 
     k.either(fresh, zeros, accumulators)
-    lines = [b.gep(packed, a_base, b.mul(b.add(i, i64(x * TILE_ROWS)), a.pitch)) for x in range(down)]
+    lines = [b.gep(packed, strip[0], b.mul(i64(x * TILE_ROWS), strip[1])) for x in range(down)]
 
     def body(q):
         b_row = b.gep(packed, b_panel, b.mul(q, i64(width)))

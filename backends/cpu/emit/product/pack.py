@@ -95,6 +95,19 @@ class Rows:
     limit: Val | None = None
     padded: bool = True
     strip: int = 0
+    copies: Copies | None = None
+
+
+@dataclass
+class Copies:
+    """A strip of A's rows at a time is copied to `out`, `pitch` elements from row to row, where it is `needed` (an i1): as tiles take it, with zeros where it is not there. ends: (rows,
+    columns) that are; depth: of a tile."""
+
+    needed: Val
+    out: Val
+    pitch: int
+    ends: tuple[Val, Val]
+    depth: int
 
 
 def rows(k, step: Product, at: Place | None) -> Rows:
@@ -104,6 +117,8 @@ def rows(k, step: Product, at: Place | None) -> Rows:
     buf = plan.buffer
     if plan.how == "buffer":
         return Rows(k.pointer(buf), i64(buf.strides[-2]), buf.strides[0])
+    if plan.how == "in place" and plan.whole:
+        return _in_tiles(k, step, at)
     if plan.how == "in place" and not plan.only_if:
         return Rows(at.ptr, number(k, at.source.steps[0]), 0, limit, plan.padded)
     if plan.how == "blocks":
@@ -114,7 +129,7 @@ def rows(k, step: Product, at: Place | None) -> Rows:
         return Rows(k.pointer(buf), i64(step.k), buf.strides[0], strip=buf.panel[1])
     out, pitch = k.pointer(buf), buf.strides[-2]
     if plan.how == "in place":
-        found = _in_place_or_packed(k, at, out, pitch, _reads_tiles(k, step, at) if plan.whole else at.given, lambda: k.run(plan.packing))
+        found = _in_place_or_packed(k, at, out, pitch, lambda: k.run(plan.packing))
         found.limit, found.padded = limit, plan.padded
         return found
     if plan.how == "turned":
@@ -132,36 +147,87 @@ ALIKE = 4096
 LINE = 64
 
 
-def _reads_tiles(k, step: Product, at: Place) -> Val:
+def _in_tiles(k, step: Product, at: Place) -> Rows:
+    """A, read where it lies as far as tiles can be, else in copies of strips of its rows."""
+    b, plan, lda = k.b, step.a, number(k, at.source.steps[0])
+    out, pitch = k.pointer(plan.buffer), plan.buffer.strides[-2]
+    ends = tuple(i64(size) if end is None else b.intrinsic("smax", end, i64(0)) for end, size in zip(at.ends, (step.m, step.k)))
+    depth = step.kind.depth_of_tiles(step.k)
+    needed = b.not_(_reads_tiles(k, step, at, lda, ends))
+    if not plan.only_if:
+        return Rows(at.ptr, lda, copies=Copies(needed, out, pitch, ends, depth))
+    found = _in_place_or_packed(k, at, out, pitch, lambda: k.run(plan.packing))
+    found.copies = Copies(b.and_(at.given, needed), out, pitch, ends, depth)
+    return found
+
+
+def _reads_tiles(k, step: Product, at: Place, lda: Val, ends: tuple[Val, Val]) -> Val:
     """An i1: are tiles of A read where they lie? All of its elements are there, then."""
-    b, out = k.b, at.given
-    for end, size in zip(at.ends, (step.m, step.k)):
-        if end is not None:
-            out = b.and_(out, b.icmp("sge", end, i64(size)))
+    b, out = k.b, const("i1", True)
+    for end, size in zip(ends, (step.m, step.k)):
+        out = b.and_(out, b.icmp("sge", end, i64(size)))
     if step.a.apart:
-        pitch = b.mul(number(k, at.source.steps[0]), i64(ir.bits_of(REGISTER[step.kind.packed]) // 8))
+        pitch = b.mul(lda, i64(ir.bits_of(REGISTER[step.kind.packed]) // 8))
         begins = b.or_(b.cast("ptrtoint", at.ptr, "i64"), pitch)
         out = b.and_(out, b.icmp("eq", b.and_(begins, i64(LINE - 1)), i64(0)))
         out = b.and_(out, b.icmp("ne", b.and_(pitch, i64(ALIKE - 1)), i64(0)))
     return out
 
 
-def _in_place_or_packed(k, at: Place, out: Val, pitch: int, whole: Val, pack) -> Rows:
-    """A where it lies if `whole` (its tiles are read whole, its rows do not wrap), else what `pack` puts into `out`."""
-    b = k.b
+def _in_place_or_packed(k, at: Place, out: Val, pitch: int, pack) -> Rows:
+    """A where it lies if its rows do not wrap, else what `pack` puts into `out`."""
     lda = number(k, at.source.steps[0])
-    ptr_slot, lda_slot = b.alloca("ptr", "rows"), b.alloca("i64", "pitch")
+    ptr, pitch = _one_of(k, at.given, (at.ptr, lda), lambda: pack() or (out, i64(pitch)))
+    return Rows(ptr, pitch)
 
-    def remember(ptr, pitch):
-        b.store(ptr, ptr_slot, 8)
-        b.store(pitch, lda_slot, 8)
 
-    def packed():
-        pack()
-        remember(out, i64(pitch))
+def _one_of(k, condition: Val, there: tuple[Val, Val], otherwise) -> tuple[Val, Val]:
+    """(address of a row, elements to the next): `there` where the condition holds, else what `otherwise()` says."""
+    b = k.b
+    slots = b.alloca("ptr", "rows"), b.alloca("i64", "pitch")
 
-    k.either(whole, lambda: remember(at.ptr, lda), packed)
-    return Rows(b.load("ptr", ptr_slot, 8), b.load("i64", lda_slot, 8))
+    def remember(found):
+        for x, slot in zip(found, slots):
+            b.store(x, slot, 8)
+
+    k.either(condition, lambda: remember(there), lambda: remember(otherwise()))
+    return b.load("ptr", slots[0], 8), b.load("i64", slots[1], 8)
+
+
+def strip(k, kind: Kind, a: Rows, base: Val, i: Val, count: int, depth: Val) -> tuple[Val, Val]:
+    """Where `count` rows of A, from row i on, lie for tiles `depth` elements deep: (the first one's address, elements to the next)."""
+    b, packed = k.b, REGISTER[kind.packed]
+    there = b.gep(packed, base, b.mul(i, a.pitch)), a.pitch
+    if a.copies is None:
+        return there
+
+    def copied():
+        _copy_strip(k, kind, a.copies, there, i, count, depth)
+        return a.copies.out, i64(a.copies.pitch)
+
+    return _one_of(k, b.not_(a.copies.needed), there, copied)
+
+
+def _copy_strip(k, kind: Kind, to: Copies, source: tuple[Val, Val], i: Val, count: int, depth: Val):
+    b, mem = k.b, memory_type(kind.packed)
+    size, lanes = ir.bits_of(mem) // 8, to.depth
+    ty, zero = ir.vec(mem, lanes), Val(ir.vec(mem, lanes), "zeroinitializer")
+    rows = b.intrinsic("smax", b.intrinsic("smin", b.sub(to.ends[0], i), i64(count)), i64(0))
+    end = b.intrinsic("smin", to.ends[1], depth)
+    main = b.and_(end, i64(-lanes))
+    inside = b.icmp("slt", b.iota("i32", lanes), b.splat(b.cast("trunc", b.sub(end, main), "i32"), lanes))
+
+    def row(x: Val):
+        line, out = b.gep(mem, source[0], b.mul(x, source[1])), b.gep(mem, to.out, b.mul(x, i64(to.pitch)))
+        k.loop(i64(0), main, lanes, lambda q: b.store(b.load(ty, b.gep(mem, line, q), size), b.gep(mem, out, q), size), "copy")
+        k.loop(main, end, lanes, lambda q: b.store(masked(k, ty, b.gep(mem, line, q), size, inside), b.gep(mem, out, q), size), "last")
+        zeros(out, b.and_(b.add(end, i64(lanes - 1)), i64(-lanes)))
+
+    def zeros(out: Val, first: Val):
+        k.loop(first, depth, lanes, lambda q: b.store(zero, b.gep(mem, out, q), size), "zeros")
+
+    k.loop(i64(0), rows, 1, row, "copy")
+    k.loop(rows, i64(count), 1, lambda x: zeros(b.gep(mem, to.out, b.mul(x, i64(to.pitch))), i64(0)), "zeros")
 
 
 # --- B: panels -----------------------------------------------------------------------------------------------------------
