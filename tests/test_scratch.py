@@ -93,10 +93,20 @@ def test_blocks_between_which_control_goes_to_and_fro():
 
 def test_what_a_product_turns_is_needed_before_what_else_it_reads():
     """Its operands' buffers are written first, then what it adds to is put where it is wanted."""
-    operand = SimpleNamespace(packing=(), buffer=at(1))
-    product = Product(*[None] * 12, SimpleNamespace(packing=(), buffer=None), operand, (move(3, 0),), at(3), False, None)
-    found = lives(body(move(0, 9), product))
+    found = lives(body(move(0, 9), _product(kept=False)))
     assert overlap(found[1], found[0]) and overlap(found[1], found[3])
+
+
+def _product(kept: bool) -> Product:
+    """One that has B at 1 and adds to what lies at 3."""
+    return Product(*[None] * 12, SimpleNamespace(packing=(), buffer=None), SimpleNamespace(packing=(), buffer=at(1), kept=kept), (move(3, 0),), at(3), False, None)
+
+
+def test_what_the_next_program_wants_shares_its_place_with_nothing():
+    found = lives(body(move(7, 9), _product(kept=True), move(8, 9)))
+    assert overlap(found[1], found[7]) and overlap(found[1], found[8])
+    found = lives(body(move(7, 9), _product(kept=False), move(8, 9)))
+    assert not overlap(found[1], found[7]) and not overlap(found[1], found[8])
 
 
 def test_branches_may_share():

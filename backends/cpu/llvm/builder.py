@@ -59,6 +59,10 @@ class Lines:
         self.fn.allocas.append(f"  {name} = alloca {ty}" + (f", align {align}" if align else ""))
         return Val("ptr", name)
 
+    def at_first(self, slot: Val, value: Val):
+        """A stack slot holds this when the function begins."""
+        self.fn.blocks[0].items.insert(0, f"  store {value.ty} {value.s}, ptr {slot.s}")
+
     def shown(self, at: Val, variable: str, location: str, address: bool = False):
         """A debugger's variable (metadata, as its location is) lies at an address on the stack; address: what lies there is its address."""
         self.fn.allocas.append(f"    #dbg_declare(ptr {at.s}, {variable}, !DIExpression({'DW_OP_deref' * address}), {location})")

@@ -63,7 +63,8 @@ class Operand:
     how: "buffer" (it is in scratch already), "blocks" ([K / 8][rows or columns][8], by `packing`), "strips" (rows of a strip beside one another, by `packing`), "in place" (where it is loaded from), "turned" (transposed in registers on its way into `buffer`),
     "copied" (row by row into panels) or "packed" (by `packing`). only_if: it is so where the source's conditions hold, which the kernel looks
     at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py); whole: read in whole tiles, so in place only where all of it is there, else from
-    a strip of its rows, copied; apart: in place only where its rows begin with lines of the first cache, too, which do not all share the same few places in it."""
+    a strip of its rows, copied; apart: in place only where its rows begin with lines of the first cache, too, which do not all share the same few places in it; kept: panels
+    serve the thread's next program, too, where that would put the same ones there."""
 
     how: str
     buffer: Buffer | None = None
@@ -73,6 +74,7 @@ class Operand:
     padded: bool = True
     whole: bool = False
     apart: bool = False
+    kept: bool = False
     why: str = ""
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..llvm import ir
 from ..llvm.elements import REGISTER
-from ..ttir.types import Op, Type, Value
+from ..ttir.ops import row
+from ..ttir.types import Op, Type, Value, walk
 from . import keeping
 from .control import captured
 from .ending import Ending
+from .memory_order import Meets, argument, meets
 from .operand import Kind, Operand, panels, rows
 from .records import Atom, Buffer, Idle, NestPlan, Trips
 from .schedule import Schedule
@@ -125,6 +127,8 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     a_ends, b_ends = look.ends(lhs, a_src), look.ends(rhs, b_src)
     a = rows(s, lhs, a_src, kind, b_ends[0], height if n >= MANY * lanes * vectors else 0)
     b = panels(s, rhs, b_src, kind, lanes * vectors)
+    if b_src is not None and _serves_others(s, s.sequence.products.get(op, [op]), b_src):
+        b = replace(b, kept=True)
     with captured(s) as filling:
         destination, loop = _destination(s, op, first or op, c, kind.acc, lhs + rhs)
     trips, zeros = (), ()
@@ -137,6 +141,23 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     s.add(Product(op, len(lhs), kind, height, vectors, math.prod(batch), m, n, k, (a_src, b_src), (a_ends, b_ends), tuple(look.requires), a, b,
                   tuple(filling), destination, loop is not None, final, -(-lanes // s.target.lanes(ir.bits_of(REGISTER[kind.acc]))), tuple(zeros), trips, lanes))
     s.buffers[out] = final or destination
+
+
+def _serves_others(s: Schedule, chain: list[Op], src: Source) -> bool:
+    """May panels of B that one program made serve the next one of its thread? Its load is all that they depend on, nothing in the launch writes what it reads, and
+    the kernel has no other product, whose operands would want the same cache."""
+    if s.checks is not None or s.variables is not None or not src.exact:
+        return False
+    ops = list(walk(s.func.body))
+    writes = [o for o in ops if row(o).writes]
+    if any(o.name in PRODUCTS and o not in chain for o in ops) or any(o.name != "tt.store" for o in writes):
+        return False
+    answers = [meets(s, src.load, argument(s, o.operands[0])) for o in writes]
+    if any(a.meets is Meets.YES for a in answers):
+        return False
+    for a in answers:
+        s.rely_on(a.pair, a.fine)
+    return True
 
 
 # --- accumulators ----------------------------------------------------------------------------------------------------

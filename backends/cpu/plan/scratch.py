@@ -29,7 +29,7 @@ class Life(NamedTuple):
 
 #: of what nobody reads or writes
 NEVER = Life(0, -1)
-#: of what a debugger may look at
+#: of what a debugger, or the next program, may look at
 ALWAYS = Life(0, 1 << 62)
 
 # --- lifetimes -------------------------------------------------------------------------------------------------------
@@ -37,18 +37,19 @@ ALWAYS = Life(0, 1 << 62)
 
 def lives(body: Body) -> dict[int, Life]:
     """From when to when each of the plan's places is needed, by its number: from the first to the last step that reads or writes it. Where that is
-    a step of a loop and another one outside it, it is needed in the whole loop."""
+    a step of a loop and another one outside it, it is needed in the whole loop; what the next program wants is needed for ever."""
     walk = _Lives()
     walk.body(body)
-    return {n: Life(first, last) for n, (first, last, _) in walk.found.items()}
+    return {n: ALWAYS if n in walk.kept else Life(first, last) for n, (first, last, _) in walk.found.items()}
 
 
 class _Lives:
-    """The walk over a plan's steps. found: place -> [first step, last step, the loop in which all of that is, or None]."""
+    """The walk over a plan's steps. found: place -> [first step, last step, the loop in which all of that is, or None]; kept: places whose contents the next program wants."""
 
     def __init__(self):
         self.clock = 0
         self.found: dict[int, list] = {}
+        self.kept: set[int] = set()
 
     def steps(self, steps):
         for step in steps:
@@ -92,6 +93,8 @@ class _Lives:
             self.steps(step.blocks[0][1])
 
     def product(self, step: Product):
+        if step.b.kept:
+            self.kept.add(step.b.buffer.piece)
         self.plain(step)  # operands that are turned or copied are written before the product, beside what other steps of it read
         for steps in (step.a.packing, step.b.packing, step.filling, step.zeros):
             self.steps(steps)

@@ -5,6 +5,7 @@ An operand that lies the other way round in memory is turned in registers, a blo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...llvm import ir
@@ -235,11 +236,40 @@ def _copy_strip(k, kind: Kind, to: Copies, source: tuple[Val, Val], i: Val, coun
 
 def panels(k, step: Product, at: Place | None) -> Val:
     """B in panels, put where they are to be: where the first one starts."""
+    out = k.pointer(step.b.buffer)
+    if step.b.kept:
+        _unless_there(k, at, lambda: _panels(k, step, at, out))
+    else:
+        _panels(k, step, at, out)
+    return out
+
+
+def _unless_there(k, at: Place, put: Callable):
+    """`put()` a source's elements into memory that nothing else is put into, unless the program before, of this call, has put the same ones there."""
+    b = k.b
+    about = [b.cast("ptrtoint", at.ptr, "i64"), *(number(k, step) for step in at.source.steps), *(end for end in at.ends if end is not None)]
+    about = [x for x in about if x.const is None]
+    slots, same = [b.alloca("i64", "about") for _ in about], b.alloca("i1", "kept")
+    b.at_first(same, const("i1", False))
+    found = b.load("i1", same, 1)
+    for x, slot in zip(about, slots):
+        b.at_first(slot, i64(0))
+        found = b.and_(found, b.icmp("eq", x, b.load("i64", slot, 8)))
+
+    def put_and_note():
+        put()
+        for x, slot in zip(about, slots):
+            b.store(x, slot, 8)
+        b.store(at.given, same, 1)
+
+    k.guarded(b.not_(found), put_and_note)
+
+
+def _panels(k, step: Product, at: Place | None, out: Val):
     plan, kind = step.b, step.kind
-    out = k.pointer(plan.buffer)
     if plan.how == "blocks":
         k.run(plan.packing)
-        return out
+        return
     width, shape, g = plan.buffer.panel[1], (step.k, step.n), kind.group
     if plan.how == "turned":
 
@@ -253,7 +283,6 @@ def panels(k, step: Product, at: Place | None) -> Val:
         k.either(at.given, lambda: copy_panels(k, at, shape, kind, width, out), lambda: k.run(plan.packing))
     else:
         k.run(plan.packing)
-    return out
 
 
 def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val):
