@@ -1,17 +1,20 @@
 """Calls like one before: what recognises them, what it must not take for them, and what native code does for them."""
 
 import ctypes
+import functools
 import gc
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import pytest
 import torch
 from conftest import HANGS
-from triport import ops
+from triport import backends, ops
+from triport.backends import checking
 from triport.backends.dispatch import replay
 from triport.backends.dispatch import call
 from triport.bench import check
@@ -76,6 +79,30 @@ def test_what_autograd_follows_is_replayed_below_the_dispatcher(monkeypatch, see
     assert any(e.key.startswith("matmul_kernel[triton-cpu]") for e in prof.key_averages())  # what watches sees kernels
     assert len(bodies) == settled
     assert site.call(x, w) is None and site.call(x.detach(), w) is None  # a plan that the dispatcher's call used says nothing of the function's
+
+
+@pytest.mark.parametrize("kinds", ["bounds", ",".join(checking.KINDS)])
+def test_what_was_first_checked_is_replayed_afterwards(kinds, seed):
+    """Triton keeps the kernel that checks; what is launched once nothing is checked any more is its version without."""
+    forget = functools.partial(backends.get("triton-cpu").forget, ops.registry.get("square"))
+    x = torch.randn(40, 30)
+    forget()
+    try:
+        with checking.checks(kinds):
+            ops.square(x)
+        site = known("square", ops.square, x)
+        assert len(replay._plans) == 1 and torch.equal(site.call(x), x * x)
+        launched = []
+        with checking.checks(kinds):
+            assert site.call(x) is None
+            checking.watchers.append(types.SimpleNamespace(launched=launched.append))
+            try:
+                ops.square(x)
+            finally:
+                checking.watchers.pop()
+        assert launched == ["square_kernel"] and torch.equal(site.call(x), x * x)
+    finally:
+        forget()
 
 
 def test_parameters_are_told_apart():

@@ -60,7 +60,8 @@ def make_launcher(driver, src, metadata):
 
     def checked(gx, gy, gz, stream, fn, km, lm, enter, leave, *args):
         """The launch where something else is checked now than when this kernel was compiled."""
-        call.note_odd()
+        if checking.on:  # else `unchecked` may be launched again
+            call.note_odd()
         if checking.on not in others:
             others[checking.on] = version(check=checking.on, check_given=False)
         k = others[checking.on]
@@ -71,5 +72,7 @@ def make_launcher(driver, src, metadata):
     file = None if code is None else code.co_filename
     if metadata.check:
         from ..run import checked as checks
-        return checks.make(metadata.name, signature, metadata, overlapping, values, checked, file)
+        made = checks.make(metadata.name, signature, metadata, overlapping, values, checked, file)
+        made.unchecked = None if metadata.check_given else lambda: others.get("")
+        return made
     return launch.make_launch(metadata.name, signature, metadata, overlapping, values, None if metadata.check_given else checked, file)
