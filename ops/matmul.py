@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-import os
+import re
 from pathlib import Path
 from typing import Callable
 
@@ -170,11 +170,12 @@ def _by_tiles() -> bool:
 
 @functools.cache
 def second_cache() -> int:
-    """Bytes of a core's second cache, as the C library says; 1 MiB where it does not."""
+    """Bytes of a core's second cache, as Linux says; 1 MiB where it does not."""
     try:
-        return os.sysconf("SC_LEVEL2_CACHE_SIZE") or 1 << 20
-    except (ValueError, OSError):
-        return 1 << 20
+        found = re.fullmatch(r"(\d+)([KM])", Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip())
+    except OSError:
+        found = None
+    return int(found[1]) << {"K": 10, "M": 20}[found[2]] if found else 1 << 20
 
 
 #: threads that count as few: where a machine has many, its first ones leave caches and memory to each other, and tiles of other shapes are fastest
