@@ -29,7 +29,7 @@ from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import alike, begun, cuda_product, matmul_kernel, multiprocessors, product_backward, product_jvp, whole_tile_for
 from . import autocast, batching, product_way, thin, thin_softmax
-from .parts import exp_of, join_parts, keep_part
+from .parts import above, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
 from .product import product_tile, tile_of_program
 from .spanning import SPAN, tile_for  # noqa: F401  (SPAN: a search fills the tables that an op's module has)
 from .tuning import Tiles, workers
@@ -47,7 +47,7 @@ def reference(a, b, dim=0):
 @triton.jit
 def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn,
                        AXIS: tl.constexpr, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-                       GROUP: tl.constexpr):
+                       GROUP: tl.constexpr, NORMAL: tl.constexpr = False):
     """c = exp(a @ b - top), top the tile's maximum along AXIS; stats = (all tops, all sums of c), a part for each tile.
     WHOLE: a tile spans AXIS, so c is divided by its sum and that is all."""
     ACC: tl.constexpr = tl.float64 if a_ptr.dtype.element_ty == tl.float64 else tl.float32
@@ -59,11 +59,11 @@ def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, strid
     x = tl.where(inside, acc, -float("inf"))
     c_ptrs = c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
     if WHOLE:
-        e = tl.exp(x - tl.expand_dims(tl.max(x, axis=AXIS), AXIS))
-        y = e * tl.expand_dims(1.0 / tl.sum(e, axis=AXIS), AXIS)
+        e = exp_normal(x - tl.expand_dims(tl.max(x, axis=AXIS), AXIS), NORMAL)
+        y = scaled_normal(e, tl.expand_dims(1.0 / tl.sum(e, axis=AXIS), AXIS), NORMAL)
         tl.store(c_ptrs, y.to(c_ptr.dtype.element_ty), mask=inside)
         return
-    e, top, total = exp_of(x, AXIS)
+    e, top, total = exp_of(x, AXIS, NORMAL)
     tl.store(c_ptrs, e.to(c_ptr.dtype.element_ty), mask=inside)
     part = tile_m if AXIS == 0 else tile_n
     parts = tl.num_programs(0) // tl.cdiv(n, BN) if AXIS == 0 else tl.num_programs(0) // tl.cdiv(m, BM)
@@ -72,23 +72,23 @@ def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, strid
 
 @triton.jit
 def _scale_tile(c_ptr, stats_ptr, m, n, parts, down, right, lane, count, top, total, AXIS: tl.constexpr, STEP: tl.constexpr, BM: tl.constexpr,
-                BN: tl.constexpr, BEYOND: tl.constexpr):
+                BN: tl.constexpr, BEYOND: tl.constexpr, NORMAL: tl.constexpr):
     """BEYOND: the tile may lie behind the end along AXIS."""
     mine = (down * BM if AXIS == 0 else right * BN) // STEP
     here = (lane < count) & (mine < parts) if BEYOND else lane < count
     own = tl.load(stats_ptr + tl.cast(mine, tl.int64) * count + lane, mask=here, other=0.0)
-    factor = tl.exp(own - top) / total
+    factor = above(exp_normal(own - top, NORMAL), total, NORMAL) / total
     rows = down * BM + tl.arange(0, BM)
     cols = right * BN + tl.arange(0, BN)
     inside = (rows[:, None] < m) & (cols[None, :] < n)
     ptrs = c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
     x = tl.load(ptrs, mask=inside, other=0.0)
-    tl.store(ptrs, (x.to(factor.dtype) * tl.expand_dims(factor, AXIS)).to(x.dtype), mask=inside)
+    tl.store(ptrs, scaled_normal(x.to(factor.dtype), tl.expand_dims(factor, AXIS), NORMAL).to(x.dtype), mask=inside)
 
 
 @triton.jit(do_not_specialize=["parts", "turns"])
 def scale_kernel(c_ptr, stats_ptr, m, n, parts, turns, AXIS: tl.constexpr, STEP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-                 AT_ONCE: tl.constexpr, TURNS: tl.constexpr, FOLDED: tl.constexpr):
+                 AT_ONCE: tl.constexpr, TURNS: tl.constexpr, FOLDED: tl.constexpr, NORMAL: tl.constexpr = False):
     """c = c exp(top of its part - maximum) / sum, with the statistics of all parts joined; a part has STEP rows or columns, and a tile of
     BM x BN lies in one part. A program scales TURNS tiles along AXIS, each by code of its own, or `turns` of them in a loop where TURNS is 0. Grid: (along
     columns, along rows), or FOLDED (grids.py)."""
@@ -100,16 +100,16 @@ def scale_kernel(c_ptr, stats_ptr, m, n, parts, turns, AXIS: tl.constexpr, STEP:
     line0 = right * BN if AXIS == 0 else down * BM
     lane = line0 + (tl.arange(0, BN) if AXIS == 0 else tl.arange(0, BM))
     count = n if AXIS == 0 else m
-    top, total = join_parts(stats_ptr, lane, count, parts, AT_ONCE)
+    top, total = join_parts(stats_ptr, lane, count, parts, AT_ONCE, NORMAL)
     first = (down if AXIS == 0 else right) * many
     if TURNS:
         for turn in tl.static_range(TURNS):
             _scale_tile(c_ptr, stats_ptr, m, n, parts, first + turn if AXIS == 0 else down, right if AXIS == 0 else first + turn, lane, count, top, total,
-                        AXIS, STEP, BM, BN, TURNS > 1)
+                        AXIS, STEP, BM, BN, TURNS > 1, NORMAL)
     else:
         for tile in range(first, min(first + turns, tl.cdiv(m, BM) if AXIS == 0 else tl.cdiv(n, BN))):
             _scale_tile(c_ptr, stats_ptr, m, n, parts, tile if AXIS == 0 else down, right if AXIS == 0 else tile, lane, count, top, total, AXIS, STEP, BM, BN,
-                        False)
+                        False, NORMAL)
 
 
 CASES = tuple(Case(((s, s), (s, s)), {"dim": d}, scale=0.3) for s in (128, 256, 512, 1024) for d in (0, -1)) + (
@@ -187,7 +187,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     else:
         a, b = near(a, 1), near(b, 0)
         launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
-               a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t)
+               a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t, **normal(a))
     if not whole:
         bm, bn = TILES.get(a.device.type)[axis]
         bm, bn = (min(bm, step), bn) if axis == 0 else (bm, min(bn, step))
@@ -197,7 +197,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
         once = (min(16, next_power_of_2(parts)) if sure else 16) if folds else 1
         right, down = (across, cdiv(along, turns)) if axis == 0 else (cdiv(along, turns), across)
         launch(wrap_triton(scale_kernel), grid(right, down, folds), c, stats, m, n, parts, turns, AXIS=axis, STEP=step, BM=bm, BN=bn, AT_ONCE=once,
-               TURNS=turns if folds else 0, FOLDED=folds)
+               TURNS=turns if folds else 0, FOLDED=folds, **normal(a))
     return c
 
 

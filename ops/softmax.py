@@ -1,7 +1,8 @@
 """softmax(x, dim)[i] = exp(x[i] - m) / sum over j of exp(x[j] - m), m = max of x along dim.
 
 Three kernels by how the dimension lies in memory: whole rows that fit on chip, long rows in two passes with a running
-maximum and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and columns.
+maximum and sum (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and columns. On Intel's CPUs
+results in fp32 and bf16 below 2^-126, the smallest normal number, are 0 (parts.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .layout import roomy, row_alignment, split, sums_dtype
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from .parts import exp_of, join_parts, keep_part, online_step
+from .parts import exp_normal, exp_of, join_parts, keep_part, least_difference, normal, online_step, scaled_normal, share_of
 from .softmax_backward import KERNELS as GRADIENT_KERNELS, gradient
 from .tuning import Tiles
 
@@ -30,15 +31,15 @@ def reference(x, dim=-1):
 
 
 @triton.jit
-def softmax_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+def softmax_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, NORMAL: tl.constexpr = False):
     """One row a program; the row stays on chip."""
     row = tl.program_id(0).to(tl.int64) * n
     cols = tl.arange(0, BLOCK)
     mask = cols < n
     x = tl.load(x_ptr + row + cols, mask=mask, other=-float("inf"))
     wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
-    e = tl.exp(wide - tl.max(wide, axis=0))
-    tl.store(out_ptr + row + cols, (e * (1.0 / tl.sum(e, axis=0))).to(x.dtype), mask=mask)
+    e = exp_normal(wide - tl.max(wide, axis=0), NORMAL)
+    tl.store(out_ptr + row + cols, scaled_normal(e, 1.0 / tl.sum(e, axis=0), NORMAL).to(x.dtype), mask=mask)
 
 
 @triton.jit
@@ -57,33 +58,33 @@ def softmax_short_rows_kernel(x_ptr, out_ptr, m, n, ROWS: tl.constexpr, BLOCK: t
 
 
 @triton.jit
-def softmax_line(x_ptr, out_ptr, n, stride, BLOCK: tl.constexpr):
+def softmax_line(x_ptr, out_ptr, n, stride, BLOCK: tl.constexpr, NORMAL: tl.constexpr):
     """Softmax of n numbers in a row, `stride` apart in the result, piece by piece: one pass for maximum and sum, one to write."""
     cols = tl.arange(0, BLOCK)
     first = tl.load(x_ptr + cols, mask=cols < n, other=-float("inf"))
     wide = first.to(tl.float32) if first.dtype.primitive_bitwidth < 32 else first
     m = tl.max(wide, axis=0)
     base = tl.where(m == -float("inf"), 0.0, m)
-    s = tl.sum(tl.exp(wide - base), axis=0)
+    s = tl.sum(exp_normal(wide - base, NORMAL), axis=0)
     for start in range(BLOCK, n, BLOCK):
         x = tl.load(x_ptr + (start + cols), mask=start + cols < n, other=-float("inf"))
-        m, s = online_step(m, s, x.to(wide.dtype), 0)
-    scale = 1.0 / s
+        m, s = online_step(m, s, x.to(wide.dtype), 0, NORMAL)
+    scale, least = 1.0 / s, least_difference(s, NORMAL)
     for start in range(0, n, BLOCK):
         x = tl.load(x_ptr + (start + cols), mask=start + cols < n)  # as the store's: a row may be its own result
-        y = tl.exp(x.to(wide.dtype) - m) * scale
+        y = share_of(x.to(wide.dtype) - m, least, scale, NORMAL)
         tl.store(out_ptr + (start + cols) * stride, y.to(out_ptr.dtype.element_ty), mask=start + cols < n)
 
 
 @triton.jit
-def softmax_long_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+def softmax_long_rows_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, NORMAL: tl.constexpr = False):
     """One row a program, in two passes."""
     row = tl.program_id(0).to(tl.int64) * n
-    softmax_line(x_ptr + row, out_ptr + row, n, 1, BLOCK)
+    softmax_line(x_ptr + row, out_ptr + row, n, 1, BLOCK, NORMAL)
 
 
 @triton.jit
-def softmax_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constexpr):
+def softmax_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constexpr, NORMAL: tl.constexpr = False):
     """Softmax over the middle of (outer, n, inner): COLS neighbouring columns a program."""
     outer, cols = columns_of(inner, COLS, FOLDED)
     rows = tl.arange(0, ROWS)
@@ -94,17 +95,17 @@ def softmax_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: t
     wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
     m = tl.max(wide, axis=0)
     base = tl.where(m == -float("inf"), 0.0, m)
-    s = tl.sum(tl.exp(wide - base[None, :]), axis=0)
+    s = tl.sum(exp_normal(wide - base[None, :], NORMAL), axis=0)
     for start in range(ROWS, n, ROWS):
         at = base_off + start.to(tl.int64) * inner
         x = tl.load(x_ptr + at + offs, mask=(rows[:, None] < n - start) & inside, other=-float("inf"))
-        m, s = online_step(m, s, x.to(wide.dtype), 0)
-    scale = 1.0 / s
+        m, s = online_step(m, s, x.to(wide.dtype), 0, NORMAL)
+    scale, least = 1.0 / s, least_difference(s, NORMAL)
     for start in range(0, n, ROWS):
         at = base_off + start.to(tl.int64) * inner
         mask = (rows[:, None] < n - start) & inside
         x = tl.load(x_ptr + at + offs, mask=mask)
-        y = tl.exp(x.to(wide.dtype) - m[None, :]) * scale[None, :]
+        y = share_of(x.to(wide.dtype) - m[None, :], least[None, :], scale[None, :], NORMAL)
         tl.store(out_ptr + at + offs, y.to(x.dtype), mask=mask)
 
 
@@ -186,17 +187,17 @@ def softmax_into(x: torch.Tensor, out: torch.Tensor, dim: int):
         rows, cols = t["columns"]
         folded = x.device.type == "cuda"
         launch(wrap_triton(softmax_columns_kernel), grid(cdiv(inner, cols), outer, folded), x, out, n, inner, ROWS=rows, COLS=cols, FOLDED=folded,
-               **warps)
+               **warps, **normal(x))
     elif x.device.type == "cuda" and known(outer, n) and n <= SHORT:
         block = next_power_of_2(n)
         rows = min(max(1, SHORT // block), next_power_of_2(max(1, outer // PROGRAMS)))
         launch(wrap_triton(softmax_short_rows_kernel), (cdiv(outer, rows),), x, out, outer, n, ROWS=rows, BLOCK=block, ALIGN=row_alignment(x, n), **warps)
     elif known(n) and n <= t["row"]:
-        launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n), **warps)
+        launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n), **warps, **normal(x))
     else:
         plan = planned(n)  # where a row's length is left open: a piece that the one at hand fits in
         piece = t["piece"] if plan is None else min(t["piece"], max(64, next_power_of_2(*plan)))
-        launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=piece, **warps)
+        launch(wrap_triton(softmax_long_rows_kernel), (outer,), x, out, n, BLOCK=piece, **warps, **normal(x))
 
 
 #: on a GPU: elements of the rows that a program takes together, and programs that there are to be at least, before they take several. 65536 x 256 fp16 took an

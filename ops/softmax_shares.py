@@ -13,13 +13,13 @@ import triton.language as tl
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
 from .layout import sums_dtype
-from .parts import join_parts, keep_part, online_step
+from .parts import exp_normal, join_parts, keep_part, least_difference, normal, online_step, share_of
 from .sizes import cdiv, next_power_of_2
 from .tuning import plainly_here, workers
 
 
 @triton.jit
-def share_kernel(x_ptr, stats_ptr, size, wide, step, ROWS: tl.constexpr, COLS: tl.constexpr, ONE: tl.constexpr):
+def share_kernel(x_ptr, stats_ptr, size, wide, step, ROWS: tl.constexpr, COLS: tl.constexpr, ONE: tl.constexpr, NORMAL: tl.constexpr = False):
     """Statistics of the columns of `step` rows of x (so many times ROWS), `size` numbers in rows of `wide`; a share of rows and COLS columns a program. ONE: all columns are one line.
     Grid: (columns, shares, tensors)."""
     share, shares, outer = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
@@ -33,24 +33,24 @@ def share_kernel(x_ptr, stats_ptr, size, wide, step, ROWS: tl.constexpr, COLS: t
     for row in range(0, step, ROWS):
         begin = first + row.to(tl.int64) * wide
         inside = (at < size - begin) & (cols < wide)[None, :]
-        top, total = online_step(top, total, tl.load(x_ptr + begin + at, mask=inside, other=-float("inf")).to(ACC), 0)
+        top, total = online_step(top, total, tl.load(x_ptr + begin + at, mask=inside, other=-float("inf")).to(ACC), 0, NORMAL)
     if ONE:
         best = tl.max(top, axis=0)
         base = tl.where(best == -float("inf"), 0.0, best)
         stats_ptr += outer * 2 * shares
         tl.store(stats_ptr + share, best)
-        tl.store(stats_ptr + shares + share, tl.sum(total * tl.exp(top - base), axis=0))
+        tl.store(stats_ptr + shares + share, tl.sum(total * exp_normal(top - base, NORMAL), axis=0))
     else:
         keep_part(stats_ptr + outer * 2 * shares * wide, top, total, share, shares, cols, wide)
 
 
 @triton.jit(do_not_specialize=["parts"])
-def shared_scale_kernel(x_ptr, out_ptr, stats_ptr, size, wide, step, inner, parts, ROWS: tl.constexpr, COLS: tl.constexpr):
+def shared_scale_kernel(x_ptr, out_ptr, stats_ptr, size, wide, step, inner, parts, ROWS: tl.constexpr, COLS: tl.constexpr, NORMAL: tl.constexpr = False):
     """The result for the rows and columns that `share_kernel` had; a column's line has `parts` statistics, lines lie `inner` to a row."""
     share, outer = tl.program_id(1), tl.program_id(2).to(tl.int64)
     cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    top, total = join_parts(stats_ptr + outer * 2 * parts * inner, cols % inner, inner, parts, 1)
-    scale = 1.0 / total
+    top, total = join_parts(stats_ptr + outer * 2 * parts * inner, cols % inner, inner, parts, 1, NORMAL)
+    scale, least = 1.0 / total, least_difference(total, NORMAL)
     x_ptr += outer * size
     out_ptr += outer * size
     at = tl.arange(0, ROWS)[:, None].to(tl.int64) * wide + cols[None, :]
@@ -59,7 +59,7 @@ def shared_scale_kernel(x_ptr, out_ptr, stats_ptr, size, wide, step, inner, part
         begin = first + row.to(tl.int64) * wide
         inside = (at < size - begin) & (cols < wide)[None, :]
         x = tl.load(x_ptr + begin + at, mask=inside)
-        tl.store(out_ptr + begin + at, (tl.exp(x.to(scale.dtype) - top[None, :]) * scale[None, :]).to(x.dtype), mask=inside)
+        tl.store(out_ptr + begin + at, share_of(x.to(scale.dtype) - top[None, :], least[None, :], scale[None, :], NORMAL).to(x.dtype), mask=inside)
 
 
 KERNELS = share_kernel, shared_scale_kernel
@@ -90,5 +90,5 @@ def softmax(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
     stats = temporary(torch.empty(2 * outer * parts * inner, dtype=sums_dtype(x), device=x.device))
     grid = across, shares, outer
     cols = min(COLS, next_power_of_2(wide))
-    launch(wrap_triton(share_kernel), grid, x, stats, size, wide, step, ROWS=ROWS, COLS=cols, ONE=inner == 1)
-    launch(wrap_triton(shared_scale_kernel), grid, x, out, stats, size, wide, step, inner, parts, ROWS=ROWS, COLS=cols)
+    launch(wrap_triton(share_kernel), grid, x, stats, size, wide, step, ROWS=ROWS, COLS=cols, ONE=inner == 1, **normal(x))
+    launch(wrap_triton(shared_scale_kernel), grid, x, out, stats, size, wide, step, inner, parts, ROWS=ROWS, COLS=cols, **normal(x))
