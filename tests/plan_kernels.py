@@ -142,7 +142,7 @@ def sort(x_ptr, out_ptr, N: tl.constexpr):
 @triton.jit
 def flip(x_ptr, out_ptr, N: tl.constexpr):
     i = tl.arange(0, N)
-    tl.store(out_ptr + i, tl.flip(tl.exp(tl.load(x_ptr + i))))
+    tl.store(out_ptr + i, tl.flip(tl.exp(tl.load(x_ptr + i)), 0))
 
 
 @triton.jit

@@ -20,7 +20,8 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3, tor
 @triton.jit
 def walk_kernel(a_ptr, b_ptr, c_ptr, m, n, k, stride_k, stride_n, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, HOW: tl.constexpr):
     """c = a @ b; programs go down `ROWS` tiles of a column of tiles, then to the next. HOW: "" that; "steps": K in pieces; "some": tiles of odd rows alone; "into b": something
-    is stored into b; "count": tiles are counted by an atomic operation; "two": twice the product, by two."""
+    is stored into b; "count": tiles are counted by an atomic operation; "two": twice the product, by two; "volatile": b is
+    read anew whatever was read before."""
     pid = tl.program_id(0)
     rows = pid % ROWS * M + tl.arange(0, M)
     cols = pid // ROWS * N + tl.arange(0, N)
@@ -29,7 +30,7 @@ def walk_kernel(a_ptr, b_ptr, c_ptr, m, n, k, stride_k, stride_n, M: tl.constexp
         for start in range(0, k, K):
             at = start + tl.arange(0, K)
             a = tl.load(a_ptr + rows[:, None] * k + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0)
-            b = tl.load(b_ptr + at[:, None] * stride_k + cols[None, :] * stride_n, mask=(at[:, None] < k) & (cols[None, :] < n), other=0.0)
+            b = tl.load(b_ptr + at[:, None] * stride_k + cols[None, :] * stride_n, mask=(at[:, None] < k) & (cols[None, :] < n), other=0.0, volatile=HOW == "volatile")
             acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=acc.dtype)
             if HOW == "two":
                 acc = tl.dot(a + 0, b, acc, input_precision="ieee", out_dtype=acc.dtype)
@@ -67,7 +68,7 @@ def test_each_column_of_tiles_has_its_own(m, n, k, turned, dtype, seed):
     assert KEPT in plan
 
 
-@pytest.mark.parametrize("how,kept", [("", True), ("some", True), ("into b", False), ("count", False), ("two", False)])
+@pytest.mark.parametrize("how,kept", [("", True), ("some", True), ("into b", False), ("count", False), ("two", False), ("volatile", False)])
 def test_who_keeps_them(how, kept, seed):
     """No kernel that may change what they were made of, or whose other products want the cache."""
     plan = compiled(walk_kernel, "x86-64-v4", M=16, N=32, K=64, ROWS=4, HOW=how).asm["plan"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..llvm import ir
 from ..llvm.elements import REGISTER
-from ..ttir.ops import Kind as Row, row
+from ..ttir.ops import Kind as When, row
 from ..ttir.types import Op, Type, Value, walk
 from . import keeping
 from .control import captured
@@ -146,9 +146,9 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
 def _serves_others(s: Schedule, chain: list[Op], src: Source) -> bool:
     """May panels of B that one program made serve the next one of its thread? Its load is all that they depend on, nothing in the launch writes what it reads, and
     the kernel only stores what it multiplied: reductions and other products would want the same cache."""
-    if s.checks is not None or s.variables is not None or not src.exact:
+    if s.checks is not None or s.variables is not None or not src.exact or src.load.attrs.get("isVolatile"):
         return False
-    others = [o for o in walk(s.func.body) if row(o).kind is Row.ROOT and o not in chain]
+    others = [o for o in walk(s.func.body) if row(o).kind is When.ROOT and o not in chain]
     if any(o.name != "tt.store" for o in others):
         return False
     answers = [meets(s, src.load, argument(s, o.operands[0])) for o in others]

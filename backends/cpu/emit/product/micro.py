@@ -240,7 +240,7 @@ def _tile_rows(k, kind: Kind, c_tile: Val, pitch: int, strip: tuple[Val, Val], a
     down = r // TILE_ROWS
     step = kind.depth_of_tiles(extent.k)
     tile = lambda n: const("i8", n)  # noqa: E731
-    c_of = lambda x, v: x * vectors + v  # noqa: E731
+    c_of = lambda x, v: C_TILES[x * vectors + v]  # noqa: E731
     a_of, b_of = A_TILES[0], B_TILES[0]
     c_pitch, b_pitch = i64(pitch * 4), i64(width * kind.group * size)
     a_pitch = b.mul(strip[1], i64(size))
