@@ -60,8 +60,8 @@ def scaled_normal(e, factor, NORMAL: tl.constexpr):
 
 
 def normal(x) -> dict:
-    """{"NORMAL": whether the CPU that the tensor x is on wants it} for kernels of softmax."""
-    return {"NORMAL": x.device.type == "cpu" and call.row is None and targets.native().assists}
+    """{"NORMAL": whether the CPU that the tensor x is on wants it} for kernels of softmax of x; fp64's smallest normal number is another."""
+    return {"NORMAL": x.device.type == "cpu" and x.element_size() < 8 and call.row is None and targets.native().assists}
 
 
 @triton.jit

