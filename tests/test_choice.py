@@ -2,7 +2,9 @@
 
 import contextlib
 import contextvars
+import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -185,6 +187,29 @@ def test_what_cannot_be_used(name, error, text):
         with backends.use(name):
             pass
     assert not choice.in_use
+
+
+def test_whoever_is_within_it_sees_so_whatever_other_threads_do():
+    """`in_use` is told without a lock."""
+    before, missed, ready = sys.getswitchinterval(), [], threading.Barrier(4)
+
+    def enter_and_leave():
+        ready.wait()
+        for _ in range(2000):
+            with backends.use("triton-cpu"):
+                time.sleep(0)  # the others' turn
+                missed.extend([] if choice.in_use else [1])
+
+    threads = [threading.Thread(target=enter_and_leave) for _ in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not missed and not choice.in_use
 
 
 def test_cuda_says_why_it_cannot():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import threading
 from typing import Any, Callable, ParamSpec, TypeVar
 
 import torch
@@ -23,9 +22,10 @@ AUTO = "auto"
 _NOBODY: tuple[dict[str, str], Any] = ({}, None)
 #: (device type -> backend, what was chosen before)
 _chosen: contextvars.ContextVar[tuple[dict[str, str], Any]] = contextvars.ContextVar("triport_backend", default=_NOBODY)
+_get, _set = _chosen.get, _chosen.set
 _device, _threads, _initialised = of_torch.current_gpu, torch.get_num_threads, torch.cuda.is_initialized
-_count = threading.Lock()
-_uses = 0  # how many `use` contexts are open in the process
+_open: list[None] = []  # one for each `use` context that is open in the process
+_opened, _closed = _open.append, _open.pop
 in_use = False  # is one? Only then calls look at their context's choice (torch.compile guards on it, so it is no number)
 
 
@@ -38,20 +38,21 @@ class within:
         self._backend, self._alone = backend, ({backend.device: backend.name}, _NOBODY)
 
     def __enter__(self) -> Backend:
-        global _uses, in_use
-        before = _chosen.get()
-        _chosen.set(self._alone if before is _NOBODY else ({**before[0], **self._alone[0]}, before))
-        with _count:
-            _uses += 1
-            in_use = True
+        global in_use
+        before = _get()
+        _set(self._alone if before is _NOBODY else ({**before[0], **self._alone[0]}, before))
+        _opened(None)
+        in_use = True
         return self._backend
 
-    def __exit__(self, *exception: object) -> None:
-        global _uses, in_use
-        with _count:
-            _uses -= 1
-            in_use = _uses > 0
-        _chosen.set(_chosen.get()[1])
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        global in_use
+        _closed()
+        # No lock, with which `use` took twice as long: CPython changes threads at calls and jumps back, so not between these two lines. Whoever opens
+        # one before them is seen, and whoever does behind them says so afterwards.
+        if not _open:
+            in_use = False
+        _set(_get()[1])
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """As a decorator."""
