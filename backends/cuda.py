@@ -92,8 +92,10 @@ def _kernel(path: Path, name: str, index: int, shared: int):
 
 
 @functools.lru_cache(maxsize=4096)
-def _config(grid: tuple, block: int, cluster: int, shared: int):
+def _config(grid: tuple, block: int, cluster: int, shared: int, together: bool):
     from cuda.core import LaunchConfig
+    if together:  # asked for only here: a cuda-core that does not know it still launches the others
+        return LaunchConfig(grid=grid, block=block, shmem_size=shared, is_cooperative=True)
     if cluster > 1:  # cuda-core counts clusters
         return LaunchConfig(grid=(grid[0] // cluster, *grid[1:]), cluster=(cluster, 1, 1), block=block, shmem_size=shared)
     return LaunchConfig(grid=grid, block=block, shmem_size=shared)
@@ -107,20 +109,22 @@ def _stream(handle: int):
 
 class Own(NamedTuple):
     """A launch of one of these kernels, to be made again (dispatch/cuda_calls.py): the kernel, its name, threads of a block, bytes of dynamic shared
-    memory, blocks of a cluster along the grid's first dimension."""
+    memory, blocks of a cluster along the grid's first dimension, whether all blocks are on the GPU at once."""
 
     kernel: object
     name: str
     threads: int
     shared: int
     cluster: int = 1
+    together: bool = False
 
 
-def launch(path: Path, kernel: str, grid: tuple, block: int, *args, cluster: int = 1, shared: int = 0):
+def launch(path: Path, kernel: str, grid: tuple, block: int, *args, cluster: int = 1, shared: int = 0, together: bool = False):
     """Launch `kernel` of a .cu file on the current stream of the device of the first tensor among `args`.
 
     args: tensors arrive as pointers, int as 64-bit integers, float as double. grid: 1 to 3 numbers of blocks; cluster: blocks
-    of a cluster along the grid's first dimension, 8 at most (compute capability 9.0 and later); shared: dynamic shared memory, bytes.
+    of a cluster along the grid's first dimension, 8 at most (compute capability 9.0 and later); shared: dynamic shared memory, bytes;
+    together: all blocks are on the GPU at once, so that they may wait for each other (a cooperative launch, without clusters).
     Raises `CompileError` with NVRTC's log, `Error` where the launch fails."""
     import torch
     from cuda.core import Device, launch as launch_kernel
@@ -131,10 +135,10 @@ def launch(path: Path, kernel: str, grid: tuple, block: int, *args, cluster: int
         loaded = _kernel(path, kernel, device.index, shared)
         stream = _stream(torch.cuda.current_stream().cuda_stream)
         values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
-        context.note_launch(Own(loaded, kernel, block, shared, cluster), None, grid, args)
+        context.note_launch(Own(loaded, kernel, block, shared, cluster, together), None, grid, args)
         try:
             with _traced(kernel, grid):
-                launch_kernel(stream, _config(grid, block, cluster, shared), loaded, *values)
+                launch_kernel(stream, _config(grid, block, cluster, shared, together), loaded, *values)
         except Exception as e:
             raise Error(f"{path.name}: launching {kernel} as {grid} x {block} threads on {device} failed: {e}") from e
 

@@ -36,15 +36,19 @@ class Driver(FakeDriver):
     def _launched(self, function, x, y, z, threads, _, __, shared, stream, pointers, extra):
         if self.codes and (code := self.codes.pop()):
             return code
-        assert pointers is None and [extra[0], extra[2], extra[4]] == [1, 2, 0]
-        size = ctypes.c_uint64.from_address(extra[3]).value
-        self.launched.append((function, (x, y, z), threads, shared, stream, ctypes.string_at(extra[1], size)))
+        if pointers is None:
+            assert [extra[0], extra[2], extra[4]] == [1, 2, 0]
+            parameters = ctypes.string_at(extra[1], ctypes.c_uint64.from_address(extra[3]).value)
+        else:
+            each = (ctypes.c_uint64 * len(self.sizes)).from_address(pointers)
+            parameters = b"".join(ctypes.string_at(p, size) for p, size in zip(each, self.sizes))
+        self.launched.append((function, (x, y, z), threads, shared, stream, parameters))
         return 0
 
     def _clustered(self, config, function, pointers, extra):
         numbers = struct.unpack("=7I4xQQI4x", ctypes.string_at(config, 56))
         *launch, stream, attributes, count = numbers
-        assert count == 1
+        assert count == 1 and (pointers is None) != (not extra)
         self.attributes = struct.unpack("=IxxxxIII", ctypes.string_at(attributes, 20))
         return self._launched(function, *launch, stream, pointers, extra)
 
@@ -172,6 +176,7 @@ class Own(NamedTuple):
     threads: int = 256
     shared: int = 4096
     cluster: int = 1
+    together: bool = False
 
 
 def test_kernels_of_backend_cuda_have_parameters_as_wide_as_they_say(driver):
@@ -192,6 +197,17 @@ def test_a_cluster_is_an_attribute_of_the_launch(driver):
     got = cuda_calls.plan([(Own(cluster=4), None, (8, 2), (x, out, 5))], [], (x,), out)(x)
     assert d.launched == [(55, (8, 2, 1), 256, 4096, 7000, struct.pack("=QQi", x.data_ptr(), got.data_ptr(), 5))]
     assert d.attributes == (4, 4, 1, 1), "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"
+
+
+def test_blocks_that_wait_for_each_other_are_a_cooperative_launch(driver):
+    """Its parameters go by pointers: with a buffer it could not be captured."""
+    d = driver([8, 4, 8, 4])
+    x, out = torch.zeros(48), torch.zeros(48)
+    got = cuda_calls.plan([(Own(together=True), None, (132,), (x, -3, out, 5))], [], (x,), out)(x)
+    assert d.launched == [(55, (132, 1, 1), 256, 4096, 7000, struct.pack("=QiQi", x.data_ptr(), -3, got.data_ptr(), 5))]
+    assert d.attributes[:2] == (2, 1), "CU_LAUNCH_ATTRIBUTE_COOPERATIVE"
+    d = driver([8, 8] + [4] * 31)
+    assert cuda_calls.plan([(Own(together=True), None, (132,), (x, out, *range(31)))], [], (x,), out) is None, "more than there are pointers for"
 
 
 def test_what_is_not_known_has_no_plan(driver):

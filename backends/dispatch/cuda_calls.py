@@ -133,9 +133,13 @@ def _words(compiled, grid: tuple, args: list, device: int, stream: int, hold: li
     function, shared = (int(compiled.kernel.handle), compiled.shared) if own else (compiled.function, compiled.metadata.shared)
     driver, (x, y, z) = cuda_launch.driver(), (*grid, 1, 1)[:3]
     size = -(-len(laid.template) // 8) * 8
-    cluster = compiled.cluster if own else 1
+    together = own and compiled.together
+    if together and len(laid.offsets) > cuda_ir.MOST:
+        return None
+    cluster = cuda_ir.TOGETHER if together else compiled.cluster if own else 1
     head = [*call.packed("11Q", driver.launch_address, driver.extended_address, driver.use_address, driver.context(device), function, x, y, z,
-                         _threads(compiled), shared, cluster), stream, *call.packed("2Q", len(laid.template), len(laid.maps))]
+                         _threads(compiled), shared, cluster), stream,
+            *call.packed("3Q", len(laid.template), len(laid.maps), len(laid.offsets) if together else 0)]
     for at, memory, maps in laid.maps:
         table = _Table(maps)
         hold.append(table)
@@ -147,4 +151,4 @@ def _words(compiled, grid: tuple, args: list, device: int, stream: int, hold: li
                 return None
             body[at // 8 + k] = memory
     hold.append(compiled)
-    return head + body
+    return head + body + (call.packed(f"{len(laid.offsets)}Q", *laid.offsets) if together else [])
