@@ -62,7 +62,8 @@ def add_relu_gradients_kernel(grad_ptr, out_ptr, dz_ptr, parts_ptr, m, n, ROWS: 
 
 CASES = tuple(Case(((m, n), (n,))) for m, n in ((128, 128), (256, 256), (512, 512), (1823, 781), (4096, 2048))) + (
     Case(((4096, 8192), (8192,)), device="cuda"),)
-TILES = Tiles("add_relu", cpu=(8, 2048), cuda=(4, 512), candidates=tuple((r, c) for c in (512, 1024, 2048, 4096) for r in (2, 4, 8, 16)),
+#: a GPU's are those of 16-bit numbers: 16 bytes for each of four warps' threads, as for other numbers
+TILES = Tiles("add_relu", cpu=(8, 2048), cuda=(2, 512), candidates=tuple((r, c) for c in (512, 1024, 2048, 4096) for r in (2, 4, 8, 16)),
               cuda_candidates=tuple((r, c) for c in (256, 512, 1024, 2048) for r in (1, 2, 4, 8)))
 
 
@@ -74,22 +75,29 @@ def flops(x, bias):
     return 2 * x.numel()
 
 
-#: longest rows that a GPU takes in one piece although its tile is narrower: with two pieces, whose ends are in the middle of a line of memory, 32768 rows of
-#: 1000 in fp16 took 49 us on an H100, with one 43
+#: longest rows of 16-bit numbers that a GPU takes in one piece although its tile is narrower: with two pieces, whose ends are in the middle of a line of memory, 32768
+#: rows of 1000 in fp16 took 49 us on an H100, with one 43. (In fp32 124 in pieces of 512, 127 in one)
 WHOLE = 2048
+#: rows of a tile at most, where they are short
+MOST_ROWS = 64
 
 
 def row_tile(x: torch.Tensor, n: int) -> dict[str, int]:
     """ROWS and COLS of a tile for rows of length n, their ALIGN, and whether the grid is FOLDED (`row_grid`)."""
     rows, cols = TILES.get(x.device.type)
-    plan, fixed = planned(n), {"ALIGN": row_alignment(x, n), "FOLDED": x.device.type == "cuda"}
+    gpu = x.device.type == "cuda"
+    plan, fixed = planned(n), {"ALIGN": row_alignment(x, n), "FOLDED": gpu}
+    if gpu:
+        rows = max(1, rows * 2 // x.element_size())
     if plan is None:
         return {"ROWS": rows, "COLS": cols, **fixed}
     width = min(cols, next_power_of_2(*plan))
-    if fixed["ALIGN"] > 1 and width < n <= WHOLE:
+    if not gpu:
+        return {"ROWS": rows * max(1, min(16, cols // (4 * width))), "COLS": width, **fixed}
+    if x.element_size() == 2 and fixed["ALIGN"] > 1 and width < n <= WHOLE:
         wider = next_power_of_2(n)
         return {"ROWS": max(1, rows * width // wider), "COLS": wider, **fixed}
-    return {"ROWS": rows * max(1, min(16, cols // (4 * width))), "COLS": width, **fixed}
+    return {"ROWS": min(MOST_ROWS, rows * cols // width), "COLS": width, **fixed}
 
 
 def row_grid(tile: dict[str, int], m: int, n: int) -> tuple:

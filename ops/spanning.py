@@ -13,24 +13,28 @@ import torch
 
 from ..backends.context import call
 from .makespan import makespan, speed_of
-from .matmul import SMALLEST, entries, taken
+from .matmul import SMALLEST, entries, multiprocessors, taken
 from .matmul import tile_for as product_tile_for
 from .sizes import cdiv, known, next_power_of_2
+from .product_tma import COUNTED
 from .tuning import Tiles, workers
 
 #: what a tile that spans may have across the dimension, by preference where no speeds decide
 _ACROSS = (256, 128, 64, 32, 16)
 #: the longest dimension that one tile spans, and those
-SPAN = Tiles("matmul_softmax_span", cpu=(4096, _ACROSS), cuda=(128, (128, 64, 32)),
+SPAN = Tiles("matmul_softmax_span", cpu=(4096, _ACROSS), cuda=(256, (64, 32, 16)),
              candidates=tuple((longest, _ACROSS) for longest in (0, 256, 512, 2048, 4096)))
 #: elements of a tile that spans, at most, and of its piece of B: a thread's accumulators are to stay in its second cache, and so is B
 _LARGEST = 1 << 17
 #: elements of Triton's largest tensor, such as its piece of A
 _TENSOR = 1 << 20
 
-#: on a GPU in fp32, by multiply-adds: the longest dimension that a tile is to span, and the largest K. Wider tiles, of one program each, took an H100 30 us where two
-#: kernels take 9 (128 x 128 x 128), and 64 x 4096 x 4096 over columns 347 for 117; 64 x 64 x 64 takes 5.6 for 7.6
-FP32_SPAN = 64, 128
+#: on a GPU, by bytes of a number: the longest dimensions that a tile spans, and the largest K with them. Narrow tiles, for there are few: in fp16 128 x 128 x 128 takes an H100 over
+#: rows 5.5 us by tiles of 16 rows (8.2 by one, two kernels 8), 256 x 256 x 256 7.2 (8.3 by two kernels), 512 x 512 x 512 11.8 (9.2); 256 x 512 x 200 17.6 (15.7). In fp32, by
+#: multiply-adds, 128 x 128 x 128 7.5 (10.1), 64 x 4096 x 4096 over columns 347 (117)
+_GPU_SPANS = {2: ((128, COUNTED), (256, 256)), 4: ((128, 128),)}
+#: (BK, warps, stages) of such a tile, by bytes of a number
+_GPU_TILE = {2: (64, 4, 3), 4: (32, 4, 3)}
 
 #: multiply-adds that take as long as scaling an element of the result over columns and over rows, and as a second kernel's launch takes, for each thread that is
 #: woken
@@ -46,14 +50,20 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     if not known(length, across) or length > longest or a.dtype == torch.float64:
         return dict(t), False
     if a.device.type == "cuda":
-        if a.dtype == torch.float32 and (length > FP32_SPAN[0] or k > FP32_SPAN[1]):
-            return dict(t), False
-        width = next((w for w in widths if w * next_power_of_2(length) <= _LARGEST), widths[-1])
-        return _spanning(t, axis, length, across, width, SMALLEST["cuda"]), True
+        return _on_gpu(dict(t), axis, length, across, k, widths, a.element_size())
     if call.row is not None and call.row.scratch:
         return _on_board(t, axis, length, across, widths, call.row.scratch)
     terms = k if known(k) else t["BK"]
     return _fastest(tuple(t.items()), axis, m, n, terms, workers(), widths, entries(a, terms, ends=False), a.element_size() == 2)
+
+
+def _on_gpu(plain: dict, axis: int, length: int, across: int, k: int, widths: tuple, size: int) -> tuple[dict, bool]:
+    """The widest tile of which there is one for each multiprocessor, else the narrowest, where it spans the dimension; else the `plain` one."""
+    if not known(k) or not any(length <= longest and k <= most for longest, most in _GPU_SPANS[size]):
+        return plain, False
+    width = next((w for w in widths if cdiv(across, w) >= multiprocessors()), widths[-1])
+    bk, warps, stages = _GPU_TILE[size]
+    return {**_spanning({**plain, "BK": bk}, axis, length, across, width, SMALLEST["cuda"]), "num_warps": warps, "num_stages": stages}, True
 
 
 def _spanning(t: dict, axis: int, length: int, across: int, width: int, low: int) -> dict:

@@ -26,13 +26,17 @@ def test_what_is_slow_as_it_lies(dtype, m, n, k, turned, slow):
 
 
 @pytest.mark.parametrize("dtype,m,n,k,whole", [
-    (torch.float32, 64, 64, 64, True), (torch.float32, 64, 4096, 128, True), (torch.float32, 65, 64, 64, False), (torch.float32, 64, 4096, 129, False),
-    (torch.float16, 128, 4096, 4096, True), (torch.float16, 129, 64, 64, False), (torch.float64, 32, 32, 32, False)])
+    (torch.float32, 64, 64, 64, True), (torch.float32, 128, 4096, 128, True), (torch.float32, 129, 64, 64, False), (torch.float32, 64, 4096, 129, False),
+    (torch.float16, 128, 4096, 4096, True), (torch.float16, 129, 64, 64, True), (torch.bfloat16, 256, 4096, 256, True), (torch.float16, 256, 64, 257, False),
+    (torch.float16, 257, 64, 64, False), (torch.float64, 32, 32, 32, False)])
 def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
     """By multiply-adds short ones alone, where there is little to multiply."""
     with FakeTensorMode():
         a, b = torch.empty((m, k), dtype=dtype, device="cuda"), torch.empty((k, n), dtype=dtype, device="cuda")
-        assert spanning.tile_for(a, b, 0)[1] == spanning.tile_for(b.T, a.T, 1)[1] == whole
+        by_columns, by_rows = spanning.tile_for(a, b, 0), spanning.tile_for(b.T, a.T, 1)
+        assert by_columns[1] == by_rows[1] == whole
+        if whole:  # narrow, so that there is a program for each multiprocessor where that can be
+            assert by_columns[0]["BM"] == by_rows[0]["BN"] >= m and by_columns[0]["BN"] == by_rows[0]["BM"] == 16
 
 
 class Far:
