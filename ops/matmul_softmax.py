@@ -31,7 +31,7 @@ from .matmul import alike, begun, cuda_product, matmul_kernel, multiprocessors, 
 from . import autocast, batching, product_way, thin, thin_softmax
 from .parts import above, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
 from .product import product_tile, tile_of_program
-from .spanning import SPAN, tile_for  # noqa: F401  (SPAN: a search fills the tables that an op's module has)
+from .spanning import SPAN, comes_first, tile_for  # noqa: F401  (SPAN: a search fills the tables that an op's module has)
 from .tuning import Tiles, workers
 from ..backends import cuda
 from ..backends.base import ArgumentError
@@ -165,7 +165,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if thin_softmax.takes(a, b, axis):
         thin_softmax.product_softmax(a, b, c, axis)
         return c
-    way, given = product_way.special(a, b) or (None, None)
+    way, given = not comes_first(a, b, axis) and product_way.special(a, b) or (None, None)
     if way and product_way.apart(way, given):
         if (products := held(c.shape, c.device)) is not None:
             way.product(given, products)

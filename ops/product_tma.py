@@ -48,13 +48,16 @@ SHARED = 200 << 10  # bytes of a multiprocessor's shared memory that the tiles a
 COUNTED = 1 << 30  # rows, columns, terms: with what tiles and shares have more 32 bits count them
 NARROW = 64  # rows of the least that tensor cores take: a tile of fewer is computed transposed
 #: multiplications, or terms of a sum, from which on a small product goes this way: 128 x 128 x 128 takes an H100 2.6 us by pointers and 3.1 so, 256 cubed 3.2 and 3.1 (and
-#: `matmul_softmax` 5.3 and 5.9), 512 cubed 4.5 and 3.6, 128 x 1024 x 1024 6.6 and 4.4
-LEAST, LONG = 1 << 25, 1024
+#: `matmul_softmax` 5.3 and 5.9), 512 cubed 4.5 and 3.6, 128 x 1024 x 1024 6.6 and 4.4; and with what a launch takes 512 x 256 x 256 5.9 and 6.3, 256 x 384 x 256 6.5 and 6.1,
+#: 128 x 768 x 128 8.4 and 6.7. With a copy 500 cubed 14.7 and 13.3, 900 cubed 38 and 20, 63 x 2047 x 129 65 and 14
+LEAST, LONG = 1 << 25, 384
 GROUP = 8
 COPIED = (16, 256)  # what a program of copy_lines_kernel copies
 #: products that a number is in from which on copying pays that: it reads and writes 4 bytes, at some 2.5 TB/s, and by pointers lines that 16 bytes do not divide
 #: take an H100 some 90 TFLOP/s, by TMA 600
 SERVES = 128
+#: bytes of a matrix that a small product copies, whatever it serves: 16 x 1001 x 1001 29 and 18 us, 16 x 4096 x 4095 72 and 79
+CHEAP = 4 << 20
 
 
 @triton.jit
@@ -136,9 +139,10 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not known(m, n, k) or max(m, n, k) >= COUNTED or not _has_tma(a.device.index):
         return False
     described = _turned(a) is not None, _turned(b) is not None
-    if _are_large(m, n, cuda.limits(a.device.index)[0]):
-        return (n >= SERVES or described[0]) and (m >= SERVES or described[1])
-    return all(described) and (m * n * k >= LEAST or k >= LONG)
+    large = _are_large(m, n, cuda.limits(a.device.index)[0])
+    if large or k >= LONG:
+        return all(is_one or serves >= SERVES or not large and x.numel() * x.element_size() <= CHEAP for is_one, x, serves in zip(described, (a, b), (n, m)))
+    return all(described) and m * n * k >= LEAST
 
 
 def _are_large(m: int, n: int, count: int) -> bool:

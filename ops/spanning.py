@@ -22,19 +22,22 @@ from .tuning import Tiles, workers
 #: what a tile that spans may have across the dimension, by preference where no speeds decide
 _ACROSS = (256, 128, 64, 32, 16)
 #: the longest dimension that one tile spans, and those
-SPAN = Tiles("matmul_softmax_span", cpu=(4096, _ACROSS), cuda=(256, (64, 32, 16)),
+SPAN = Tiles("matmul_softmax_span", cpu=(4096, _ACROSS), cuda=(256, (128, 64, 32, 16)),
              candidates=tuple((longest, _ACROSS) for longest in (0, 256, 512, 2048, 4096)))
 #: elements of a tile that spans, at most, and of its piece of B: a thread's accumulators are to stay in its second cache, and so is B
 _LARGEST = 1 << 17
 #: elements of Triton's largest tensor, such as its piece of A
 _TENSOR = 1 << 20
 
-#: on a GPU, by bytes of a number: the longest dimensions that a tile spans, and the largest K with them. Narrow tiles, for there are few: in fp16 128 x 128 x 128 takes an H100 over
-#: rows 5.5 us by tiles of 16 rows (8.2 by one, two kernels 8), 256 x 256 x 256 7.2 (8.3 by two kernels), 512 x 512 x 512 11.8 (9.2); 256 x 512 x 200 17.6 (15.7). In fp32, by
-#: multiply-adds, 128 x 128 x 128 7.5 (10.1), 64 x 4096 x 4096 over columns 347 (117)
-_GPU_SPANS = {2: ((128, COUNTED), (256, 256)), 4: ((128, 128),)}
-#: (BK, warps, stages) of such a tile, by bytes of a number
-_GPU_TILE = {2: (64, 4, 3), 4: (32, 4, 3)}
+#: on a GPU, by bytes of a number: the longest dimensions that a tile spans, and the largest K with them. In fp16 128 x 128 x 128 takes an H100 over rows 5.5 us by tiles of 16 rows (8.2
+#: by one, two kernels 8), 256 x 256 x 256 7.2 (8.3 by two kernels), 512 x 512 x 512 11.8 (9.2); 65536 x 64 x 128 15.4 (30.8), 16384 x 128 x 256 11.4 (16.7). In fp32, by multiply-adds,
+#: 128 x 128 x 128 7.5 (10.1), 64 x 4096 x 4096 over columns 347 (117)
+_GPU_SPANS = {2: ((128, COUNTED), (256, 512)), 4: ((128, 128),)}
+#: BK of such a tile, by bytes of a number, and its stages; elements of a tile up to spans of 128, and of longer ones; from how many on it has eight warps
+_GPU_BK, _GPU_STAGES, _GPU_LARGEST, _GPU_MANY = {2: 64, 4: 32}, 3, (1 << 13, 1 << 15), 1 << 14
+#: the largest K with which such a tile is faster than two kernels of which the first fetches by the Tensor Memory Accelerator (16384 x 512 x 128 12.4 us for 19.7, 128 x 768 x 128
+#: 9.6 for 9.2), and what divides sizes that pointers fetch 16 bytes at a time (256 x 512 x 200 14 and 18 us for 11 and 9)
+_AHEAD, _DIVISOR = 512, 16
 
 #: multiply-adds that take as long as scaling an element of the result over columns and over rows, and as a second kernel's launch takes, for each thread that is
 #: woken
@@ -57,13 +60,22 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     return _fastest(tuple(t.items()), axis, m, n, terms, workers(), widths, entries(a, terms, ends=False), a.element_size() == 2)
 
 
+def comes_first(a: torch.Tensor, b: torch.Tensor, axis: int) -> bool:
+    """Is it on a GPU one kernel, whatever other ways there are to multiply a and b?"""
+    if a.device.type != "cuda" or a.element_size() != 2 or not known(*a.shape, *b.shape) or a.shape[1] > _AHEAD:
+        return False
+    return all(s == 1 or s % _DIVISOR == 0 for s in (*a.stride(), *b.stride(), *b.shape)) and tile_for(a, b, axis)[1]
+
+
 def _on_gpu(plain: dict, axis: int, length: int, across: int, k: int, widths: tuple, size: int) -> tuple[dict, bool]:
-    """The widest tile of which there is one for each multiprocessor, else the narrowest, where it spans the dimension; else the `plain` one."""
+    """The widest tile of which there are enough for most multiprocessors, else the narrowest, where it spans the dimension; else the `plain` one."""
     if not known(k) or not any(length <= longest and k <= most for longest, most in _GPU_SPANS[size]):
         return plain, False
-    width = next((w for w in widths if cdiv(across, w) >= multiprocessors()), widths[-1])
-    bk, warps, stages = _GPU_TILE[size]
-    return {**_spanning({**plain, "BK": bk}, axis, length, across, width, SMALLEST["cuda"]), "num_warps": warps, "num_stages": stages}, True
+    span = max(SMALLEST["cuda"], next_power_of_2(length))
+    fit = [w for w in widths if w * span <= _GPU_LARGEST[length > 128]]
+    width = next((w for w in fit if 4 * cdiv(across, w) >= 3 * multiprocessors()), widths[-1])
+    t = _spanning({**plain, "BK": _GPU_BK[size]}, axis, length, across, width, SMALLEST["cuda"])
+    return {**t, "num_warps": 8 if t["BM"] * t["BN"] >= _GPU_MANY else 4, "num_stages": _GPU_STAGES}, True
 
 
 def _spanning(t: dict, axis: int, length: int, across: int, width: int, low: int) -> dict:

@@ -27,7 +27,7 @@ def test_what_is_slow_as_it_lies(dtype, m, n, k, turned, slow):
 
 @pytest.mark.parametrize("dtype,m,n,k,whole", [
     (torch.float32, 64, 64, 64, True), (torch.float32, 128, 4096, 128, True), (torch.float32, 129, 64, 64, False), (torch.float32, 64, 4096, 129, False),
-    (torch.float16, 128, 4096, 4096, True), (torch.float16, 129, 64, 64, True), (torch.bfloat16, 256, 4096, 256, True), (torch.float16, 256, 64, 257, False),
+    (torch.float16, 128, 4096, 4096, True), (torch.float16, 129, 64, 64, True), (torch.bfloat16, 256, 4096, 512, True), (torch.float16, 256, 64, 513, False),
     (torch.float16, 257, 64, 64, False), (torch.float64, 32, 32, 32, False)])
 def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
     """By multiply-adds short ones alone, where there is little to multiply."""
@@ -35,8 +35,24 @@ def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
         a, b = torch.empty((m, k), dtype=dtype, device="cuda"), torch.empty((k, n), dtype=dtype, device="cuda")
         by_columns, by_rows = spanning.tile_for(a, b, 0), spanning.tile_for(b.T, a.T, 1)
         assert by_columns[1] == by_rows[1] == whole
-        if whole:  # narrow, so that there is a program for each multiprocessor where that can be
-            assert by_columns[0]["BM"] == by_rows[0]["BN"] >= m and by_columns[0]["BN"] == by_rows[0]["BM"] == 16
+        if whole:  # narrow, so that there is a program for most of an H100's multiprocessors where that can be
+            width = by_columns[0]["BN"]
+            assert by_columns[0]["BM"] == by_rows[0]["BN"] >= m and width == by_rows[0]["BM"] == {64: 16, 4096: 32}[n]
+
+
+@pytest.mark.parametrize("m,k,n,line,dtype,first", [
+    (65536, 64, 128, 64, torch.float16, True), (16384, 512, 128, 512, torch.bfloat16, True), (8192, 256, 256, 272, torch.float16, True),
+    (8192, 256, 256, 264, torch.float16, False), (16384, 513, 128, 513, torch.float16, False), (16384, 528, 128, 528, torch.float16, False),
+    (16384, 64, 512, 64, torch.float16, False), (256, 512, 200, 512, torch.float16, False), (4096, 40, 128, 40, torch.float16, False),
+    (65536, 64, 128, 64, torch.float32, False)])
+def test_when_one_kernel_goes_before_all_others(m, k, n, line, dtype, first):
+    """Where pointers fetch 16 bytes at a time and K is short."""
+    def matrix(shape, strides):
+        return SimpleNamespace(shape=shape, stride=lambda d=None: strides if d is None else strides[d], dtype=dtype, element_size=lambda: dtype.itemsize,
+                               device=SimpleNamespace(type="cuda", index=0))
+
+    assert spanning.comes_first(matrix((m, k), (line, 1)), matrix((k, n), (n, 1)), 1) == first
+    assert spanning.comes_first(matrix((n, k), (1, n)), matrix((k, m), (1, line)), 0) == first
 
 
 class Far:

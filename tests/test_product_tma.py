@@ -201,14 +201,15 @@ def test_what_is_not_taken():
 
 def stub(*shape) -> SimpleNamespace:
     """A GPU's contiguous fp16 matrix, as far as `takes` looks."""
-    return SimpleNamespace(shape=shape, stride=lambda: (shape[1], 1), dtype=torch.float16, data_ptr=lambda: 0, element_size=lambda: 2,
+    return SimpleNamespace(shape=shape, stride=lambda: (shape[1], 1), numel=lambda: shape[0] * shape[1], dtype=torch.float16, data_ptr=lambda: 0, element_size=lambda: 2,
                            device=SimpleNamespace(type="cuda", index=0))
 
 
-@pytest.mark.parametrize("m,n,k,taken", [(512, 512, 512, True), (256, 256, 256, False), (1, 4096, 4096, True), (1, 512, 1024, True), (1, 1024, 1023, False), (512, 512, 511, False), (1, 8, 1 << 30, False), (1, 8, (1 << 30) - 8, True),
-                                         (2048, 2048, 64, True), (1, 8, 1016, False)])
+@pytest.mark.parametrize("m,n,k,taken", [(512, 512, 512, True), (256, 256, 256, False), (1, 4096, 4096, True), (1, 512, 1024, True), (1, 1024, 1023, True), (1, 1024, 383, False), (512, 512, 511, True),
+                                         (16, 1001, 1001, True), (16, 4095, 4096, False), (128, 4095, 4096, True), (16, 4096, 4095, True), (500, 500, 380, False), (1, 8, 1 << 30, False), (1, 8, (1 << 30) - 8, True),
+                                         (2048, 2048, 64, True), (1, 8, 376, False)])
 def test_which_small_products_are_taken(m, n, k, taken, monkeypatch):
-    """Those of some size or of many terms, as they are; large ones in any case."""
+    """Those of some size as they are, of many terms with a copy of what is small or serves many; large ones in any case."""
     monkeypatch.setattr(product_tma, "_has_tma", lambda device: True)
     monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
     with set_wrap_triton_enabled(False):
