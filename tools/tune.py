@@ -88,7 +88,7 @@ def _choose(args) -> int:
 
     from ..backends import get
     from ..backends.base import Error, Unavailable, suggest
-    from ..bench import choosing, counts
+    from ..bench import choosing, counts, noise
     from ..ops import choices, registry, tuning
     from ..ops.records import DTYPES
     from . import exits
@@ -103,6 +103,8 @@ def _choose(args) -> int:
         if d not in DTYPES:
             raise Error(suggest("dtype", d, DTYPES))
     counts.check(reps=args.reps)
+    if args.reps < noise.FEW:
+        raise Error(f"--choose --reps {args.reps}: of fewer than {noise.FEW} rounds nobody knows how sure a ratio is, and triton-gpu would be chosen for everything; use --reps {noise.FEW}")
     names, whole = args.op or choosing.names(), not (args.case or args.sweep)
     for name in names:
         choosing.grid(registry.get(name), args.case, args.sweep)
