@@ -57,6 +57,24 @@ def test_a_call_like_one_before_is_recognised(seed):
     assert not site.call(x).is_inference()
 
 
+def test_one_tensor_twice_is_recognised(seed):
+    """And is not taken for two of the same kind, nor they for it, whichever came first."""
+    b, kinds = torch.randn(30), {"twice": lambda: (torch.randn(40, 30),) * 2, "apart": lambda: (torch.randn(40, 30), torch.randn(40, 30))}
+    for first, second in (("twice", "apart"), ("apart", "twice")):
+        replay.forget()
+        site = known("add_mul_act", ops.add_mul_act, *kinds[first](), b, 0.5, "relu")
+        x, y = kinds[first]()
+        assert torch.allclose(site.call(x, y, b, 0.5, "relu"), torch.relu(x + 0.5 * y + b))
+        x, y = kinds[second]()
+        assert site.call(x, y, b, 0.5, "relu") is None
+        assert known("add_mul_act", ops.add_mul_act, x, y, b, 0.5, "relu") is site
+        for kind in (first, second):
+            x, y = kinds[kind]()
+            assert torch.allclose(site.call(x, y, b, 0.5, "relu"), torch.relu(x + 0.5 * y + b))
+    x = torch.randn(48, 48)
+    assert torch.allclose(known("matmul", ops.matmul, x, x).call(x, x), x @ x, atol=1e-4)
+
+
 def test_what_autograd_follows_is_replayed_below_the_dispatcher(monkeypatch, seed):
     bodies = []
     record = replay.record

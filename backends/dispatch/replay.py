@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Callable
 
 import torch
 from triton import knobs
@@ -95,9 +96,20 @@ def learn(site: call.Site, args: tuple, count: int, plan, ask=None):
     tensors = args[:count]
     if TensorGuards is None or any(t.requires_grad for t in tensors):  # under no_grad its guard would hold without it, too
         return
-    check = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    check = _guard(tensors)
     if check(*tensors):
         site.learn(check, args, count, plan, ask or (_current_device if tensors[0].is_cuda else None))
+
+
+def _guard(tensors: tuple) -> Callable[..., bool]:
+    """What says whether tensors are like these, and the same ones twice where these are: torch's guards are False for any that is there twice."""
+    first = [next(k for k, other in enumerate(tensors) if other is t) for t in tensors]
+    apart = [k for k, f in enumerate(first) if k == f]
+    check = TensorGuards(*(tensors[k] for k in apart), dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    if len(apart) == len(tensors):
+        return check
+    twice = [(k, f) for k, f in enumerate(first) if k != f]
+    return lambda *given: all(given[k] is given[f] for k, f in twice) and check(*(given[k] for k in apart))
 
 
 def record(key, body, tensors: tuple, params: tuple, advise):
