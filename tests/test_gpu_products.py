@@ -30,7 +30,7 @@ def test_what_is_slow_as_it_lies(dtype, m, n, k, turned, slow):
     (torch.float16, 128, 4096, 4096, True), (torch.float16, 129, 64, 64, True), (torch.bfloat16, 256, 4096, 512, True), (torch.float16, 256, 64, 513, False),
     (torch.float16, 257, 64, 64, False), (torch.float64, 32, 32, 32, False)])
 def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
-    """By multiply-adds short ones alone, where there is little to multiply."""
+    """Short ones, where there is little to multiply: by multiply-adds shorter ones than by tensor cores."""
     with FakeTensorMode():
         a, b = torch.empty((m, k), dtype=dtype, device="cuda"), torch.empty((k, n), dtype=dtype, device="cuda")
         by_columns, by_rows = spanning.tile_for(a, b, 0), spanning.tile_for(b.T, a.T, 1)

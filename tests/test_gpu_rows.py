@@ -78,6 +78,15 @@ def test_alignment():
     assert layout.row_alignment(torch.empty(3, 1000), 1000) == 1
 
 
+@pytest.mark.parametrize("n,size,rows,cols", [(8192, 2, 2, 512), (8192, 4, 1, 512), (8192, 8, 1, 512), (781, 2, 2, 512), (256, 2, 4, 256), (256, 4, 2, 256), (1, 2, 64, 1),
+                                               (1000, 2, 1, 1024), (1000, 4, 1, 512), (2056, 2, 2, 512)])
+def test_a_gpus_tile_is_16_bytes_a_thread(n, size, rows, cols):
+    """Of four warps, whatever the dtype; rows that are short are many, and those of 16-bit numbers whose lines no tile ends with are whole."""
+    x = SimpleNamespace(is_cuda=True, element_size=lambda: size, device=SimpleNamespace(type="cuda"))
+    tile = MODULES["add_relu"].row_tile(x, n)
+    assert (tile["ROWS"], tile["COLS"]) == (rows, cols)
+
+
 @pytest.mark.parametrize("name", ["add_relu", "add_mul_act"])
 @pytest.mark.parametrize("shape", [(41, 1000), (11, 24), (13, 2040)])
 def test_a_gpus_tiles_are_right(name, shape, monkeypatch, seed):
