@@ -7,6 +7,8 @@ numbers of memory. Done, it allocates, puts addresses in and launches: the first
 
 from __future__ import annotations
 
+from typing import Callable
+
 import torch
 from triton.runtime.jit import JITFunction
 
@@ -28,10 +30,10 @@ _run = JITFunction.run
 
 
 class Drawing:
-    """A plan's parts. Memory has numbers: the call's tensors, then what is returned (`made`), then scratch memory."""
+    """A plan's parts. Memory has numbers: the call's tensors, then what is returned (`made`), then scratch memory, of which it is to need little if it is `lean`."""
 
-    def __init__(self, tensors: int):
-        self.tensors, self.out, self.scratch, self.steps = tensors, [], [], []
+    def __init__(self, tensors: int, lean: bool = False):
+        self.tensors, self.lean, self.out, self.scratch, self.steps = tensors, lean, [], [], []
 
     def made(self, shape: tuple, dtype: torch.dtype) -> int:
         """A contiguous tensor that is returned; all before scratch memory."""
@@ -56,7 +58,10 @@ class Drawing:
 
 
 class Plan:
-    """A call's allocations and launches. device: the GPU's number, -1 for the CPU."""
+    """A call's allocations and launches. device: the GPU's number, -1 for the CPU; otherwise: draws a plan that needs less, for where this one's scratch memory has
+    no room."""
+
+    otherwise: Callable[[], Plan] | None = None
 
     def __init__(self, drawn: Drawing, device: int):
         self.device, self.made, self.steps = device, drawn.out, drawn.steps
@@ -71,8 +76,13 @@ class Plan:
     def __call__(self, tensors, addresses: list[int], *numbers: float) -> list[torch.Tensor]:
         """What is returned. tensors: the call's; addresses: theirs. The plan's device is the current one."""
         empty = self._empty
+        try:
+            block = empty((self.bytes,), (1,), torch.uint8) if self.bytes else None
+        except torch.OutOfMemoryError:
+            if self.otherwise is None:
+                raise
+            return self.otherwise()(tensors, addresses, *numbers)
         out = [empty(shape, strides, dtype) for shape, strides, dtype in self.made]
-        block = empty((self.bytes,), (1,), torch.uint8) if self.bytes else None
         launches = self._launches
         if launches is not None and self._kept() and not replay.hooked():
             memory = [*addresses, *[t.data_ptr() for t in out]]

@@ -18,22 +18,26 @@ import torch
 from ..backends import cuda, of_torch
 from ..backends.dispatch.cuda_launch import Address, Described, Number
 from ..backends.of_torch import FakeTensor
+from . import lora_few, lora_plain, lora_split, product_split
 from .checks import FLOATS, check, check_low_rank
 from .dispatch import interpreted
 from .layout import steps_fit
 from .launches import Drawing, Plan, TensorDescriptor
 from .sizes import cdiv, known, next_power_of_2
-from .lora_kernels import lora_gradients_kernel, lora_kernel, lora_parts_kernel, lora_tma_kernel
+from .lora_kernels import CLEARED, lora_gradients_kernel, lora_kernel, lora_parts_kernel, lora_tma_kernel
 from .product_tma import turned
 
-KERNELS = (lora_kernel, lora_tma_kernel, lora_parts_kernel, lora_gradients_kernel)
+KERNELS = (lora_kernel, lora_tma_kernel, lora_parts_kernel, lora_gradients_kernel, *lora_few.KERNELS, *lora_split.KERNELS, lora_plain.clear_kernel)
 MOST = 64  # the largest rank
 GROUP = 8
 #: x w + t b: (BM, BN, BK, warps, stages), fastest of those tried on an H200, by the size of the result
 SMALL, MIDDLE, LARGE = (64, 64, 64, 4, 4), (64, 128, 64, 4, 4), (128, 128, 64, 8, 4)
 TMA_MIDDLE, TMA_LARGE = (128, 128, 64, 4, 4), (128, 256, 64, 8, 3)
 WIDE_SMALL, WIDE_LARGE = (64, 64, 64, 4, 3), (128, 128, 32, 8, 3)  # fp32
-PARTS, WIDE_PARTS = (64, 128, 4, 4), (64, 64, 4, 3)  # x a: (BM, BK, warps, stages)
+PARTS, WIDE_PARTS, FEW_PARTS = (64, 128, 4, 4), (64, 64, 4, 3), (16, 64, 4, 4)  # x a: (BM, BK, warps, stages)
+#: fp32, on an H100 (docs/performance.md): rows or columns up to which, and multiplications and terms of a sum from which on lora_few.py is the fastest, as fused
+#: products are from these multiplications on; products that a number is in, on average, from which on lora_split.py is
+FEW, PRODUCTS, TERMS, SPLIT = 128, 1 << 26, 384, 240
 SCANS = 256
 GRADIENTS, WIDE_GRADIENTS = (128, 64, 4, 3), (32, 64, 4, 3)  # (BM, BC, warps, stages)
 
@@ -45,12 +49,14 @@ def on(x: torch.Tensor):
 
 @dataclass(frozen=True)
 class How:
-    """One call's kernels: tiles as above, whether by TMA, and into how many parts x a is cut (0: not computed beforehand)."""
+    """One call's kernels: tiles as above, whether by TMA, into how many parts x a is cut (0: not computed beforehand), and who multiplies x and w: "fused", this
+    file's kernels, else lora_split.py, lora_few.py or lora_plain.py."""
 
     tile: tuple
     tma: bool
     splits: int
     parts: tuple
+    way: str = "fused"
 
 
 def takes(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -88,8 +94,10 @@ def accepts(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) 
 
 
 @functools.lru_cache(maxsize=1024)
-def how(m: int, n: int, k: int, r: int, wide: bool, described: bool, workers: int) -> How:
-    """wide: fp32; described: TMA can fetch the operands; workers: the GPU's multiprocessors."""
+def how(m: int, n: int, k: int, r: int, wide: bool, described: bool, workers: int, split: bool = False, few: bool = False,
+        neat: bool = True) -> How:
+    """wide: fp32; described: TMA can fetch the operands; workers: the GPU's multiprocessors; of fp32 split, few: what `fits` says in lora_split.py
+    and lora_few.py; neat: as of `_wide`."""
     def tiles(tile):
         return cdiv(m, tile[0]) * cdiv(n, tile[1])
 
@@ -98,14 +106,25 @@ def how(m: int, n: int, k: int, r: int, wide: bool, described: bool, workers: in
         return max(1, min(8, 1 << ((2 if r <= 32 else 1) * workers // cdiv(m, block[0])).bit_length() >> 1, cdiv(k, block[1])))
 
     if wide:
-        tile = WIDE_LARGE if 4 * tiles(WIDE_LARGE) >= 3 * workers else WIDE_SMALL
-        return How(tile, False, parts(WIDE_PARTS), WIDE_PARTS)
+        return _wide(m, n, k, split, few, neat, tiles, parts, workers)
     if 2 * tiles(SMALL) <= 3 * workers:
         return How(SMALL, False, 0, PARTS)
     if tiles(MIDDLE) <= 2 * workers:
         tma = described and r > 32 and 4 * tiles(TMA_MIDDLE) >= 3 * workers
         return How(TMA_MIDDLE if tma else MIDDLE, tma, 0, PARTS)
     return How(TMA_LARGE if described else LARGE, described, parts(PARTS), PARTS)
+
+
+def _wide(m: int, n: int, k: int, split: bool, few: bool, neat: bool, tiles: Callable, parts: Callable, workers: int) -> How:
+    """`how`, of fp32. neat: of x's lines 64 bytes are a part, so that Triton sees that they can be read 16 at a time."""
+    at_once = neat and workers <= 2 * tiles(WIDE_SMALL) <= 2 * workers
+    if split and not at_once and m * n >= SPLIT * (m + n) and m * n * k >= product_split.PRODUCTS and tiles(product_split.SMALL) >= product_split.TILES:
+        return How(product_split.tile_for(m, n, None, workers), False, parts(WIDE_PARTS), WIDE_PARTS, "split")
+    if few and k >= TERMS and (min(m, n) <= FEW or m * n * k >= PRODUCTS and 2 * tiles(WIDE_SMALL) < workers):
+        block = FEW_PARTS if m <= FEW else WIDE_PARTS
+        return How(WIDE_SMALL, False, parts(block), block, "few")
+    tile = WIDE_LARGE if 4 * tiles(WIDE_LARGE) >= 3 * workers else WIDE_SMALL
+    return How(tile, False, parts(WIDE_PARTS), WIDE_PARTS, "fused" if neat and m * n * k >= PRODUCTS else "plain")
 
 
 class Matrix(NamedTuple):
@@ -134,13 +153,14 @@ def matrices(*tensors: torch.Tensor | None) -> list[Matrix | None]:
 _plans: dict = {}
 
 
-def _planned(key: tuple, draw: Callable[[], Plan]) -> Plan:
-    """What `draw` made for the first call with this key."""
+def _planned(key: tuple, draw: Callable[[bool], Plan]) -> Plan:
+    """What `draw` made for the first call with this key. It is told whether little scratch memory is to do, as where there is none for what it drew at first."""
     found = _plans.get(key)
     if found is None:
         if len(_plans) >= 1024:
             _plans.clear()
-        found = _plans[key] = draw()
+        found = _plans[key] = draw(False)
+        found.otherwise = functools.cache(functools.partial(draw, True))
     return found
 
 
@@ -174,12 +194,22 @@ def draw_product(d: Drawing, x: Matrix, w: Matrix, a: Matrix, b: Matrix, device:
     `done` counters (int32) that the product sets to 0. device: as `Plan`'s."""
     (m, k), (r, n), wide = x.shape, b.shape, x.dtype is torch.float32
     across = None if wide else _turned(x, w, a, b)
-    h = by or how(m, n, k, r, wide, across is not None, cuda.limits(device)[0])
+    laid = (lora_split.fits(x, w) and not d.lean, lora_few.fits(x, w), _lines(x)[2] % 16 == 0) if wide else ()
+    h = by or how(m, n, k, r, wide, across is not None, cuda.limits(device)[0], *laid)
     keep = t is not None
+    if h.way == "plain":
+        lora_plain.draw(d, x, w, a, b, out, t, counters, done)
+        return
     ranks = dict(BR=max(16, next_power_of_2(r)), SPLITS=h.splits, BY_EIGHT=_by_eight(r, a, b))
     parts, flags, count = _draw_parts(d, x, w, a, b, h, ranks) if h.splits else (out, out, 0)
+    if h.way == "split":
+        lora_split.draw(d, x, w, b, parts, h.splits, out, t, counters, done, device, h.tile)
+    if h.way == "few":
+        lora_few.draw(d, x, w, b, parts, out, t, counters, done, device, ranks)
+    if h.way != "fused":
+        return
     bm, bn, bk, warps, stages = h.tile
-    consts = dict(BM=bm, BN=bn, BK=bk, **ranks, GROUP=GROUP, KEEP=keep, DONE=128 if done else 0)
+    consts = dict(BM=bm, BN=bn, BK=bk, **ranks, GROUP=GROUP, KEEP=keep, DONE=CLEARED if done else 0)
     grid = cdiv(m, bm) * cdiv(n, bn)
     low, zeros = Address(t if keep else out), Address(counters if done else out)
     if h.tma:
@@ -204,7 +234,7 @@ def _draw_parts(d: Drawing, x: Matrix, w: Matrix, a: Matrix, b: Matrix, h: How, 
     (m, k), r, (bm, bk, warps, stages) = x.shape, a.shape[1], h.parts
     parts = d.piece(h.splits * m * r, torch.float32)
     work, scans, lines, flags = cdiv(m, bm) * h.splits, 0, (0,) * 6, parts
-    if x.dtype is torch.float32:
+    if x.dtype is torch.float32 and h.way == "fused":
         lines = (*_lines(w), *_lines(b))
         scans = min(SCANS, cdiv(lines[0], bm) * cdiv(lines[1], bk) + cdiv(lines[3], bm) * cdiv(lines[4], bk))
         flags = d.piece(work + scans, torch.int32)
@@ -240,8 +270,8 @@ def product(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, 
     does, w and b `lined`."""
     operands, device = matrices(x, w, a, b), x.get_device()
 
-    def draw():
-        d = Drawing(4)
+    def draw(lean):
+        d = Drawing(4, lean)
         out = d.made(shape, x.dtype)
         draw_product(d, *operands, device, out, d.made((x.shape[0], a.shape[1]), x.dtype) if keep else None)
         return d.plan(device)
@@ -255,9 +285,9 @@ def gradients(x, w, a, b, t, g, u, zeros, needed: tuple, shape: tuple) -> Plan:
     int32, where x's is not needed. x and g have contiguous rows, t and u are contiguous."""
     of, device = matrices(x, w, a, b, t, g, u, zeros), g.get_device()
 
-    def draw():
+    def draw(lean):
         mx, mw, ma, mb, mt, mg, mu, mz = of
-        d, (k, r), n, thin = Drawing(sum(p is not None for p in of)), a.shape, b.shape[1], needed[2] or needed[3]
+        d, (k, r), n, thin = Drawing(sum(p is not None for p in of), lean), a.shape, b.shape[1], needed[2] or needed[3]
         gx = d.made(shape, g.dtype) if needed[0] else None
         ga = d.made((k, r), g.dtype) if needed[2] else None
         gb = d.made((r, n), g.dtype) if needed[3] else None

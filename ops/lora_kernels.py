@@ -14,6 +14,8 @@ from .product import beyond, tile_of_program
 
 #: the bits of 2^127: rounding to TF32 may make infinity of a number from there on
 MOST = tl.constexpr(0x7F000000)
+#: counters that are cleared at once
+CLEARED = 128
 
 
 @triton.jit
@@ -23,11 +25,20 @@ def eights(n, SURE: tl.constexpr):
 
 
 @triton.jit
-def add_parts(t, parts_ptr, m, r, rows, ranks, SPLITS: tl.constexpr):
-    """t + the sum of the parts of x @ a."""
-    for part in tl.range(0, SPLITS, num_stages=1):
-        at = (part * tl.cast(m, tl.int64) + rows)[:, None] * r + ranks[None, :]
-        t += tl.load(parts_ptr + at, mask=(rows[:, None] < m) & (ranks[None, :] < r), other=0.0)
+def add_part(t, parts_ptr, part, m, r, rows, ranks):
+    at = (part * tl.cast(m, tl.int64) + rows)[:, None] * r + ranks[None, :]
+    return t + tl.load(parts_ptr + at, mask=(rows[:, None] < m) & (ranks[None, :] < r), other=0.0)
+
+
+@triton.jit
+def add_parts(t, parts_ptr, m, r, rows, ranks, SPLITS: tl.constexpr, TOGETHER: tl.constexpr):
+    """t + the sum of the parts of x @ a, which are all fetched TOGETHER: where registers are many."""
+    if TOGETHER:
+        for part in tl.static_range(SPLITS):
+            t = add_part(t, parts_ptr, part, m, r, rows, ranks)
+    else:
+        for part in tl.range(0, SPLITS, num_stages=1):
+            t = add_part(t, parts_ptr, part, m, r, rows, ranks)
     return t
 
 
@@ -107,12 +118,12 @@ def lora_kernel(x_ptr, w_ptr, a_ptr, b_ptr, out_ptr, t_ptr, parts_ptr, flags_ptr
         for start in range(0, flags, FLAGS):
             at = start + tl.arange(0, FLAGS)
             met |= tl.load(flags_ptr + at, mask=at < flags, other=0)
-        factor = add_parts(tl.zeros((BM, BR), tl.float32), parts_ptr, m, r, rows, ranks, SPLITS) * tl.cast(scale, tl.float32)
+        factor = add_parts(tl.zeros((BM, BR), tl.float32), parts_ptr, m, r, rows, ranks, SPLITS, False) * tl.cast(scale, tl.float32)
         fast = (tl.max(met, axis=0) | tl.max(tl.max(beyond(factor, MOST), axis=1), axis=0)) == 0  # t is a factor, too
     if fast:
         acc, t = both_products(x_ptr, w_ptr, a_ptr, m, n, k, r, stride_xm, stride_xk, stride_wk, stride_wn, stride_ak, stride_ar, rows, cols, ranks,
                                BK, EVEN, SPLITS == 0, SWAP, PRECISION, STAGES)
-        t = add_parts(t, parts_ptr, m, r, rows, ranks, SPLITS) * tl.cast(scale, tl.float32)
+        t = add_parts(t, parts_ptr, m, r, rows, ranks, SPLITS, False) * tl.cast(scale, tl.float32)
         if KEEP:
             if tile_n == 0:
                 keep_low(t, t_ptr, m, r, rows, ranks)
@@ -120,7 +131,7 @@ def lora_kernel(x_ptr, w_ptr, a_ptr, b_ptr, out_ptr, t_ptr, parts_ptr, flags_ptr
     elif FLAGS:
         sure, low = both_products(x_ptr, w_ptr, a_ptr, m, n, k, r, stride_xm, stride_xk, stride_wk, stride_wn, stride_ak, stride_ar, rows, cols,
                                   ranks, 16, False, SPLITS == 0, False, "ieee", 1)
-        low = add_parts(low, parts_ptr, m, r, rows, ranks, SPLITS) * tl.cast(scale, tl.float32)
+        low = add_parts(low, parts_ptr, m, r, rows, ranks, SPLITS, False) * tl.cast(scale, tl.float32)
         if KEEP:
             if tile_n == 0:
                 keep_low(low, t_ptr, m, r, rows, ranks)
@@ -146,7 +157,7 @@ def lora_tma_kernel(out_ptr, t_ptr, parts_ptr, done_ptr, x, w, a, b, m, n, k, r,
         if SPLITS == 0:
             low = a.load([0, at]).T if TURNED else a.load([at, 0])
             t = tl.dot(left, low, t)
-    t = add_parts(t, parts_ptr, m, r, rows, ranks, SPLITS) * tl.cast(scale, tl.float32)
+    t = add_parts(t, parts_ptr, m, r, rows, ranks, SPLITS, False) * tl.cast(scale, tl.float32)
     if KEEP:
         if tile_n == 0:
             keep_low(t, t_ptr, m, r, rows, ranks)

@@ -11,63 +11,24 @@ import functools
 import math
 
 import torch
-import triton
-import triton.language as tl
 from torch.autograd import profiler
 
-from . import autocast, batching, launches, lora_gpu
+from . import autocast, batching, launches, lora_gpu, lora_plain
 from .autograd import added
 from .checks import FLOATS, check, check_low_rank, check_number, check_product, check_tensors
-from .dispatch import PLAIN, bare, compiling, direct, launch, replayed, watched, wrap_triton
+from .dispatch import PLAIN, bare, compiling, direct, replayed, watched
 from .distributed import reshaped
-from .layout import near, roomy, unexpanded
+from .layout import roomy, unexpanded
 from .register import register, served
-from .sizes import cdiv, known, next_power_of_2, planned
+from .lora_plain import scaled_matmul_kernel, sum_of_matmuls_kernel
 from .records import Case, Op, traffic
-from .matmul import SMALLEST, _matmul_body, matmul_kernel, product_backward, product_jvp, tile_for
-from .product import add_product, product_tile, tile_of_program
+from .matmul import _matmul_body, matmul_kernel, product_backward, product_jvp
 from ..backends.dispatch.replay import temporary
 from ..backends.of_torch import is_wrap_triton_enabled
 
 
 def reference(x, w, a, b, s=1.0):
     return x @ w + s * ((x @ a) @ b)
-
-
-@triton.jit
-def scaled_matmul_kernel(x_ptr, a_ptr, t_ptr, m, r, k, scale: tl.float64, stride_xm, stride_xk, stride_ak, stride_ar, BM: tl.constexpr,
-                         BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
-    """t = scale * x @ a."""
-    ACC: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
-    tile_m, tile_r = tile_of_program(tl.program_id(0), m, r, BM, BN, GROUP)
-    rows = tile_m * BM + tl.arange(0, BM)
-    ranks = tile_r * BN + tl.arange(0, BN)
-    acc = product_tile(x_ptr, a_ptr, m, r, k, stride_xm, stride_xk, stride_ak, stride_ar, rows, ranks, BK, ACC)
-    out = t_ptr + rows.to(tl.int64)[:, None] * r + ranks[None, :]
-    tl.store(out, (acc * tl.cast(scale, ACC)).to(t_ptr.dtype.element_ty), mask=(rows < m)[:, None] & (ranks < r)[None, :])
-
-
-@triton.jit
-def sum_of_matmuls_kernel(x_ptr, w_ptr, t_ptr, b_ptr, out_ptr, m, n, k, r, stride_xm, stride_xk, stride_wk, stride_wn, stride_tm, stride_tr,
-                          stride_br, stride_bn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, ONCE: tl.constexpr,
-                          GROUP: tl.constexpr):
-    """out = x @ w + t @ b. ONCE: BR holds all of r, so there is no loop, which would copy the accumulators to its own."""
-    ACC: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
-    tile_m, tile_n = tile_of_program(tl.program_id(0), m, n, BM, BN, GROUP)
-    rows = tile_m * BM + tl.arange(0, BM)
-    cols = tile_n * BN + tl.arange(0, BN)
-    acc = product_tile(x_ptr, w_ptr, m, n, k, stride_xm, stride_xk, stride_wk, stride_wn, rows, cols, BK, ACC)
-    if ONCE:
-        ranks = tl.arange(0, BR)
-        t_ptrs = t_ptr + rows.to(tl.int64)[:, None] * stride_tm + ranks[None, :] * stride_tr
-        b_ptrs = b_ptr + ranks[:, None] * stride_br + cols.to(tl.int64)[None, :] * stride_bn
-        t = tl.load(t_ptrs, mask=(rows[:, None] < m) & (ranks[None, :] < r), other=0.0)
-        b = tl.load(b_ptrs, mask=(ranks[:, None] < r) & (cols[None, :] < n), other=0.0)
-        acc = tl.dot(t, b, acc, input_precision="ieee", out_dtype=ACC)
-    else:
-        acc = add_product(acc, t_ptr, b_ptr, m, n, r, stride_tm, stride_tr, stride_br, stride_bn, rows, cols, BR)
-    out = out_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
-    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=(rows[:, None] < m) & (cols[None, :] < n))
 
 
 def _case(m, k, n, r, device="", **kwargs):
@@ -85,31 +46,6 @@ def nbytes(x, w, a, b, s=1.0):
 def flops(x, w, a, b, s=1.0):
     m = x.numel() // x.shape[-1]
     return 2 * m * (w.numel() + a.numel() + b.numel())
-
-
-def _launch_scaled(x: torch.Tensor, a: torch.Tensor, s: float) -> torch.Tensor:
-    """s * x @ a, of matrices none of whose sizes is 0."""
-    (m, k), r = x.shape, a.shape[1]
-    x, a = near(x, 1), near(a, 0)
-    t = torch.empty((m, r), dtype=x.dtype, device=x.device)
-    tile = tile_for(x, a)
-    if x.device.type != "cuda":  # whole vectors for pairs of bf16, which have no others, and panels that every target packs by vectors
-        tile = {**tile, "BN": max(16 if x.element_size() == 2 else 32, tile["BN"])}
-    launch(wrap_triton(scaled_matmul_kernel), (cdiv(m, tile["BM"]) * cdiv(r, tile["BN"]),), x, a, t, m, r, k, s,
-           x.stride(0), x.stride(1), a.stride(0), a.stride(1), **tile)
-    return t
-
-
-def _launch_sum(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
-    """out = x @ w + t @ b, of matrices none of whose sizes is 0."""
-    (m, k), (r, n) = x.shape, b.shape
-    x, w, t, b = near(x, 1), near(w, 0), near(t, 1), near(b, 0)
-    tile, plan = tile_for(x, w), planned(r)
-    low = SMALLEST["cuda" if x.device.type == "cuda" else "cpu"]
-    ranks = tile["BK"] if plan is None else min(tile["BK"], max(low, next_power_of_2(*plan)))
-    launch(wrap_triton(sum_of_matmuls_kernel), (cdiv(m, tile["BM"]) * cdiv(n, tile["BN"]),), x, w, t, b, out, m, n, k, r,
-           x.stride(0), x.stride(1), w.stride(0), w.stride(1), t.stride(0), t.stride(1), b.stride(0), b.stride(1), BR=ranks,
-           ONCE=known(r) and r <= ranks, **tile)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -131,7 +67,7 @@ def _lora_linear_body(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torc
     if rows.shape[1] == 0:
         return out.zero_()
     if not (rows.shape[0] == 0 or w.shape[1] == 0):
-        _launch_sum(rows, w, temporary(_launch_scaled(rows, a, s)), b, out)
+        lora_plain.summed(rows, w, temporary(lora_plain.scaled(rows, a, s)), b, out)
     return out
 
 
@@ -147,7 +83,7 @@ def _scaled_matmul_body(a: torch.Tensor, b: torch.Tensor, s: float) -> torch.Ten
     check_product("scaled_matmul", a, b)
     if a.shape[0] == 0 or a.shape[1] == 0 or b.shape[1] == 0:
         return torch.zeros((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
-    return _launch_scaled(a, b, s)
+    return lora_plain.scaled(a, b, s)
 
 
 def _sum_of_matmuls_body(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -158,7 +94,7 @@ def _sum_of_matmuls_body(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor, b: t
         return _matmul_body(t, b)
     out = roomy(torch.empty((x.shape[0], w.shape[1]), dtype=x.dtype, device=x.device))
     if not (x.shape[0] == 0 or w.shape[1] == 0):
-        _launch_sum(x, w, t, b, out)
+        lora_plain.summed(x, w, t, b, out)
     return out
 
 

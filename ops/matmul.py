@@ -100,6 +100,12 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> dict:
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), *sizes, choice)
 
 
+def gpu_tile(dtype: torch.dtype, m: int, n: int, k: int) -> dict:
+    """The table's tile for a product on this machine's GPU."""
+    choice = tuple(map(tuple, speeds_for(TILES.get("cuda"), speeds_of(dtype, "cuda"), 0)))
+    return chosen_tile(False, multiprocessors(), m, n, k, choice)
+
+
 def entries(a: torch.Tensor, k: int, ends: bool = True) -> tuple:
     """Tiles, each with its speed, for products of `a`'s dtype and k terms, where `a` is or on the board that code is made for. ends: products end in their store, else accumulators go
     through memory."""

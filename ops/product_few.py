@@ -184,9 +184,13 @@ def _runs_along_k(w: torch.Tensor) -> bool:
 
 
 def _is_read(x: torch.Tensor) -> bool:
-    """Are there lines that are contiguous and begin at multiples of 16 bytes?"""
-    lines, along = (x.stride(0), x.stride(1)) if x.stride(1) == 1 else (x.stride(1), x.stride(0))
-    return along == 1 and lines % 4 == 0 and x.data_ptr() % 16 == 0
+    return is_read(x.stride(), x.data_ptr() % 16 == 0)
+
+
+def is_read(strides: tuple, aligned: bool) -> bool:
+    """Are there lines that are contiguous and begin at multiples of 16 bytes, where memory is `aligned` to such?"""
+    lines, along = strides if strides[1] == 1 else strides[::-1]
+    return along == 1 and lines % 4 == 0 and aligned
 
 
 def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -208,6 +212,13 @@ class How(NamedTuple):
     @property
     def by_tensor_cores(self) -> bool:
         return self.bm > LINES
+
+    def kernel(self, m: int, n: int, k: int, strides_x: tuple, strides_w: tuple) -> tuple:
+        """(the kernel of m x k rows times k x n, how many programs, its constexprs)."""
+        consts = {"BN": self.bn, "BK": self.bk, "FOURS": tuple(number % 4 == 0 for number in (m, n, k, *strides_x, *strides_w))}
+        if self.by_tensor_cores:
+            return few_rows_kernel, cdiv(m, self.bm) * cdiv(n, self.bn) * self.shares, {"BM": self.bm, **consts}
+        return few_lines_kernel, cdiv(n, self.bn) * self.shares, {"R": self.bm, "W_ALONG_K": strides_w[1] != 1, "STAGES": self.stages, **consts}
 
 
 def how(m: int, n: int, k: int, along_k: bool, count: int) -> How:
@@ -235,13 +246,7 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, progra
     to = in_shares(c, by.shares)
     if to is c:
         by = by._replace(shares=1, terms=k)
-    args = x, w, to, m, n, k, *x.stride(), *w.stride(), *out.stride(), by.terms, c.numel()
-    fours = tuple(number % 4 == 0 for number in (m, n, k, *x.stride(), *w.stride()))
-    if by.by_tensor_cores:
-        launch(few_rows_kernel, (cdiv(m, by.bm) * cdiv(n, by.bn) * by.shares,), *args, BM=by.bm, BN=by.bn, BK=by.bk, FOURS=fours, num_warps=by.warps,
-               num_stages=by.stages)
-    else:
-        launch(few_lines_kernel, (cdiv(n, by.bn) * by.shares,), *args, R=by.bm, BN=by.bn, BK=by.bk, W_ALONG_K=along_k, FOURS=fours, STAGES=by.stages,
-               num_warps=by.warps)
+    kernel, programs, consts = by.kernel(m, n, k, x.stride(), w.stride())
+    launch(kernel, (programs,), x, w, to, m, n, k, *x.stride(), *w.stride(), *out.stride(), by.terms, c.numel(), **consts, num_warps=by.warps, num_stages=by.stages)
     if by.shares > 1:
         add_up(to, c, by.shares)

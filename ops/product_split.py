@@ -86,6 +86,19 @@ def part(x, row, at, TURNED: tl.constexpr):
 
 
 @triton.jit
+def add_planes(acc, a, b, row, col, planes, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, FLIPPED: tl.constexpr, BK: tl.constexpr):
+    """acc + the tile from (row, col) on of the product of split matrices, FLIPPED: its transpose. a, b and TURNED as `product_split_kernel`'s."""
+    for at in range(0, planes, BK):
+        x1, y1 = part(a, row, at, A_TURNED), part(b, at, col, B_TURNED)
+        x2, y2 = part(a, row, at + planes, A_TURNED), part(b, at + planes, col, B_TURNED)
+        x3, y3 = part(a, row, at + 2 * planes, A_TURNED), part(b, at + 2 * planes, col, B_TURNED)
+        if FLIPPED:
+            x1, x2, x3, y1, y2, y3 = y1.T, y2.T, y3.T, x1.T, x2.T, x3.T
+        acc = add_products_of_parts(acc, x1, x2, x3, y1, y2, y3)
+    return acc
+
+
+@triton.jit
 def product_split_kernel(c_ptr, stats_ptr, flags_ptr, a_ptr, b_ptr, a, b, m, n, k, planes, flags, stride_am, stride_ak, stride_bk, stride_bn,
                          A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, AXIS: tl.constexpr, FLAGS: tl.constexpr,
                          BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
@@ -105,13 +118,7 @@ def product_split_kernel(c_ptr, stats_ptr, flags_ptr, a_ptr, b_ptr, a, b, m, n, 
             tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
             row, col = tile_m * BM, tile_n * BN
             acc = tl.zeros((BN, BM) if AXIS == 0 else (BM, BN), dtype=tl.float32)
-            for at in range(0, planes, BK):
-                x1, y1 = part(a, row, at, A_TURNED), part(b, at, col, B_TURNED)
-                x2, y2 = part(a, row, at + planes, A_TURNED), part(b, at + planes, col, B_TURNED)
-                x3, y3 = part(a, row, at + 2 * planes, A_TURNED), part(b, at + 2 * planes, col, B_TURNED)
-                if AXIS == 0:
-                    x1, x2, x3, y1, y2, y3 = y1.T, y2.T, y3.T, x1.T, x2.T, x3.T
-                acc = add_products_of_parts(acc, x1, x2, x3, y1, y2, y3)
+            acc = add_planes(acc, a, b, row, col, planes, A_TURNED, B_TURNED, AXIS == 0, BK)
             keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, AXIS == 0)
 
 
@@ -147,22 +154,26 @@ def tile_for(m: int, n: int, axis: int | None, count: int) -> tuple:
 
 
 class Planes:
-    """Where a matrix's parts go. `lines` x `length` numbers of x, contiguous along the second, become three planes of `shape`; along_k: do lines run along K?"""
+    """Where a matrix's parts go. `lines` x `length` numbers of x, contiguous along the second, become three planes of `shape`; along_k: do lines run along K?
+    `size`: terms of a plane, the last `more` of which somebody else writes, from `filled` on."""
 
-    def __init__(self, x: torch.Tensor, k: int):
-        """k: which of x's dimensions K is."""
-        along = 1 if x.stride(1) == 1 else 0
-        self.lines, self.length, self.step = x.shape[1 - along], x.shape[along], x.stride(1 - along)
+    def __init__(self, shape: tuple, strides: tuple, k: int, more: int = 0):
+        """Of a matrix of this shape. k: which of its dimensions K is."""
+        along = 1 if strides[1] == 1 else 0
+        self.lines, self.length, self.step = shape[1 - along], shape[along], strides[1 - along]
         self.along_k = along == k
-        self.size = cdiv(x.shape[k], ALONG_K) * ALONG_K  # of K
-        across = cdiv(x.shape[1 - k], LINES) * LINES
-        self.shape = (self.lines, self.size) if self.along_k else (self.size, across)
+        self.filled = cdiv(shape[k], ALONG_K) * ALONG_K
+        self.size = self.filled + more
+        across = cdiv(shape[1 - k], LINES) * LINES
+        self.shape = (self.lines, self.filled) if self.along_k else (self.filled, across)
         self.made = (self.lines, 3 * self.size) if self.along_k else (3 * self.size, across)
         self.programs = min(SPLITTERS, cdiv(self.shape[0], BLOCK[0]) * cdiv(self.shape[1], BLOCK[1]))
+        #: elements from a term to the next, and from one of the other dimension
+        self.of_term, self.across = (1, self.made[1]) if self.along_k else (self.made[1], 1)
 
     def numbers(self) -> tuple[int, ...]:
         """What `split_matrix` takes of it."""
-        return self.lines, self.length, self.step, *self.shape, self.size if self.along_k else self.size * self.made[1], self.made[1]
+        return self.lines, self.length, self.step, *self.shape, self.size * self.of_term, self.made[1]
 
 
 class Split(NamedTuple):
@@ -179,7 +190,7 @@ class Split(NamedTuple):
 
 def prepared(a: torch.Tensor, b: torch.Tensor) -> Split | None:
     """Both split; None where there is no memory for 6 bytes a number."""
-    pa, pb = Planes(a, 1), Planes(b, 0)
+    pa, pb = Planes(a.shape, a.stride(), 1), Planes(b.shape, b.stride(), 0)
     try:
         x, y, flags = (temporary(torch.empty(shape, dtype=dtype, device=a.device))
                        for shape, dtype in ((pa.made, torch.bfloat16), (pb.made, torch.bfloat16), (pa.programs + pb.programs, torch.int32)))

@@ -55,11 +55,15 @@ def same(got, args, s):
             and bool(((got.double() - want.double()).abs() <= bound)[finite].all()))
 
 
-@pytest.mark.parametrize("dtype, tma, splits", [("fp32", False, 3), ("bf16", False, 0), ("bf16", True, 0), ("fp16", False, 2), ("fp16", True, 2)])
-@pytest.mark.parametrize("m, k, n, r, turned", [(70, 104, 88, 8, False), (33, 40, 16, 24, True)])
-def test_products(m, k, n, r, turned, dtype, tma, splits, seed):
+@pytest.mark.parametrize("dtype, tma, splits, way", [("fp32", False, 3, "fused"), ("fp32", False, 3, "split"), ("fp32", False, 3, "few"), ("fp32", False, 1, "plain"),
+                                                     ("bf16", False, 0, "fused"), ("bf16", True, 0, "fused"), ("fp16", False, 2, "fused"), ("fp16", True, 2, "fused")])
+@pytest.mark.parametrize("m, k, n, r, turned", [(70, 104, 88, 8, False), (33, 40, 16, 24, True), (3, 100, 36, 33, True), (50, 31, 65, 5, False)])
+def test_products(m, k, n, r, turned, dtype, tma, splits, way, seed):
+    if tma and (k % 8 or n % 8 or r % 8):
+        k, n, r = (-(-size // 8) * 8 for size in (k, n, r))
     given = tensors(m, k, n, r, DTYPES[dtype], turned, seed)
-    plan = plan_of_product(*given, lora_gpu.How((32, 32, 16, 4, 2), tma, splits, (16, 16, 4, 2)), done=5)
+    plan = plan_of_product(*given, lora_gpu.How((32, 32, 32, 4, 2), tma, splits, (16, 16, 4, 2), way), done=5)
+    plan._empty = lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype).view(torch.uint8).fill_(255).view(dtype)  # counters, too
     out, t, done = run(plan, given, 0.5)
     whole, low = wanted(*given, 0.5)
     assert check.error(out, whole) <= ALLOWED[dtype] and check.error(t, low) <= ALLOWED[dtype]
@@ -81,6 +85,66 @@ def test_numbers_beyond_two_of_tf32_set_a_flag(which, extreme, seed, monkeypatch
         (first, args), (second, _) = met
         assert (first, second) == ("lora_parts_kernel", "lora_kernel") and bool(args[5].max()) == flagged
         assert same(out, given, 0.5)
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+@pytest.mark.parametrize("which", range(4))
+def test_numbers_beyond_three_of_bf16_set_a_flag(which, extreme, seed, monkeypatch):
+    """Of a, too, if they make one of t; what is left is multiplied as it is."""
+    given = [t.clone() for t in tensors(40, 36, 33, 5, torch.float32, which % 2 == 0, seed)]
+    met = []
+    real = launches.launch
+    monkeypatch.setattr(launches, "launch", lambda kernel, grid, *args, **consts: (met.append((kernel.__name__, args)), real(kernel, grid, *args, **consts)))
+    plan = plan_of_product(*given, lora_gpu.How((32, 32, 32, 4, 2), False, 2, (16, 16, 4, 2), "split"))
+    for value, flagged in ((0.0, False), (EXTREMES[extreme], not (which == 2 and extreme == "small"))):
+        given[which][-1, -1] = value
+        met.clear()
+        out = run(plan, given, 0.5)[0]
+        assert [name for name, _ in met] == ["lora_parts_kernel", "lora_split_kernel", "lora_split_product_kernel"]
+        assert bool(met[1][1][7].max()) == flagged
+        assert same(out, given, 0.5)
+
+
+def test_ranks_are_terms_of_the_product(seed):
+    """What t b adds is not rounded to less than fp32, and nothing of another rank's is added."""
+    x, w, a, b = tensors(40, 64, 48, 33, torch.float32, False, seed)
+    plan = plan_of_product(x, w * 1e-6, a, b * 1e3, lora_gpu.How((32, 32, 32, 4, 2), False, 2, (16, 16, 4, 2), "split"))
+    assert check.error(run(plan, (x, w * 1e-6, a, b * 1e3), 0.5)[0], wanted(x, w * 1e-6, a, b * 1e3, 0.5)[0]) < 3e-7
+
+
+@pytest.mark.parametrize("m, k, n, r, laid, way", [
+    (4096, 4096, 4096, 16, (True, True, True), "split"), (1000, 1001, 1003, 5, (True, False, False), "split"), (768, 768, 768, 16, (True, True, True), "split"),
+    (4096, 4096, 4096, 16, (False, True, True), "fused"), (4096, 4096, 4096, 16, (False, False, True), "fused"), (512, 1024, 1024, 64, (True, True, True), "fused"),
+    (512, 512, 512, 8, (True, True, True), "few"), (64, 4096, 4096, 16, (True, True, True), "few"), (1, 1024, 1024, 16, (True, True, True), "few"),
+    (333, 257, 511, 5, (True, False, False), "plain"), (128, 128, 128, 8, (True, True, True), "plain"), (2000, 300, 2000, 5, (False, False, False), "plain")])
+def test_who_multiplies_fp32(m, k, n, r, laid, way):
+    """As measured on an H100 (docs/performance.md)."""
+    assert lora_gpu.how(m, n, k, r, True, False, 132, *laid).way == way
+
+
+def test_without_memory_for_planes(seed, monkeypatch):
+    """A plan that needs less does it, and is kept."""
+    given = tensors(768, 768, 768, 4, torch.float32, False, seed)
+    monkeypatch.setattr(lora_gpu.cuda, "limits", lambda index: (132, 1 << 17, (9, 0)))
+    monkeypatch.setattr(lora_gpu, "_plans", {})
+    monkeypatch.setattr(lora_gpu, "WIDE_SMALL", (64, 64, 16, 4, 3))
+    plan, addresses, drawn = lora_gpu.product(*given, False, (768, 768)), [t.data_ptr() for t in given], []
+    real, least = launches.Plan._empty, plan.bytes
+
+    def empty(self, shape, strides, dtype):
+        if shape[0] >= least:
+            raise torch.OutOfMemoryError("said by the test")
+        drawn.append(self)
+        return real(self, shape, strides, dtype)
+
+    monkeypatch.setattr(launches.Plan, "_empty", empty)
+    out, = plan(given, addresses, 0.5)
+    assert check.error(out, wanted(*given, 0.5)[0]) <= ALLOWED["fp32"] and plan not in drawn
+    plan(given, addresses, 0.5)
+    assert len(set(map(id, drawn))) == 1
+    least = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        plan(given, addresses, 0.5)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -202,7 +266,8 @@ def small(dtype, device="cuda", seed=0):
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("m, k, n, r", [(512, 1024, 1024, 8), (512, 1024, 1024, 64), (2048, 1024, 1024, 16), (2048, 1024, 1024, 64),
-                                        (2048, 2048, 2048, 16), (333, 257, 511, 5), (3, 64, 5, 1), (333, 264, 504, 8), (4000, 1000, 3000, 64)])
+                                        (2048, 2048, 2048, 16), (333, 257, 511, 5), (3, 64, 5, 1), (333, 264, 504, 8), (4000, 1000, 3000, 64),
+                                        (64, 1024, 1024, 8), (1, 512, 1024, 64), (1000, 1001, 1003, 5)])
 def test_on_a_gpu(m, k, n, r, dtype, turned, seed):
     given = [t.requires_grad_() for t in tensors(m, k, n, r, DTYPES[dtype], turned, seed, "cuda")]
     assert lora_gpu.takes(*given) == (torch.cuda.get_device_capability() == (9, 0) and (dtype == "fp32" or k % 8 == n % 8 == 0))
@@ -263,7 +328,7 @@ def test_dynamo_traces_what_asks_for_bare_calls():
 def test_calls_that_nothing_follows_on_a_gpu(dtype, grad, seed):
     """Inference's take the same kernels as training's, and are known afterwards."""
     calls = sys.modules["triport.ops.lora_linear"]
-    given = tensors(104, 72, 88, 8, DTYPES[dtype], False, seed, "cuda")
+    given = tensors(512, 512, 512, 8, DTYPES[dtype], False, seed, "cuda")
     with torch.set_grad_enabled(grad):
         for _ in range(3):
             assert check.error(ops.lora_linear(*given, 0.5), wanted(*given, 0.5)[0]) <= ALLOWED[dtype]

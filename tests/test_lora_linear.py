@@ -92,7 +92,7 @@ def launched(monkeypatch):
     from triport.ops import lora_linear  # noqa: F401
     import sys
     names = []
-    for module in ("matmul", "lora_linear"):
+    for module in ("matmul", "lora_plain"):
         m = sys.modules[f"triport.ops.{module}"]
         real = m.launch
         monkeypatch.setattr(m, "launch", lambda kernel, *args, real=real, **kwargs: (names.append(kernel.fn.__name__), real(kernel, *args, **kwargs)))

@@ -23,7 +23,7 @@ HELD = {"large": 2.0**48 * (1 - 2.0**-24), "small": -(2.0**-100), "minus 0": -0.
 
 
 def planes_of(x, k):
-    p = product_split.Planes(x, k)
+    p = product_split.Planes(x.shape, x.stride(), k)
     made = torch.full(p.made, -7.0, dtype=torch.bfloat16)
     return p, made
 
