@@ -73,14 +73,31 @@ def add_products_of_parts(acc, x1, x2, x3, y1, y2, y3):
 
 
 @triton.jit
-def copy_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
-    """Copy lines of a matrix to contiguous ones, `step` elements from one to the next. Grid: tiles of BL lines x BC elements."""
+def copy_lines(pid, x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
+    """Copy a tile, the pid-th, of BL lines x BC elements of a matrix to contiguous lines, `step` elements from one to the next."""
     across = tl.cdiv(length, BC)
-    line = tl.program_id(0) // across * BL + tl.arange(0, BL)
-    at = tl.program_id(0) % across * BC + tl.arange(0, BC)
+    line = pid // across * BL + tl.arange(0, BL)
+    at = pid % across * BC + tl.arange(0, BC)
     inside = (line[:, None] < lines) & (at[None, :] < length)
     x = tl.load(x_ptr + line.to(tl.int64)[:, None] * stride_line + at.to(tl.int64)[None, :] * stride_at, mask=inside)
     tl.store(out_ptr + line.to(tl.int64)[:, None] * step + at[None, :], x, mask=inside)
+
+
+@triton.jit
+def copy_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
+    """`copy_lines` of a matrix. Grid: its tiles."""
+    copy_lines(tl.program_id(0), x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL, BC)
+
+
+@triton.jit
+def copy_both_kernel(x_ptr, x_out_ptr, x_lines, x_length, x_stride_line, x_stride_at, x_step, programs, y_ptr, y_out_ptr, y_lines, y_length, y_stride_line,
+                      y_stride_at, y_step, BL: tl.constexpr, BC: tl.constexpr):
+    """`copy_lines` of one matrix, by that many `programs`, and of another by the rest."""
+    pid = tl.program_id(0)
+    if pid < programs:
+        copy_lines(pid, x_ptr, x_out_ptr, x_lines, x_length, x_stride_line, x_stride_at, x_step, BL, BC)
+    else:
+        copy_lines(pid - programs, y_ptr, y_out_ptr, y_lines, y_length, y_stride_line, y_stride_at, y_step, BL, BC)
 
 
 @triton.jit

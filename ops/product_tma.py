@@ -24,7 +24,7 @@ from .dispatch import launch, traced
 from .layout import held, row_alignment
 from .sizes import cdiv, known, next_power_of_2
 from .parts import exp_of, keep_part
-from .product import copy_lines_kernel, sum_shares_kernel, tile_of_program
+from .product import copy_both_kernel, copy_lines_kernel, sum_shares_kernel, tile_of_program
 
 try:
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -35,7 +35,7 @@ except ImportError:  # a Triton that describes no tensors
 TILES = {None: (128, 256, 64, 8, 3), 0: (256, 128, 64, 8, 3), 1: (128, 256, 64, 8, 3)}
 #: those of products of which that makes too few: the tile, us of an H100 from its launch to its end beside pieces of K, and of such a piece where all
 #: multiprocessors work, by two to five products each (docs/performance.md)
-SMALL = (((128, 128, 64, 4, 4), 3.0, 0.345), ((64, 128, 64, 4, 6), 3.2, 0.22), ((64, 128, 128, 4, 4), 2.6, 0.385), ((64, 128, 128, 4, 3), 2.3, 0.465),
+SMALL = (((128, 128, 64, 4, 4), 3.0, 0.345), ((64, 128, 64, 4, 6), 3.2, 0.22), ((64, 128, 128, 4, 4), 2.6, 0.385), ((64, 128, 128, 4, 3), 2.3, 0.465), ((64, 64, 128, 4, 3), 0.9, 0.95),
          ((64, 64, 128, 4, 4), 2.7, 0.32), ((64, 32, 128, 4, 5), 2.7, 0.24), ((64, 16, 128, 4, 5), 2.6, 0.235), ((32, 128, 128, 4, 4), 2.6, 0.45),
          ((32, 64, 128, 4, 5), 2.6, 0.235), ((16, 128, 128, 4, 4), 2.6, 0.42), ((16, 64, 128, 4, 5), 2.6, 0.235))
 #: the same of the large ones
@@ -45,14 +45,16 @@ SUM, SUM_PACE, CACHED, MEMORY_PACE = 2.4, 4e6, 50e6, 3e6
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 SUMMED = 2048  # numbers of shares that a program reads together
 SHARED = 200 << 10  # bytes of a multiprocessor's shared memory that the tiles above take at most, and some: those of compute capability 12.0 have 99 KiB
+#: multiplications from which on a product may be of two bands, and how much faster they are to be
+BANDS, BANDED = 1 << 30, 1.05
 COUNTED = 1 << 30  # rows, columns, terms: with what tiles and shares have more 32 bits count them
 NARROW = 64  # rows of the least that tensor cores take: a tile of fewer is computed transposed
 #: multiplications, or terms of a sum, from which on a small product goes this way: 128 x 128 x 128 takes an H100 2.6 us by pointers and 3.1 so, 256 cubed 3.2 and 3.1 (and
 #: `matmul_softmax` 5.3 and 5.9), 512 cubed 4.5 and 3.6, 128 x 1024 x 1024 6.6 and 4.4; and with what a launch takes 512 x 256 x 256 5.9 and 6.3, 256 x 384 x 256 6.5 and 6.1,
 #: 128 x 768 x 128 8.4 and 6.7. With a copy 500 cubed 14.7 and 13.3, 900 cubed 38 and 20, 63 x 2047 x 129 65 and 14
-LEAST, LONG = 1 << 25, 384
+LEAST, LONG = 1 << 25, 256
 GROUP = 8
-COPIED = (16, 256)  # what a program of copy_lines_kernel copies
+COPIED = (4, 256)  # what a program of copy_lines_kernel copies
 #: products that a number is in from which on copying pays that: it reads and writes 4 bytes, at some 2.5 TB/s, and by pointers lines that 16 bytes do not divide
 #: take an H100 some 90 TFLOP/s, by TMA 600
 SERVES = 128
@@ -98,7 +100,7 @@ def product_tma_kernel(c_ptr, stats_ptr, a, b, m, n, k, shares, A_TURNED: tl.con
         keep_product(acc, c_ptr + tl.cast(share, tl.int64) * m * n, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, FLIPPED)
 
 
-KERNELS = (copy_lines_kernel, product_tma_kernel, sum_shares_kernel)
+KERNELS = (copy_lines_kernel, copy_both_kernel, product_tma_kernel, sum_shares_kernel)
 
 
 @functools.lru_cache(maxsize=None)
@@ -161,14 +163,47 @@ def tile_for(m: int, n: int, k: int, axis: int | None, count: int) -> tuple[tupl
     """((BM, BN, BK, warps, stages), into how many shares K goes) on so many multiprocessors; one share with an axis."""
     if _are_large(m, n, count):
         return TILES[axis], 1
-    tiles = [(TILES[axis], *LARGE)]
+    return _fastest(m, n, k, axis, count)[:2]
+
+
+def _tiles(axis: int | None) -> list[tuple]:
+    """(tile, us from a launch to its end beside pieces of K, us of such a piece) of all tiles for a softmax's axis or none."""
+    out = [(TILES[axis], *LARGE)]
     for (bm, bn, *rest), *pace in SMALL:
         if axis is None or min(bm, bn) >= NARROW:
-            tiles.append(((bn, bm, *rest) if axis == 0 else (bm, bn, *rest), *pace))
-    tiles = [t for t in tiles if _fits(t[0][0], m) and _fits(t[0][1], n)] or tiles
+            out.append(((bn, bm, *rest) if axis == 0 else (bm, bn, *rest), *pace))
+    return out
+
+
+def _fastest(m: int, n: int, k: int, axis: int | None, count: int) -> tuple[tuple, int, float]:
+    """(tile, shares, about how many us) of the tile that is the fastest."""
+    every = _tiles(axis)
+    tiles = [t for t in every if _fits(t[0][0], m) and _fits(t[0][1], n)] or every
     us = {(tile, shares): _us(tile, shares, begin, piece, m, n, k, count) for tile, begin, piece in tiles for shares in (SHARES if axis is None else (1,))
           if shares == 1 or 2 * shares * tile[2] <= k}
-    return min(us, key=us.get)
+    tile, shares = min(us, key=us.get)
+    return tile, shares, us[tile, shares]
+
+
+@functools.lru_cache(maxsize=1024)
+def bands(m: int, n: int, k: int, count: int) -> tuple[tuple[int, tuple, int], ...]:
+    """(rows, tile, shares) of the products, one below the other, that m x k by k x n is multiplied as: one, or two, the first of which has tiles for all `count`
+    multiprocessors at each turn, where one leaves most without work at its last."""
+    whole = tile_for(m, n, k, None, count)
+    begin, piece = dict((tile, pace) for tile, *pace in _tiles(None))[whole[0]]
+    best, found = _us(*whole, begin, piece, m, n, k, count) / BANDED, ((m, *whole),)
+    if m * n * k < BANDS or whole[1] > 1:
+        return found
+    for tile, begin, piece in _tiles(None):
+        across = cdiv(n, tile[1])
+        for turns in range(1, cdiv(m, tile[0]) * across // count + 1):
+            rows = turns * count // across * tile[0]
+            if 0 < rows < m:
+                rest = _fastest(m - rows, n, k, None, count)
+                us = _us(tile, 1, begin, piece, rows, n, k, count) + rest[2]
+                if us < best:
+                    best, found = us, ((rows, tile, 1), (m - rows, *rest[:2]))
+    return found
 
 
 def _fits(side: int, size: int) -> bool:
@@ -185,24 +220,39 @@ def _us(tile: tuple, shares: int, begin: float, piece: float, m: int, n: int, k:
     return begin + multiplied + (SUM + shares * m * n * 8 / SUM_PACE if shares > 1 else 0)
 
 
-def _described(x: torch.Tensor) -> torch.Tensor:
-    """x, or a copy that can be described, which lies as x does."""
-    if _turned(x) is not None:
-        return x if _strides(x) == x.stride() else x.as_strided(x.shape, _strides(x))
-    along = 0 if x.stride(0) == 1 and x.stride(1) != 1 else 1
-    lines, length = x.shape[1 - along], x.shape[along]
-    made = temporary(torch.empty((lines, cdiv(length, 8) * 8), dtype=x.dtype, device=x.device))
-    launch(copy_lines_kernel, (cdiv(lines, COPIED[0]) * cdiv(length, COPIED[1]),), x, made, lines, length, x.stride(1 - along), x.stride(along), made.shape[1],
-           BL=COPIED[0], BC=COPIED[1], num_warps=4)
-    return made[:, :length] if along == 1 else made[:, :length].T
+def _as_is(x: torch.Tensor) -> torch.Tensor | None:
+    """x as it can be described, if it can."""
+    return None if _turned(x) is None else x if _strides(x) == x.stride() else x.as_strided(x.shape, _strides(x))
+
+
+class _Copy:
+    """A copy of x that can be described, which lies as x does. lines, length, what leads from one to the next: as `copy_lines` takes them; programs: how many copy."""
+
+    def __init__(self, x: torch.Tensor):
+        along = 0 if x.stride(0) == 1 and x.stride(1) != 1 else 1
+        lines, length = x.shape[1 - along], x.shape[along]
+        made = temporary(torch.empty((lines, cdiv(length, 8) * 8), dtype=x.dtype, device=x.device))
+        self.args = x, made, lines, length, x.stride(1 - along), x.stride(along), made.shape[1]
+        self.programs = cdiv(lines, COPIED[0]) * cdiv(length, COPIED[1])
+        self.made = made[:, :length] if along == 1 else made[:, :length].T
 
 
 def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Both, described; None where there is no memory for a copy that it takes."""
+    found = [_as_is(a), _as_is(b)]
     try:
-        return _described(a), _described(b)
+        copies = [_Copy(x) for x, one in zip((a, b), found) if one is None]
     except torch.OutOfMemoryError:
         return None
+    if len(copies) == 2:
+        (x, y), kernel = copies, copy_both_kernel
+        args = *x.args, x.programs, *y.args
+    elif copies:
+        kernel, args = copy_lines_kernel, copies[0].args
+    if copies:
+        launch(kernel, (sum(c.programs for c in copies),), *args, BL=COPIED[0], BC=COPIED[1], num_warps=4)
+    made = iter(c.made for c in copies)
+    return tuple(next(made) if one is None else one for one in found)
 
 
 def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, stats: torch.Tensor | None = None, axis: int | None = None, *,
@@ -212,7 +262,19 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, stats: to
     a, b = given
     (m, k), n = a.shape, b.shape[1]
     count = programs or cuda.limits(a.device.index)[0]
-    (bm, bn, bk, warps, stages), shares = (tile, shares) if tile else tile_for(m, n, k, axis, count)
+    if not tile and axis is None and len(parts := bands(m, n, k, count)) > 1:
+        begin = 0
+        for rows, tile, shares in parts:
+            _multiply(a[begin:begin + rows], b, c[begin:begin + rows], None, None, tile, shares, count)
+            begin += rows
+        return
+    _multiply(a, b, c, stats, axis, *((tile, shares) if tile else tile_for(m, n, k, axis, count)), count)
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, stats: torch.Tensor | None, axis: int | None, tile: tuple, shares: int, count: int):
+    """`product` of one tile."""
+    (m, k), n = a.shape, b.shape[1]
+    bm, bn, bk, warps, stages = tile
     terms = cdiv(cdiv(k, bk), shares) * bk
     shares = cdiv(k, terms)
     to = in_shares(c, shares)

@@ -118,10 +118,58 @@ def test_any_size_has_a_tile(m, n, k, axis):
     assert axis is not None or product_tma._are_large(m, n, 132) or bm < 2 * max(m, 16) and bn < 2 * max(n, 16) or max(m, n) < 32
 
 
+@pytest.mark.parametrize("turned", TURNED)
+def test_two_bands(turned, seed, monkeypatch):
+    """Each with its tile, and the lower one's K may be in shares."""
+    parts = (64, (32, 64, 16, 4, 2), 1), (37, (64, 32, 32, 4, 2), 3)
+    monkeypatch.setattr(product_tma, "bands", lambda m, n, k, count: parts)
+    met, real = [], product_tma.launch
+    monkeypatch.setattr(product_tma, "launch", lambda kernel, *args, **consts: (met.append((kernel.__name__, consts.get("BM"))), real(kernel, *args, **consts)))
+    a, b = matrix(101, 264, torch.float16, turned[0], seed), matrix(264, 72, torch.float16, turned[1], seed + 1)
+    c, whole = check.guarded((101, 72), torch.float16)
+    product_tma.product(product_tma.prepared(a, b), c, programs=3)
+    assert check.guards_hold(whole) and check.error(c, a.double() @ b.double()) < 1e-3
+    assert met == [("product_tma_kernel", 32), ("product_tma_kernel", 64), ("sum_shares_kernel", None)]
+
+
+@pytest.mark.parametrize("size,rows", [((3072, 3072, 3072), [2816, 256]), ((2304, 2304, 2304), [896, 1408]), ((5120, 5120, 5120), [4992, 128]), ((3072, 3072, 768), [2816, 256]),
+                                       ((4096, 4096, 4096), [4096]), ((2048, 2048, 2048), [2048]), ((768, 768, 768), [768])])
+def test_who_has_bands(size, rows):
+    """As measured on an H100 (docs/performance.md)."""
+    assert [part[0] for part in product_tma.bands(*size, 132)] == rows
+
+
+@given(m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 5000))
+def test_bands_are_all_rows(m, n, k):
+    """And the upper one's tiles, but for fewer than a row of them, are for whole turns of all multiprocessors."""
+    parts = product_tma.bands(m, n, k, 132)
+    assert sum(rows for rows, *_ in parts) == m
+    for rows, (bm, bn, *_), _ in parts[:-1]:
+        assert rows % bm == 0 and -(rows // bm * -(-n // bn)) % 132 < -(-n // bn)
+
+
 @pytest.mark.parametrize("m,n,k,alone", [(64, 4096, 4096, True), (65, 256, 16384, True), (1024, 1024, 1024, False), (4096, 64, 4096, False), (64, 40000, 4096, False)])
 def test_whose_softmax_is_a_kernel_of_its_own(m, n, k, alone, monkeypatch):
     monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
     assert product_way.apart(product_tma, (stub(m, k), stub(k, n))) == alone
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("m,k,n", [(33, 21, 70), (33, 24, 70), (33, 21, 72), (33, 24, 72)])
+def test_lines_that_begin_anywhere_are_copied_by_one_launch(m, k, n, turned, seed, monkeypatch):
+    """Whether of one operand or of both; what stands behind a line's end has no part in the product."""
+    launched, real = [], product_tma.launch
+    monkeypatch.setattr(product_tma, "launch", lambda kernel, *args, **consts: (launched.append(kernel.__name__), real(kernel, *args, **consts)))
+    gen = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(m, k, generator=gen).half(), torch.randn(k, n, generator=gen).half()
+    b = b.T.contiguous().T if turned else b
+    got = product_tma.prepared(a, b)
+    assert all(torch.equal(x, y) and product_tma._turned(x) is not None for x, y in zip(got, (a, b))) and product_tma._turned(got[1]) == turned
+    c = torch.empty(m, n, dtype=torch.float16)
+    product_tma.product(got, c, tile=TILE, programs=3)
+    assert check.error(c, a.double() @ b.double()) < 1e-3
+    copies = (k % 8 != 0) + ((k if turned else n) % 8 != 0)
+    assert launched == [[], ["copy_lines_kernel"], ["copy_both_kernel"]][copies] + ["product_tma_kernel"]
 
 
 def test_a_single_line_can_be_described(seed):
@@ -205,9 +253,9 @@ def stub(*shape) -> SimpleNamespace:
                            device=SimpleNamespace(type="cuda", index=0))
 
 
-@pytest.mark.parametrize("m,n,k,taken", [(512, 512, 512, True), (256, 256, 256, False), (1, 4096, 4096, True), (1, 512, 1024, True), (1, 1024, 1023, True), (1, 1024, 383, False), (512, 512, 511, True),
-                                         (16, 1001, 1001, True), (16, 4095, 4096, False), (128, 4095, 4096, True), (16, 4096, 4095, True), (500, 500, 380, False), (1, 8, 1 << 30, False), (1, 8, (1 << 30) - 8, True),
-                                         (2048, 2048, 64, True), (1, 8, 376, False)])
+@pytest.mark.parametrize("m,n,k,taken", [(512, 512, 512, True), (256, 256, 256, True), (256, 256, 248, False), (1, 4096, 4096, True), (1, 512, 1024, True), (1, 1024, 1023, True), (1, 1024, 255, False), (512, 512, 511, True),
+                                         (16, 1001, 1001, True), (16, 4095, 4096, False), (128, 4095, 4096, True), (16, 4096, 4095, True), (500, 500, 255, False), (333, 511, 257, True), (1, 8, 1 << 30, False), (1, 8, (1 << 30) - 8, True),
+                                         (2048, 2048, 64, True), (1, 8, 248, False)])
 def test_which_small_products_are_taken(m, n, k, taken, monkeypatch):
     """Those of some size as they are, of many terms with a copy of what is small or serves many; large ones in any case."""
     monkeypatch.setattr(product_tma, "_has_tma", lambda device: True)
