@@ -9,6 +9,7 @@ import triton.language as tl
 
 from ..backends.base import ArgumentError, suggest
 from .checks import FLOATS, check, check_bias, check_same_shape
+from .grids import row_at
 from .gelu import curvature as gelu_curvature, gelu_slope, gelu_value
 
 #: name -> (number the kernel takes, torch's own)
@@ -66,13 +67,12 @@ def slope(z, ACT: tl.constexpr):
 
 
 @triton.jit
-def argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask):
-    """(z, x's dtype): z = x + scale * y + bias in at least fp32."""
+def argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask, FLAT: tl.constexpr):
+    """x + scale * y + bias in at least fp32, of a tile of `elements_of`."""
     x = tl.load(x_ptr + offs, mask=mask)
     wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
     y = tl.load(y_ptr + offs, mask=mask).to(wide.dtype)
-    bias = tl.load(bias_ptr + cols, mask=cols < n).to(wide.dtype)
-    return wide + tl.cast(scale, wide.dtype) * y + bias[None, :]
+    return wide + tl.cast(scale, wide.dtype) * y + row_at(bias_ptr, cols, n, wide.dtype, FLAT)
 
 
 def curvature(z: torch.Tensor, act: str) -> torch.Tensor:

@@ -34,11 +34,11 @@ def reference(x, y, bias, m=0.5, act="relu"):
 
 @triton.jit
 def add_mul_act_kernel(x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n, ACT: tl.constexpr, ROWS: tl.constexpr,
-                       COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr):
+                       COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr, FLAT: tl.constexpr):
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    cols, offs, mask = elements_of(m, n, ROWS, COLS, FOLDED)
-    z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
+    cols, offs, mask = elements_of(m, n, ROWS, COLS, FOLDED, FLAT)
+    z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask, FLAT)
     tl.store(out_ptr + offs, activate(z, ACT).to(out_ptr.dtype.element_ty), mask=mask)
 
 

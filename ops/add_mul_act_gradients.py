@@ -22,12 +22,12 @@ from .row_sums import gradient_at, keep_sums
 
 @triton.jit
 def add_mul_act_backward_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, out_ptr, scale: tl.float64, m, n, ACT: tl.constexpr,
-                                ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr):
+                                ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr, FLAT: tl.constexpr):
     """d act / dz times the gradient."""
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    cols, offs, mask = elements_of(m, n, ROWS, COLS, FOLDED)
-    z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask)
+    cols, offs, mask = elements_of(m, n, ROWS, COLS, FOLDED, FLAT)
+    z = argument(x_ptr, y_ptr, bias_ptr, scale, offs, cols, n, mask, FLAT)
     g = tl.load(grad_ptr + offs, mask=mask).to(z.dtype)
     if ACT == 0:
         dz = tl.where(z <= 0, 0.0, g)  # not a factor: an infinite gradient times 0 is NaN; NaN counts as passed, as in torch

@@ -30,12 +30,28 @@ def columns_of(inner, COLS: tl.constexpr, FOLDED: tl.constexpr):
 
 
 @triton.jit
-def elements_of(m, n, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constexpr):
-    """(columns, offsets, mask) of a program's tile of m rows of n: grid (row tiles, column tiles), or folded."""
-    if FOLDED:
-        row, col = folded(n, COLS)
+def elements_of(m, n, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constexpr, FLAT: tl.constexpr):
+    """(columns, offsets, mask) of a program's tile of m rows of n: grid (row tiles, column tiles), or folded. FLAT: COLS elements of all rows in a row, in one dimension;
+    they are up to 2**31 - 1."""
+    if FLAT:
+        offs = tl.program_id(0) * COLS + tl.arange(0, COLS)
+        cols, mask = offs % n, offs < m * n
     else:
-        row, col = tl.program_id(0), tl.program_id(1)
-    rows = row * ROWS + tl.arange(0, ROWS)
-    cols = col * COLS + tl.arange(0, COLS)
-    return cols, rows.to(tl.int64)[:, None] * n + cols[None, :], (rows[:, None] < m) & (cols[None, :] < n)
+        if FOLDED:
+            row, col = folded(n, COLS)
+        else:
+            row, col = tl.program_id(0), tl.program_id(1)
+        rows = row * ROWS + tl.arange(0, ROWS)
+        cols = col * COLS + tl.arange(0, COLS)
+        offs, mask = rows.to(tl.int64)[:, None] * n + cols[None, :], (rows[:, None] < m) & (cols[None, :] < n)
+    return cols, offs, mask
+
+
+@triton.jit
+def row_at(row_ptr, cols, n, DTYPE: tl.constexpr, FLAT: tl.constexpr):
+    """What a row of n has for each element of a tile of `elements_of`, as DTYPE."""
+    if FLAT:
+        row = tl.load(row_ptr + cols, eviction_policy="evict_last").to(DTYPE)
+    else:
+        row = tl.load(row_ptr + cols, mask=cols < n).to(DTYPE)[None, :]
+    return row

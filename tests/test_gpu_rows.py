@@ -45,7 +45,7 @@ def launch_of(name: str, align: int):
     module = MODULES[name]
     if name == "softmax":
         return module.softmax_short_rows_kernel, {"x_ptr": "*fp16", "out_ptr": "*fp16", "m": "i32", "n": "i32"}, {"ROWS": 2, "BLOCK": 1024, "ALIGN": align}
-    consts = {"ROWS": 2, "COLS": 1024, "ALIGN": align, "FOLDED": True}
+    consts = {"ROWS": 2, "COLS": 1024, "ALIGN": align, "FOLDED": True, "FLAT": False}
     if name == "add_relu":
         return module.add_relu_kernel, {"x_ptr": "*fp16", "bias_ptr": "*fp16", "out_ptr": "*fp16", "m": "i32", "n": "i32"}, consts
     return module.add_mul_act_kernel, {"x_ptr": "*fp16", "y_ptr": "*fp16", "bias_ptr": "*fp16", "out_ptr": "*fp16", "scale": "fp64", "m": "i32", "n": "i32"}, {
@@ -78,23 +78,27 @@ def test_alignment():
     assert layout.row_alignment(torch.empty(3, 1000), 1000) == 1
 
 
-@pytest.mark.parametrize("n,size,rows,cols", [(8192, 2, 2, 512), (8192, 4, 1, 512), (8192, 8, 1, 512), (781, 2, 2, 512), (256, 2, 4, 256), (256, 4, 2, 256), (1, 2, 64, 1),
+@pytest.mark.parametrize("n,size,rows,cols", [(8192, 2, 2, 512), (8192, 4, 1, 512), (8192, 8, 1, 512), (781, 2, 1, 1024), (781, 4, 1, 512), (1, 2, 1, 1024), (256, 2, 4, 256), (256, 4, 2, 256), (8, 2, 64, 8),
                                                (1000, 2, 1, 1024), (1000, 4, 1, 512), (2056, 2, 2, 512)])
 def test_a_gpus_tile_is_16_bytes_a_thread(n, size, rows, cols):
     """Of four warps, whatever the dtype; rows that are short are many, and those of 16-bit numbers whose lines no tile ends with are whole."""
-    x = SimpleNamespace(is_cuda=True, element_size=lambda: size, device=SimpleNamespace(type="cuda"))
+    x = SimpleNamespace(is_cuda=True, element_size=lambda: size, numel=lambda: 1 << 25, device=SimpleNamespace(type="cuda"))
     tile = MODULES["add_relu"].row_tile(x, n)
-    assert (tile["ROWS"], tile["COLS"]) == (rows, cols)
+    assert (tile["ROWS"], tile["COLS"], tile["FLAT"]) == (rows, cols, n % (16 // size) != 0)
+    for few_or_many in (1 << 20, 1 << 31):
+        x.numel = lambda: few_or_many
+        assert not MODULES["add_relu"].row_tile(x, n)["FLAT"]
 
 
 @pytest.mark.parametrize("name", ["add_relu", "add_mul_act"])
-@pytest.mark.parametrize("shape", [(41, 1000), (11, 24), (13, 2040)])
+@pytest.mark.parametrize("shape", [(41, 1000), (11, 24), (13, 2040), (41, 781), (700, 1), (1, 2043), (3, 5, 7)])
 def test_a_gpus_tiles_are_right(name, shape, monkeypatch, seed):
     """On the CPU, with the tiles and the alignment that a GPU's rows have."""
     real, seen = MODULES["add_relu"].row_tile, []
+    monkeypatch.setattr(MODULES["add_relu"], "FLAT", (0, 1 << 30))
 
     def tile(x, n):
-        found = real(SimpleNamespace(is_cuda=True, element_size=x.element_size, device=SimpleNamespace(type="cuda")), n)
+        found = real(SimpleNamespace(is_cuda=True, element_size=x.element_size, numel=x.numel, device=SimpleNamespace(type="cuda")), n)
         seen.append(found)
         return found
 
@@ -102,8 +106,8 @@ def test_a_gpus_tiles_are_right(name, shape, monkeypatch, seed):
         monkeypatch.setattr(MODULES[module], "row_tile", tile)
     op = registry.get(name)
     gen = torch.Generator().manual_seed(seed)
-    shapes = [shape, (shape[1],)] if name == "add_relu" else [shape, shape, (shape[1],)]
+    shapes = [shape, shape[-1:]] if name == "add_relu" else [shape, shape, shape[-1:]]
     args = [torch.randn(s, generator=gen).half() for s in shapes]
     right, error = check.verdict(op, op.call(*[a.clone() for a in args]), args, {})
     assert right, error
-    assert seen and all(t["ALIGN"] == 8 and t["COLS"] >= shape[1] for t in seen)
+    assert seen and all(t["FLAT"] if shape[-1] % 8 else t["ALIGN"] == 8 and t["COLS"] >= shape[-1] for t in seen)
