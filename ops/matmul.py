@@ -29,6 +29,7 @@ from .records import WITH_CUDA, Case, Op, traffic
 from . import autocast, batching, choices, product_tma, product_way, thin
 from .autograd import added
 from .product import product_tile, tile_of_program
+from .straight import straight, turn_kernel
 from .tuning import Tiles, tries, workers
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -260,7 +261,7 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         (m, k), n = a.shape, b.shape[1]
         if slow_as_it_lies(a, b):
             b = b.contiguous()
-        a, b = near(a, 1), near(b, 0)
+        a, b = near(straight(a, n, "matmul"), 1), near(b, 0)
         t = tile_for(a, b, alone=True)
         launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
                a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
@@ -324,7 +325,7 @@ def alike(a: torch.Tensor, b: torch.Tensor, *named: str) -> choices.Like:
     return choices.kind(" ".join([*named, "".join("t" if turned else "n" for turned in laid)]), line), (a.shape[0], b.shape[1], a.shape[1])
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel, *product_way.KERNELS, *thin.KERNELS, implementations={"cuda": _matmul_cuda},
+_matmul = register("matmul", _matmul_body, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS, implementations={"cuda": _matmul_cuda},
                    alike=alike)
 
 

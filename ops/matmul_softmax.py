@@ -31,6 +31,7 @@ from .matmul import alike, begun, cuda_product, matmul_kernel, multiprocessors, 
 from . import autocast, batching, product_way, thin, thin_softmax
 from .parts import above, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
 from .product import product_tile, tile_of_program
+from .straight import straight, turn_kernel
 from .spanning import SPAN, comes_first, tile_for  # noqa: F401  (SPAN: a search fills the tables that an op's module has)
 from .tuning import Tiles, workers
 from ..backends import cuda
@@ -165,6 +166,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if thin_softmax.takes(a, b, axis):
         thin_softmax.product_softmax(a, b, c, axis)
         return c
+    a = straight(a, n, "matmul_softmax")
     way, given = not comes_first(a, b, axis) and product_way.special(a, b) or (None, None)
     if way and product_way.apart(way, given):
         if (products := held(c.shape, c.device)) is not None:
@@ -222,7 +224,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     return c
 
 
-_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, matmul_kernel, *product_way.KERNELS, *thin.KERNELS,
+_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS,
                            *thin_softmax.KERNELS, *SOFTMAX_KERNELS, implementations={"cuda": _matmul_softmax_cuda},
                            alike=lambda a, b, dim: alike(a, b, "rows" if int(dim) % 2 else "columns"))
 
