@@ -29,7 +29,7 @@ from .records import WITH_CUDA, Case, Op, traffic
 from . import autocast, batching, choices, product_tma, product_way, thin
 from .autograd import added
 from .product import product_tile, tile_of_program
-from .straight import straight, turn_kernel
+from .straight import by_tiles, straight, turn_kernel
 from .tuning import Tiles, tries, workers
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -115,7 +115,7 @@ def entries(a: torch.Tensor, k: int, ends: bool = True) -> tuple:
         if call.row is not None and call.row.scratch and TILES.op not in (call.tiles or ()):
             return fitting(call.row.scratch, a.dtype)
         if call.row is None and k <= FEW_TERMS:
-            return _FEW if ends else (_guess(32 if a.dtype == torch.bfloat16 else 64, 64, FEW_TERMS),)
+            return few_terms(a.dtype, k) if ends else (_guess(32 if a.dtype == torch.bfloat16 else 64, 64, FEW_TERMS),)
     return tuple(map(tuple, speeds_for(TILES.get(a.device.type), speeds_of(a.dtype, a.device.type), workers() if cpu else 0)))
 
 
@@ -137,6 +137,17 @@ def multiprocessors() -> int:
 #: in bf16 takes a Zen 4 135 us by 128 x 64, 142 by 256 x 128 and 143 by 32 x 64, 1024 x 64 x 1024 679, 670 and 749. Where accumulators go through memory they are to stay in the first cache
 FEW_TERMS = 64
 _FEW = tuple(_guess(bm, 64, FEW_TERMS) for bm in (128, 64, 32))
+#: of bf16 by AMX, and of up to so many terms in fp32 on Intel's CPUs, where a result's lines must follow each other: torch's time of ours on an Emerald Rapids, one thread, 1024 x 64 x 1024
+#: by 128 x 64, 128 x 256 and 256 x 256 1.12, 1.54 and 1.74; 1024 x 16 x 1024 by 128 x 64, 128 x 512 and 64 x 512 0.73, 0.76 and 0.92 (two threads 0.76, 0.85 and 0.79)
+_FEW_BY_TILES = ((256, 256, FEW_TERMS, 1.0), (128, 256, FEW_TERMS, 0.9), *_FEW)
+_FEWEST, _FEWEST_TILES = 16, ((64, 512, FEW_TERMS, 1.0), *_FEW)
+
+
+def few_terms(dtype: torch.dtype, k: int) -> tuple:
+    """Tiles, each with its speed, for products of up to `FEW_TERMS` terms that end in their store on this CPU."""
+    if dtype == torch.bfloat16 and by_tiles():
+        return _FEW_BY_TILES
+    return _FEWEST_TILES if dtype == torch.float32 and k <= _FEWEST and targets.native().assists else _FEW
 
 
 def whole_tile_for(a: torch.Tensor, b: torch.Tensor) -> dict | None:
@@ -149,30 +160,31 @@ def whole_tile_for(a: torch.Tensor, b: torch.Tensor) -> dict | None:
 #: of B then serves them all, and accumulators never leave registers. Of MKL's and oneDNN's speed, on one thread: 1024 cubed in fp32 0.93 -> 1.03, bf16 1.02 -> 1.11, 2048 cubed 0.90 -> 1.03
 #: and 0.95 -> 1.29 (Emerald Rapids); fp32 1.19 -> 1.23 and 1.10 -> 1.16, bf16 1.01 -> 1.05 and 1.02 -> 1.07 (Zen 4), fp32 1.05 -> 1.11 and 1.02 -> 1.07 (by AVX2)
 WHOLE = 512, 2048
+#: the last for a thread alone, in fp32, where others' packed rows are not in the third cache as well: 1024 x 4096 x 1024 0.87 -> 1.07, 4096 x 4096 x 512 0.98 -> 1.08; two threads 0.94 -> 0.81
+#: and 0.94 -> 0.92 (Emerald Rapids)
+WHOLE_ALONE = 4096
 #: how much faster such tiles are than the table's, at least; rows that share what is packed
 _SERVING, _SHARING = 1.05, 1024
 
 
 def whole(dtype: torch.dtype, m: int, n: int, k: int, workers: int, best: float) -> tuple:
     """Tiles with all of K for a product on this CPU, (BM, BN, BK, speed, GROUP) each, where `best` is the speed of the fastest others; none where they are no use. B's rows of a tile are to
-    take half of the second cache, at most. In fp16 nothing is read where it lies, and rows of A would be packed for each of the more columns of tiles."""
-    if dtype not in (torch.float32, torch.bfloat16) or not WHOLE[0] < k <= WHOLE[1]:
+    take half of the second cache, at most. In fp16 nothing is read where it lies, and rows of A would be packed for each of the more columns of tiles. Few threads take them for fewer terms,
+    too, of which the table's tiles are whole as well, but wider (Emerald Rapids, one thread and two, fp32: 512 cubed 0.97 -> 1.02 and 0.99 -> 1.17, 333 x 257 x 511 0.96 -> 1.06 and 1.03 -> 1.06,
+    1024 x 256 x 1024 0.86 -> 0.91 and 0.96 -> 1.02, 1024 x 512 x 1024 1.00 -> 1.15 and 1.04 -> 1.12)."""
+    tiles = dtype == torch.bfloat16 and by_tiles()
+    least = FEW_TERMS if workers <= FEW and not tiles else WHOLE[0]
+    if dtype not in (torch.float32, torch.bfloat16) or not least < k <= (WHOLE_ALONE if workers == 1 and dtype == torch.float32 else WHOLE[1]):
         return ()
     bk = next_power_of_2(k)
-    shapes = ((256, 256), (128, 256), (128, 128), (64, 128)) if dtype == torch.bfloat16 and _by_tiles() else ((128, 64), (64, 64))
+    shapes = ((256, 256), (128, 256), (128, 128), (64, 128)) if tiles else ((256, 64), (128, 64), (64, 64))
     return tuple((bm, bn, bk, best * _SERVING, _SHARING // bm) for bm, bn in shapes
-                 if bn * bk * dtype.itemsize <= second_cache() // 2 and in_a_row(cdiv(m, bm) * cdiv(n, bn), workers) > 1)
+                 if bn * bk * dtype.itemsize <= second_cache() // 2 and (k <= WHOLE[0] or in_a_row(cdiv(m, bm) * cdiv(n, bn), workers) > 1))
 
 
 def in_a_row(programs: int, workers: int) -> int:
     """How many programs a thread takes at a time (`backends/cpu/run/job.py`)."""
     return max(programs // (8 * workers), 1)
-
-
-@functools.cache
-def _by_tiles() -> bool:
-    """Does this CPU multiply bf16 by AMX?"""
-    return any(p.tiles and p.takes == "bf16" for p in targets.native().products)
 
 
 @functools.cache

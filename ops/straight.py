@@ -3,20 +3,25 @@ tile of columns again."""
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 
+from ..backends.cpu.llvm import targets
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
 from .sizes import cdiv
-from .tuning import plainly_here
+from .tuning import plainly_here, workers
 
 TILE = 64, 16  # lines, terms: the fastest of six on a Zen 5 in fp32 and bf16
-#: columns of the product from which on copying pays, and numbers of the factor; not in fp16, of which everything is packed in any case. Time as it lies over time copied, one thread of a
+#: columns of the product from which on copying pays, by AMX too; not in fp16, of which everything is packed in any case. Time as it lies over time copied, one thread of a
 #: Zen 5, fp32 and bf16: 1024 x 1024 x 256 0.95, 0.92; x 512 1.06, 1.03; 1024 cubed 1.15, 1.09; 2048 x 512 x 2048 1.16, 1.11; 768 x 256 x 3072 1.19, 1.07; 333 x 257 x 511 1.29, 1.15;
-#: 256 cubed 0.94, 0.80; 2048 cubed 1.28, 1.18
-COLUMNS, NUMBERS = 448, 1 << 16
+#: 256 cubed 0.94, 0.80; 2048 cubed 1.28, 1.18. Of an Emerald Rapids, bf16 by AMX: 512 cubed 0.78, 1024 0.94, 2048 1.04, 768 x 256 x 3072 1.10
+COLUMNS, BY_TILES = 448, 2048
+#: numbers of the factor for one or two threads, and for each two of more: every launch wakes all
+NUMBERS = 1 << 16
 
 
 @triton.jit
@@ -28,10 +33,18 @@ def turn_kernel(x_ptr, out_ptr, m, k, step, BM: tl.constexpr, BK: tl.constexpr):
     tl.store(out_ptr + rows.to(tl.int64)[:, None] * k + ks[None, :], tl.trans(x), mask=(rows[:, None] < m) & (ks[None, :] < k))
 
 
+@functools.cache
+def by_tiles() -> bool:
+    """Does this CPU multiply bf16 by AMX?"""
+    return any(p.tiles and p.takes == "bf16" for p in targets.native().products)
+
+
 def straight(a: torch.Tensor, n: int, op: str) -> torch.Tensor:
     """a, M x K, or where that pays for its product with n columns a copy that is contiguous."""
     (m, k), (line, term) = a.shape, a.stride()
-    if not plainly_here(a, op, m, n, k) or a.dtype == torch.float16 or line != 1 or term < m or n < COLUMNS or m * k < NUMBERS:
+    if line != 1 or not plainly_here(a, op, m, n, k) or term < m or a.dtype == torch.float16:
+        return a
+    if n < (BY_TILES if a.dtype == torch.bfloat16 and by_tiles() else COLUMNS) or m * k < NUMBERS * max(1, workers() // 2):
         return a
     made = temporary(torch.empty((m, k), dtype=a.dtype, device=a.device))
     launch(wrap_triton(turn_kernel), (cdiv(m, TILE[0]), cdiv(k, TILE[1])), a, made, m, k, term, BM=TILE[0], BK=TILE[1])

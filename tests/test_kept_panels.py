@@ -113,13 +113,20 @@ def test_a_result_that_lies_over_b_keeps_nothing(seed):
 
 @pytest.mark.parametrize("dtype,bk", [(torch.float32, 1024), (torch.bfloat16, 1024), (torch.float16, None), (torch.float64, None)])
 def test_tiles_with_all_terms(dtype, bk, monkeypatch):
-    """In dtypes whose rows are read where they lie, where a thread has several programs in a row."""
+    """In dtypes whose rows are read where they lie, where a thread has several programs in a row, or terms are few."""
     monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 20)
+    monkeypatch.setattr(matmul, "by_tiles", lambda: False)
     found = matmul.whole(dtype, 2048, 2048, 777, 1, 1.0)
     assert {t[2] for t in found} == ({bk} if bk else set())
     assert all(t[3] > 1.0 and t[1] * t[2] * dtype.itemsize <= 1 << 19 for t in found)
-    assert not matmul.whole(dtype, 2048, 2048, 512, 1, 1.0) and not matmul.whole(dtype, 2048, 2048, 4096, 1, 1.0)
+    assert not matmul.whole(dtype, 2048, 2048, 64, 1, 1.0) and not matmul.whole(dtype, 2048, 2048, 4096, 1, 1.0)
+    assert bool(matmul.whole(dtype, 300, 300, 512, 2, 1.0)) == bool(bk) and not matmul.whole(dtype, 300, 300, 512, 3, 1.0)
     assert not matmul.whole(dtype, 64, 64, 777, 1, 1.0) and not matmul.whole(dtype, 512, 512, 777, 64, 1.0)
+    monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 22)
+    for threads, terms, some in ((1, 4096, dtype is torch.float32), (2, 4096, False), (1, 4097, False)):
+        assert bool(matmul.whole(dtype, 2048, 2048, terms, threads, 1.0)) == some
+    monkeypatch.setattr(matmul, "by_tiles", lambda: True)
+    assert not matmul.whole(torch.bfloat16, 300, 300, 512, 2, 1.0)
     monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 14)
     assert not matmul.whole(dtype, 2048, 2048, 777, 1, 1.0)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -119,10 +120,21 @@ def test_whose_products_do_not_go_this_way():
 
 
 def test_tiles_of_few_terms_are_small(monkeypatch):
-    """Small enough that few of them are cut, and that there are some for each thread."""
+    """Small enough that few of them are cut, and that there are some for each thread; by AMX large ones, and wide ones of the fewest terms on Intel's CPUs."""
+    m = importlib.import_module("triport.ops.matmul")
+    monkeypatch.setattr(m, "by_tiles", lambda: False)
+    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False)))
+    monkeypatch.setattr(m, "workers", lambda: 2)
     for dtype in DTYPES.values():
         few, more = (tile_for(torch.empty(1024, k, dtype=dtype), torch.empty(k, 1024, dtype=dtype)) for k in (FEW_TERMS, FEW_TERMS + 1))
         assert few["BM"] * few["BN"] <= 128 * 64 and few["BK"] == FEW_TERMS
         assert dtype is torch.float64 or more["BM"] * more["BN"] > few["BM"] * few["BN"]
-    monkeypatch.setattr(importlib.import_module("triport.ops.matmul"), "workers", lambda: 32)
+    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=True)))
+    for k, wide in ((16, True), (17, False)):
+        tile = tile_for(torch.empty(1024, k), torch.empty(k, 1024))
+        assert ((tile["BM"], tile["BN"]) == (64, 512)) == wide
+    monkeypatch.setattr(m, "by_tiles", lambda: True)
+    tile = tile_for(torch.empty(1024, 32, dtype=torch.bfloat16), torch.empty(32, 1024, dtype=torch.bfloat16))
+    assert (tile["BM"], tile["BN"]) == (256, 256)
+    monkeypatch.setattr(m, "workers", lambda: 32)
     assert tile_for(torch.empty(256, 32), torch.empty(32, 256))["BM"] == 32

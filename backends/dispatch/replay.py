@@ -16,7 +16,7 @@ import torch
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from . import call, choice, cuda_calls
+from . import call, choice, cuda_calls, scratch
 from .. import active, checking, context, of_torch
 from ..cpu.run import launch
 from ..of_torch import TensorGuards, empty_strided_cpu as empty, forward_ad, profiler
@@ -174,7 +174,8 @@ def _compile(launches, temps, tensors, out, advise):
     if number is None:
         return None
     outs = call.results_of(out)
-    made = [(advise if k < len(outs) and t.nbytes >= advise.from_bytes else None, tuple(t.shape), t.stride(), t.dtype) for k, t in enumerate((*outs, *temps))]
+    made = [(advise if t.nbytes >= advise.from_bytes else None, tuple(t.shape), t.stride(), t.dtype) for t in outs]
+    made += [(None, scratch.sizes_of(t), t.stride(), t.dtype) for t in temps]
     pool, threads = launch.pool(), _threads()
     todo, told = [], []
     for run, function, grid, args in launches:
@@ -198,5 +199,8 @@ def _compile(launches, temps, tensors, out, advise):
         name, scratch, asserts, x, y = told[which]
         launch.failed(name, status, scratch, asserts, x, y)
 
-    return call.plan([t.data_ptr() & 15 for t in tensors], made, todo, _empty_inference if torch.is_inference_mode_enabled() else empty, fail,
+    new = _empty_inference if torch.is_inference_mode_enabled() else empty
+    if any(type(sizes) is scratch.Kept for _, sizes, *_ in made):
+        new = scratch.empty_with(new)
+    return call.plan([t.data_ptr() & 15 for t in tensors], made, todo, new, fail,
                      hold=[function for _, function, _, _ in launches], results=len(outs) if isinstance(out, tuple) else None)
