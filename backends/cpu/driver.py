@@ -48,11 +48,12 @@ class CPUDriver(DriverBase):
         self.launcher_cls = functools.partial(make_launcher, self)
         super().__init__()
         from . import cache
-        from .plugin import gluon, key, mends
+        from .plugin import gluon, key, mends, relaunch
         from .. import of_triton
         cache.install()
         of_triton.change("launches from several threads may meet a fault of CPython's parser, and errors of dtypes and grids are Triton's own",
                          lambda: mends.install(own))
+        of_triton.change("a launch takes twice as long", relaunch.install)
         of_triton.change("the first launch of a process takes half a second more", key.install)
         of_triton.change("the first launch of a process imports gluon", gluon.install)
         of_triton.warn()

@@ -173,7 +173,7 @@ def make(name: str, signature, metadata, overlapping, constants: dict, other, fi
         unwritten.watch()
 
     def beyond(values, sizes) -> bool:
-        return any(launches._overlap(values[i], values[j], same) for i, j, same in disjoint) or any(
+        return any(launches.overlap(values[i], values[j], same) for i, j, same in disjoint) or any(
             (sizes if kind == "grid" else values)[place] > n for kind, place, n in most)
 
     def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):

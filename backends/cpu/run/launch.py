@@ -242,12 +242,12 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
 
 
 def packed(name: str, flat) -> tuple[str, list[str]]:
-    """(struct's format, a Python expression for each) of the arguments that `flatten` found."""
+    """(struct's format, a Python expression for each) of the arguments that `flatten` found; the n-th one's leaves its address in p<n> if it is a pointer."""
     fmt, values = "", []
-    for expr, label, ty in flat:
+    for n, (expr, label, ty) in enumerate(flat):
         if ty.startswith("*"):
             fmt += "Q"
-            values.append(f"({expr}.data_ptr() if type({expr}) in tensors and {expr}.is_cpu else pointer(name, {label!r}, {expr}))")
+            values.append(f"(p{n} := {expr}.data_ptr() if type({expr}) in tensors and {expr}.is_cpu else pointer(name, {label!r}, {expr}))")
         elif ty == "bf16":
             fmt += "H6x"
             values.append(f"bf16_bits({expr})")
@@ -274,7 +274,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     flat = flatten(name, signature, known["arguments"])
     fmt, values = packed(name, flat)
     codes.announce(name, [(label, ty) for _, label, ty in flat])
-    beyond = [f"overlap({flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
+    beyond = [f"overlap(p{i}, p{j}, {flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
     beyond += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
            "scratch": known["scratch_bytes"], "work": known["work"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
@@ -310,18 +310,26 @@ def team_of(programs: int, work: int, threads: int) -> int:
     return threads << 32 | min(threads, max(2, total // OPERATIONS))
 
 
-def _overlap(x, y, same: bool) -> bool:
-    """Might two pointer arguments share memory in a way that a fused nest would get wrong? `same`: equal addresses are
+def _overlap(p: int, q: int, x, y, same: bool) -> bool:
+    """Might two pointer arguments x and y, to p and q, share memory in a way that a fused nest would get wrong? `same`: equal addresses are
     fine. Judged by storage, so it errs on the side of yes."""
     try:
-        p, q = x.data_ptr(), y.data_ptr()
-        if p == q:
-            return not same
         if p < q:
             return q - p < x.untyped_storage().nbytes() and q < _end(x)
-        return p - q < y.untyped_storage().nbytes() and p < _end(y)
+        if q < p:
+            return p - q < y.untyped_storage().nbytes() and p < _end(y)
+        return not same and p != 0
     except AttributeError:
         return not (isinstance(x, type(None)) or isinstance(y, type(None)))
+
+
+def overlap(x, y, same: bool) -> bool:
+    """`_overlap` of two arguments whose addresses are not known yet."""
+    try:
+        p, q = x.data_ptr(), y.data_ptr()
+    except AttributeError:
+        return not (isinstance(x, type(None)) or isinstance(y, type(None)))
+    return _overlap(p, q, x, y, same)
 
 
 def _end(t) -> int:

@@ -1,0 +1,159 @@
+"""Launches that are known from one before: by the same kernel as Triton would find, and Triton's way wherever somebody looks."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings, strategies as st
+from triport.backends.cpu.plugin import relaunch
+from triton import knobs
+from triton.runtime.jit import JITFunction
+
+@pytest.fixture(autouse=True, scope="module")
+def installed():
+    triton.runtime.driver.active.get_current_device()
+    if "__getitem__" not in vars(JITFunction):
+        pytest.skip("a Triton that was not checked: launches go its way")
+
+
+@triton.jit
+def mixed_kernel(x_ptr, out_ptr, n, f, g: tl.float64, flag, C: tl.constexpr, D: tl.constexpr = 3):
+    i = tl.arange(0, 16)
+    v = tl.load(x_ptr + i).to(tl.float32) + n + f
+    tl.store(out_ptr + i, v.to(out_ptr.dtype.element_ty), mask=flag > -1)
+
+
+def new_kernel():
+    return triton.jit(mixed_kernel.fn)
+
+
+class NoBinder(Exception):
+    pass
+
+
+def without_binder(kernel):
+    """From now on Triton's own way of launching the kernel raises `NoBinder`."""
+    def binder(*args, **kwargs):
+        raise NoBinder
+
+    for device, (*kept, _) in list(kernel.device_caches.items()):
+        kernel.device_caches[device] = (*kept, binder)
+
+
+X = {d: torch.arange(64).to(d) for d in (torch.float32, torch.float16, torch.int32)}
+tensors = st.builds(lambda d, at: X[d][at:at + 16], st.sampled_from(list(X)), st.integers(0, 4))
+numbers = st.sampled_from([0, 1, 2, 16, 17, -16, -1, 1 << 31, (1 << 31) - 1, -(1 << 31), (1 << 40) + 1, 1 << 63, True, False])
+constants = st.sampled_from([1, True, 0, False, 2, 2.0, 0.0, -0.0, "a", None, tl.float32, tl.float16])
+calls = st.tuples(tensors, tensors, numbers, st.sampled_from([0.5, 1.0, 1, 2]), st.sampled_from([1.0, 2]), st.sampled_from([0, 1, 16]), constants,
+                  st.none() | constants.map(lambda c: (c,)), st.sampled_from([{}, {"debug": True}, {"num_warps": 8}]), st.booleans())
+
+
+@settings(max_examples=12, deadline=None)
+@given(made=st.lists(calls, min_size=1, max_size=4), order=st.lists(st.integers(0, 3), min_size=4, max_size=12))
+def test_by_the_kernel_that_triton_finds(made, order):
+    """In any order, constexprs by place or by name, whatever was launched before."""
+    for which in order:
+        x, out, n, f, g, flag, c, d, options, by_name = made[which % len(made)]
+        args, more = (x, out.clone(), n, f, g, flag), dict(options)
+        if by_name:
+            more |= {"C": c, **({} if d is None else {"D": d[0]})}
+        else:
+            args += (c, *(d or ()))
+        kernel = mixed_kernel[(1,)](*args, **more)
+        assert kernel is mixed_kernel.run(*args, grid=(1,), warmup=False, **more)
+
+
+def launch(kernel, out, n=2, grid=(1,), **more):
+    return kernel[grid](X[torch.float32][:16], out, n, 0.5, 1.0, 1, C=1, **more)
+
+
+def test_what_is_known_needs_no_binder():
+    kernel, out = new_kernel(), torch.empty(16)
+    first = launch(kernel, out)
+    without_binder(kernel)
+    for n in (2, 3, 5):
+        assert launch(kernel, out, n) is first and torch.equal(out, X[torch.float32][:16] + n + 0.5)
+    seen = []
+    launch(kernel, out, grid=lambda meta: seen.append(meta) or (1, 1, 1))
+    assert seen[0]["C"] == 1 and seen[0]["D"] == 3 and seen[0]["n"] == 2
+    for different in ({"n": 1}, {"n": 16}, {"n": 1 << 40}, {"D": 4}, {"num_warps": 8}, {"out": torch.empty(17)[1:]}, {"out": torch.empty(16, dtype=torch.float64)}):
+        with pytest.raises(NoBinder):
+            launch(kernel, different.pop("out", out), **different)
+
+
+def test_whoever_looks_is_asked(monkeypatch):
+    kernel, out = new_kernel(), torch.empty(16)
+    launch(kernel, out)
+    without_binder(kernel)
+    met = []
+    hooks = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    for name in ("launch_enter_hook", "launch_exit_hook"):
+        with monkeypatch.context() as m:
+            m.setattr(knobs.runtime, name, lambda metadata: None)
+            with pytest.raises(NoBinder):
+                launch(kernel, out)
+    assert hooks == (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
+    with monkeypatch.context() as m:
+        m.setattr(JITFunction, "run", lambda self, *args, **kwargs: met.append("patched"))
+        launch(kernel, out)
+    assert met == ["patched"]
+    with monkeypatch.context() as m:
+        m.setattr(knobs.runtime, "debug", True)
+        with pytest.raises(NoBinder):
+            launch(kernel, out)
+    kernel.pre_run_hooks.append(lambda *args, **kwargs: met.append("hook"))
+    with pytest.raises(NoBinder):
+        launch(kernel, out)
+    assert met == ["patched", "hook"]
+    kernel.pre_run_hooks.clear()
+    assert launch(kernel, out) is not None
+
+
+def test_a_kernel_that_is_forgotten_is_compiled_again():
+    kernel, out = new_kernel(), torch.empty(16)
+    first = launch(kernel, out)
+    assert launch(kernel, out) is first
+    kernel.device_caches.clear()
+    second = launch(kernel, out)
+    assert second is not first and launch(kernel, out) is second
+
+
+def test_arguments_that_do_not_fit_are_tritons_errors():
+    kernel, out = new_kernel(), torch.empty(16)
+    launch(kernel, out)
+    for grid, args, error in (((1,), (out,), TypeError), ((1,), (out, out, 1, 1.0, 1.0, 1, 1, 2, 3), TypeError), ((1, 1, 1, 2), (out, out, 2, .5, 1., 1, 1), ValueError)):
+        with pytest.raises(error):
+            kernel[grid](*args)
+        with pytest.raises(error):
+            kernel.run(*args, grid=grid, warmup=False)
+    with pytest.raises(KeyError):
+        launch(kernel, out, nonsense=3)
+
+
+def test_kinds_are_limited(monkeypatch):
+    monkeypatch.setattr(relaunch, "LIMIT", 2)
+    kernel, out = new_kernel(), torch.empty(16)
+    for d in (1, 2, 4, 1):
+        launch(kernel, out, D=d)
+        assert len(kernel.__dict__[relaunch._NAME].known) <= 2
+    relaunch.forget(kernel)
+    assert relaunch._NAME not in kernel.__dict__ and launch(kernel, out) is not None
+
+
+SCALE = 2
+
+
+@triton.jit
+def global_kernel(out_ptr):
+    tl.store(out_ptr, SCALE)
+
+
+def test_a_global_that_changed_is_seen(monkeypatch):
+    with monkeypatch.context() as m:
+        m.setenv("TRITON_ALLOW_NON_CONSTEXPR_GLOBALS", "1")
+        out = torch.zeros(1)
+        global_kernel[(1,)](out)
+        global_kernel[(1,)](out)
+        m.setitem(globals(), "SCALE", 3)
+        with pytest.raises(RuntimeError, match="SCALE has changed"):
+            global_kernel[(1,)](out)
