@@ -79,19 +79,22 @@ def keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, 
 
 
 @triton.jit
-def product_tma_kernel(c_ptr, stats_ptr, a, b, m, n, k, shares, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, AXIS: tl.constexpr,
+def product_tma_kernel(c_ptr, stats_ptr, a, b, m, n, k, shares, top, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, AXIS: tl.constexpr,
                        BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, ALIGN: tl.constexpr):
     """c = a @ b, or with an AXIS what `product_exp_kernel` writes. a, b: descriptors of the matrices, or of their transposes where
-    they are TURNED. ALIGN: of n, as `row_alignment` has it. Of several `shares`, of k terms each, every one is a product of its own, one behind the other in c. Any number of programs."""
+    they are TURNED. ALIGN: of n, as `row_alignment` has it. Of several `shares`, of k terms each, every one is a product of its own, one behind the other in c. top: with one share, the first row
+    that is computed, of m. Any number of programs."""
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
+    c_ptr += tl.cast(top, tl.int64) * n
+    m -= top
     FLIPPED: tl.constexpr = AXIS == 0 or (AXIS != 1 and BM < 64)
     tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
     tiles = tiles_m * tiles_n
     for index in tl.range(tl.program_id(0), tiles * shares, tl.num_programs(0), flatten=True):
         share = index // tiles
         tile_m, tile_n = tile_of_program(index % tiles, m, n, BM, BN, GROUP)
-        row, col, first = tile_m * BM, tile_n * BN, share * k
+        row, col, first = top + tile_m * BM, tile_n * BN, share * k
         acc = tl.zeros((BN, BM) if FLIPPED else (BM, BN), dtype=tl.float32)
         for at in range(0, k, BK):
             x = a.load([first + at, row]).T if A_TURNED else a.load([row, first + at])
@@ -175,11 +178,11 @@ def _tiles(axis: int | None) -> list[tuple]:
     return out
 
 
-def _fastest(m: int, n: int, k: int, axis: int | None, count: int) -> tuple[tuple, int, float]:
-    """(tile, shares, about how many us) of the tile that is the fastest."""
+def _fastest(m: int, n: int, k: int, axis: int | None, count: int, whole: bool = False) -> tuple[tuple, int, float]:
+    """(tile, shares, about how many us) of the tile that is the fastest; whole: in one share."""
     every = _tiles(axis)
     tiles = [t for t in every if _fits(t[0][0], m) and _fits(t[0][1], n)] or every
-    us = {(tile, shares): _us(tile, shares, begin, piece, m, n, k, count) for tile, begin, piece in tiles for shares in (SHARES if axis is None else (1,))
+    us = {(tile, shares): _us(tile, shares, begin, piece, m, n, k, count) for tile, begin, piece in tiles for shares in (SHARES if axis is None and not whole else (1,))
           if shares == 1 or 2 * shares * tile[2] <= k}
     tile, shares = min(us, key=us.get)
     return tile, shares, us[tile, shares]
@@ -187,8 +190,8 @@ def _fastest(m: int, n: int, k: int, axis: int | None, count: int) -> tuple[tupl
 
 @functools.lru_cache(maxsize=1024)
 def bands(m: int, n: int, k: int, count: int) -> tuple[tuple[int, tuple, int], ...]:
-    """(rows, tile, shares) of the products, one below the other, that m x k by k x n is multiplied as: one, or two, the first of which has tiles for all `count`
-    multiprocessors at each turn, where one leaves most without work at its last."""
+    """(rows, tile, shares) of the products, one below the other, that m x k by k x n is multiplied as: one, or two without shares, the first of which has tiles for
+    all `count` multiprocessors at each turn, where one leaves most without work at its last."""
     whole = tile_for(m, n, k, None, count)
     begin, piece = dict((tile, pace) for tile, *pace in _tiles(None))[whole[0]]
     best, found = _us(*whole, begin, piece, m, n, k, count) / BANDED, ((m, *whole),)
@@ -199,7 +202,7 @@ def bands(m: int, n: int, k: int, count: int) -> tuple[tuple[int, tuple, int], .
         for turns in range(1, cdiv(m, tile[0]) * across // count + 1):
             rows = turns * count // across * tile[0]
             if 0 < rows < m:
-                rest = _fastest(m - rows, n, k, None, count)
+                rest = _fastest(m - rows, n, k, None, count, whole=True)
                 us = _us(tile, 1, begin, piece, rows, n, k, count) + rest[2]
                 if us < best:
                     best, found = us, ((rows, tile, 1), (m - rows, *rest[:2]))
@@ -262,18 +265,19 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, stats: to
     a, b = given
     (m, k), n = a.shape, b.shape[1]
     count = programs or cuda.limits(a.device.index)[0]
-    if not tile and axis is None and len(parts := bands(m, n, k, count)) > 1:
-        begin = 0
-        for rows, tile, shares in parts:
-            _multiply(a[begin:begin + rows], b, c[begin:begin + rows], None, None, tile, shares, count)
-            begin += rows
-        return
-    _multiply(a, b, c, stats, axis, *((tile, shares) if tile else tile_for(m, n, k, axis, count)), count)
+    if tile:
+        parts = ((m, tile, shares),)
+    else:
+        parts = bands(m, n, k, count) if axis is None else ((m, *tile_for(m, n, k, axis, count)),)
+    top = 0
+    for rows, tile, shares in parts:
+        _multiply(a, b, c, stats, axis, tile, shares, top, top + rows, count)
+        top += rows
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, stats: torch.Tensor | None, axis: int | None, tile: tuple, shares: int, count: int):
-    """`product` of one tile."""
-    (m, k), n = a.shape, b.shape[1]
+def _multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, stats: torch.Tensor | None, axis: int | None, tile: tuple, shares: int, top: int, m: int, count: int):
+    """`product` by one tile, of the rows from `top` to m; of all in shares."""
+    k, n = b.shape
     bm, bn, bk, warps, stages = tile
     terms = cdiv(cdiv(k, bk), shares) * bk
     shares = cdiv(k, terms)
@@ -283,8 +287,8 @@ def _multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, stats: torch.Te
     a_turned, b_turned = _turned(a), _turned(b)
     described = (TensorDescriptor.from_tensor(x.T if turned else x, [block[1], block[0]] if turned else list(block))
                  for x, turned, block in ((a, a_turned, (bm, bk)), (b, b_turned, (bk, bn))))
-    launch(product_tma_kernel, (min(cdiv(m, bm) * cdiv(n, bn) * shares, count),), to, c if stats is None else stats, *described, m, n, terms, shares, A_TURNED=a_turned,
-           B_TURNED=b_turned, AXIS=axis, BM=bm, BN=bn, BK=bk, GROUP=GROUP, ALIGN=row_alignment(to, n), num_warps=warps, num_stages=stages)
+    launch(product_tma_kernel, (min(cdiv(m - top, bm) * cdiv(n, bn) * shares, count),), to, c if stats is None else stats, *described, m, n, terms, shares, top,
+           A_TURNED=a_turned, B_TURNED=b_turned, AXIS=axis, BM=bm, BN=bn, BK=bk, GROUP=GROUP, ALIGN=row_alignment(to, n), num_warps=warps, num_stages=stages)
     if shares > 1:
         add_up(to, c, shares)
 

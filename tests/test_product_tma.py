@@ -120,16 +120,17 @@ def test_any_size_has_a_tile(m, n, k, axis):
 
 @pytest.mark.parametrize("turned", TURNED)
 def test_two_bands(turned, seed, monkeypatch):
-    """Each with its tile, and the lower one's K may be in shares."""
-    parts = (64, (32, 64, 16, 4, 2), 1), (37, (64, 32, 32, 4, 2), 3)
+    """Each with its tile; launched with whole tensors, by whose addresses a call is known again."""
+    parts = (64, (32, 64, 16, 4, 2), 1), (37, (64, 32, 32, 4, 2), 1)
     monkeypatch.setattr(product_tma, "bands", lambda m, n, k, count: parts)
     met, real = [], product_tma.launch
-    monkeypatch.setattr(product_tma, "launch", lambda kernel, *args, **consts: (met.append((kernel.__name__, consts.get("BM"))), real(kernel, *args, **consts)))
+    monkeypatch.setattr(product_tma, "launch", lambda kernel, grid, *args, **consts: (met.append((consts["BM"], *args[:1], *args[2:4])), real(kernel, grid, *args, **consts)))
     a, b = matrix(101, 264, torch.float16, turned[0], seed), matrix(264, 72, torch.float16, turned[1], seed + 1)
     c, whole = check.guarded((101, 72), torch.float16)
     product_tma.product(product_tma.prepared(a, b), c, programs=3)
     assert check.guards_hold(whole) and check.error(c, a.double() @ b.double()) < 1e-3
-    assert met == [("product_tma_kernel", 32), ("product_tma_kernel", 64), ("sum_shares_kernel", None)]
+    assert [bm for bm, *_ in met] == [32, 64]
+    assert all(to.data_ptr() == c.data_ptr() and x.base.data_ptr() == a.data_ptr() and y.base.data_ptr() == b.data_ptr() for _, to, x, y in met)
 
 
 @pytest.mark.parametrize("size,rows", [((3072, 3072, 3072), [2816, 256]), ((2304, 2304, 2304), [896, 1408]), ((5120, 5120, 5120), [4992, 128]), ((3072, 3072, 768), [2816, 256]),
@@ -143,7 +144,7 @@ def test_who_has_bands(size, rows):
 def test_bands_are_all_rows(m, n, k):
     """And the upper one's tiles, but for fewer than a row of them, are for whole turns of all multiprocessors."""
     parts = product_tma.bands(m, n, k, 132)
-    assert sum(rows for rows, *_ in parts) == m
+    assert sum(rows for rows, *_ in parts) == m and (len(parts) == 1 or all(shares == 1 for *_, shares in parts))
     for rows, (bm, bn, *_), _ in parts[:-1]:
         assert rows % bm == 0 and -(rows // bm * -(-n // bn)) % 132 < -(-n // bn)
 
@@ -194,7 +195,7 @@ def test_code_for_a_gpu(element, axis, tile):
     bm, bn, bk, warps, stages = tile
     kernel = product_tma.product_tma_kernel
     signature = {"c_ptr": f"*{element}", "stats_ptr": "*fp32", "a": f"tensordesc<{element}[{bm}, {bk}]>", "b": f"tensordesc<{element}[{bk}, {bn}]>",
-                 "m": "i32", "n": "i32", "k": "i32", "shares": "i32"}
+                 "m": "i32", "n": "i32", "k": "i32", "shares": "i32", "top": "i32"}
     consts = {"A_TURNED": False, "B_TURNED": False, "AXIS": axis, "BM": bm, "BN": bn, "BK": bk, "GROUP": 8, "ALIGN": 1}
     names = list(kernel.arg_names)
     source = triton.compiler.ASTSource(fn=kernel, signature={**signature, **dict.fromkeys(consts, "constexpr")}, constexprs=consts,
