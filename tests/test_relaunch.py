@@ -140,6 +140,40 @@ def test_kinds_are_limited(monkeypatch):
     assert relaunch._NAME not in kernel.__dict__ and launch(kernel, out) is not None
 
 
+@triton.jit
+def named_kernel(tensors, type, kind, constant: tl.constexpr, bind: tl.constexpr, options__: tl.constexpr = 2):
+    tl.store(tensors, tl.load(type) + kind + constant + bind + options__)
+
+
+def test_parameters_may_have_any_name():
+    kernel, out, x = triton.jit(named_kernel.fn), torch.zeros(1), torch.ones(1)
+    first = kernel[(1,)](out, x, 5, 1, bind=3)
+    without_binder(kernel)
+    out.zero_()
+    assert kernel[(1,)](out, x, 7, 1, bind=3) is first and out.item() == 14
+    with pytest.raises(NoBinder):
+        kernel[(1,)](out, x, 7, 1, bind=4)
+
+
+@triton.jit
+def any_number_kernel(out_ptr, *others):
+    tl.store(out_ptr, others[0] + len(others))
+
+
+def test_any_number_of_arguments():
+    """Is Triton's (or its error, where it knows no such kernels)."""
+    out = torch.zeros(1)
+    for _ in range(3):
+        try:
+            any_number_kernel[(1,)](out, 5)
+        except Exception:
+            with pytest.raises(Exception):  # noqa: B017  (the same, whatever it is)
+                any_number_kernel.run(out, 5, grid=(1,), warmup=False)
+        else:
+            assert out.item() == 6
+    assert not any_number_kernel.__dict__[relaunch._NAME].known
+
+
 SCALE = 2
 
 

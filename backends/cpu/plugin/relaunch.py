@@ -69,23 +69,30 @@ def _constant(x):
     raise Unknown
 
 
+def _unknown(*args, **options):
+    raise Unknown
+
+
 def _binder(kernel) -> Callable:
     """A function with the parameters of the kernel and any options; its text decides what can be decided once."""
     import torch
 
-    head, key, env = [], [], {"tensors": (torch.Tensor, torch.nn.Parameter), "kind": _kind, "constant": _constant}
+    if any(of.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) for of in kernel.signature.parameters.values()):
+        return _unknown
+    head, key, env = [], [], {"triport_tensors": (torch.Tensor, torch.nn.Parameter), "triport_kind": _kind, "triport_constant": _constant, "triport_type": type}
     for n, (param, of) in enumerate(zip(kernel.params, kernel.signature.parameters.values())):
         name = param.name
-        env[f"default{n}"] = of.default
+        env[f"triport_default{n}"] = of.default
         if of.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in head:
             head.append("*")
-        head.append(name if of.default is inspect.Parameter.empty else f"{name}=default{n}")
-        key.append(f"constant({name})" if param.is_constexpr else
-                   f"({name}.dtype, {name}.data_ptr() & 15 == 0) if type({name}) in tensors else kind({name})")
+        head.append(name if of.default is inspect.Parameter.empty else f"{name}=triport_default{n}")
+        key.append(f"triport_constant({name})" if param.is_constexpr else
+                   f"({name}.dtype, {name}.data_ptr() & 15 == 0) if triport_type({name}) in triport_tensors else triport_kind({name})")
     names = "".join(f"{p.name}, " for p in kernel.params)
-    text = f"def bind({', '.join([*head, '**options__'])}):\n    return ({''.join(f'{k}, ' for k in key)}), ({names}), options__\n"
+    text = (f"def triport_bind({', '.join([*head, '**triport_options'])}):\n"
+            f"    return ({''.join(f'{k}, ' for k in key)}), ({names}), triport_options\n")
     exec(compile(text, f"<arguments of {kernel.__name__}>", "exec"), env)  # noqa: S102  (source of ours, of a kernel's parameters)
-    return env["bind"]
+    return env["triport_bind"]
 
 
 def _knobs(run) -> Callable:
