@@ -1,5 +1,7 @@
 """Launches that are known from one before: by the same kernel as Triton would find, and Triton's way wherever somebody looks."""
 
+import inspect
+
 import pytest
 import torch
 import triton
@@ -172,6 +174,69 @@ def test_any_number_of_arguments():
         else:
             assert out.item() == 6
     assert not any_number_kernel.__dict__[relaunch._NAME].known
+
+
+@triton.jit
+def reserved_kernel(out_ptr, debug=5):
+    tl.store(out_ptr, debug)
+
+
+def test_names_that_triton_fills_itself():
+    """Are whatever its own way makes of them."""
+    out = torch.zeros(1)
+    for more in ({}, {"debug": 7}, {}):
+        reserved_kernel.run(out, grid=(1,), warmup=False, **more)
+        want = out.item()
+        for _ in range(3):
+            out.fill_(-1)
+            reserved_kernel[(1,)](out, **more)
+            assert out.item() == want
+
+
+@triton.jit
+def number_kernel(out_ptr, n):
+    tl.store(out_ptr, n)
+
+
+def test_what_a_grid_writes_is_launched():
+    out = torch.zeros(1)
+
+    def grid(bound):
+        bound["n"] += 7
+        return (1,)
+
+    for _ in range(3):
+        number_kernel[grid](out, 2)
+        assert out.item() == 9
+
+
+def test_numbers_of_more_than_64_bits_are_an_error():
+    out = torch.zeros(1)
+    for n in (1 << 40, -(1 << 40), (1 << 64) - 1, -(1 << 63)):
+        for _ in range(2):
+            number_kernel[(1,)](out, n)
+            assert out.item() == float(n)
+    for n in (1 << 64, -(1 << 63) - 1):
+        for launched in (lambda: number_kernel[(1,)](out, n), lambda: number_kernel.run(out, n, grid=(1,), warmup=False)):
+            with pytest.raises(OverflowError):
+                launched()
+
+
+def test_a_hook_that_changes_the_pipeline_is_called_each_time(monkeypatch):
+    if "add_stages_inspection_hook" not in inspect.getsource(JITFunction.run):
+        pytest.skip("a Triton that does not call this hook at launches")
+    kernel, out, calls = new_kernel(), torch.empty(16), []
+    launch(kernel, out)
+    without_binder(kernel)
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", lambda *args: calls.append(1) or ("a", "b"))
+    with pytest.raises(NoBinder):
+        launch(kernel, out)
+
+
+def test_it_is_installed_once():
+    before = vars(JITFunction)["__getitem__"]
+    relaunch.install()
+    assert vars(JITFunction)["__getitem__"] is before
 
 
 SCALE = 2

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
+import threading
 from operator import attrgetter
 from typing import Callable, NamedTuple
 
@@ -21,8 +23,16 @@ from ...of_triton import heard
 
 LIMIT = 1024  # kinds of launches of one kernel: constexprs may come without end
 _NAME = "_triport_kinds"
-_HOOKS = {"launch_enter_hook", "launch_exit_hook"}
 _LEAST, _MOST, _WIDEST = -(1 << 31), (1 << 31) - 1, (1 << 63) - 1
+_installing = threading.Lock()
+
+
+def _fresh_lock():
+    global _installing
+    _installing = threading.Lock()  # in a forked child: whoever held it is gone
+
+
+os.register_at_fork(after_in_child=_fresh_lock)
 
 
 class Unknown(Exception):
@@ -41,10 +51,11 @@ class Kind(NamedTuple):
 class Kinds:
     """A kernel's. bind: (arguments) -> (key, values of all parameters, options), which raises what Python raises for arguments that do not fit."""
 
-    def __init__(self, kernel):
+    def __init__(self, kernel, reserved: set[str]):
+        """reserved: what `JITFunction.run` calls arguments of its own, which parameters of these names would get."""
         self.known: dict = {}
         self.names = [p.name for p in kernel.params]
-        self.bind = _binder(kernel)
+        self.bind = _unknown if reserved & set(self.names) else _binder(kernel)
 
 
 def _kind(x):
@@ -53,6 +64,8 @@ def _kind(x):
     if t is int:
         if _LEAST <= x <= _MOST:
             return x == 1, x & 15 == 0
+        if not -_WIDEST <= x + 1 <= 2 * _WIDEST + 2:
+            raise Unknown  # more than 64 bits, of which Triton says so
         return x & 15 == 0, x > _WIDEST, None
     if t is float or t is bool or x is None:
         return t
@@ -95,32 +108,43 @@ def _binder(kernel) -> Callable:
     return env["triport_bind"]
 
 
-def _knobs(run) -> Callable:
-    """A function that reads the knobs that `run`, Triton's, has a look at, but for hooks of launches."""
-    names = sorted({f"{group}.{name}" for group, name in re.findall(r"\bknobs\.(\w+)\.(\w+)", inspect.getsource(run)) if name not in _HOOKS})
-    read = attrgetter(*names)
+def _knobs(source: str) -> tuple[Callable, list[str]]:
+    """(a function that reads the knobs that `JITFunction.run` has a look at, by its source; names of the hooks among them, which it leaves out)."""
+    found = {f"{group}.{name}" for group, name in re.findall(r"\bknobs\.(\w+)\.(\w+)", source)}
+    hooks = {name for name in found if name.endswith("_hook")}
+    read = attrgetter(*sorted(found - hooks))
     read(knobs)  # raises where there is no such knob
-    return functools.partial(read, knobs)
+    return functools.partial(read, knobs), sorted(hooks - {"runtime.launch_enter_hook", "runtime.launch_exit_hook"})
 
 
 def install():
     """From now on kernels are launched so. Raises what shows that this Triton has other insides."""
-    if getattr(jit.JITFunction.__getitem__, "__module__", None) == __name__:
-        return
-    run, of_driver, runtime, read = jit.JITFunction.run, jit.driver, knobs.runtime, _knobs(jit.JITFunction.run)
-    parameters = list(inspect.signature(run).parameters)
-    if parameters != ["self", "args", "grid", "warmup", "kwargs"] or "__getitem__" in vars(jit.JITFunction) or "device_caches" not in inspect.getsource(run):
+    with _installing:
+        if getattr(jit.JITFunction.__getitem__, "__module__", None) != __name__:
+            _install()
+
+
+def _install():
+    run, of_driver = jit.JITFunction.run, jit.driver
+    try:
+        source = inspect.getsource(run)
+    except OSError as e:
+        raise AttributeError(f"JITFunction.run's source: {e}") from e
+    if list(inspect.signature(run).parameters) != ["self", "args", "grid", "warmup", "kwargs"] or "device_caches" not in source:
         raise AttributeError("JITFunction.run")
+    read, others = _knobs(source)
+    hooks = attrgetter(*others, "runtime.launch_enter_hook", "runtime.launch_exit_hook")
+    reserved = {"self", "grid", "warmup", *re.findall(r"kwargs\[\"(\w+)\"\]", source)}
 
     def again(kernel, grid, args, kwargs):
         """The kernel launched, None where that is left to Triton; and the key that it is to be known by."""
-        own, enter, leave = kernel.__dict__, runtime.launch_enter_hook, runtime.launch_exit_hook
+        own, (*more, enter, leave) = kernel.__dict__, hooks(knobs)
         if (checking.on or active.foreign_in_use or kernel.pre_run_hooks or kernel.used_global_vals or type(kernel).run is not run or "run" in own
-                or enter is not None and heard(enter) or leave is not None and heard(leave)):
+                or more.count(None) != len(more) or enter is not None and heard(enter) or leave is not None and heard(leave)):
             return None, None
         kinds = own.get(_NAME)
         if kinds is None:
-            kinds = own[_NAME] = Kinds(kernel)
+            kinds = own[_NAME] = Kinds(kernel, reserved)
         try:
             key, values, options = kinds.bind(*args, **kwargs)
             key = key, tuple(options.items()), kernel.debug, read()
@@ -133,10 +157,13 @@ def install():
         if caches is None or caches[0] is not found.cache or found.cache.get(found.key) is not found.compiled:
             return None, key
         if callable(grid):
-            grid = grid(dict(zip(kinds.names, values)))
+            bound = dict(zip(kinds.names, values))
+            grid = grid(bound)
+            values = bound.values()  # into which it may have written
         sizes = len(grid)
         if sizes > 3:
-            return None, None
+            from ..run.grid import sizes as check
+            check(found.compiled.name, grid)
         found.launch(grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1, 0, found.compiled.function, None, None, None, None, *values)
         return found.compiled, None
 
@@ -146,7 +173,7 @@ def install():
         caches = kernel.device_caches.get(of_driver.active.get_current_device())
         if caches is None or not hasattr(launch, "slots") or getattr(launch, "unchecked", None) is not None:
             return
-        place = next((k for k, c in caches[0].items() if c is compiled), None)
+        place = next((k for k, c in list(caches[0].items()) if c is compiled), None)
         known = kernel.__dict__[_NAME].known
         if place is not None:
             if len(known) >= LIMIT:
