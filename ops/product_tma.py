@@ -49,9 +49,9 @@ SHARED = 200 << 10  # bytes of a multiprocessor's shared memory that the tiles a
 BANDS, BANDED = 1 << 30, 1.05
 COUNTED = 1 << 30  # rows, columns, terms: with what tiles and shares have more 32 bits count them
 NARROW = 64  # rows of the least that tensor cores take: a tile of fewer is computed transposed
-#: multiplications, or terms of a sum, from which on a small product goes this way: 128 x 128 x 128 takes an H100 2.6 us by pointers and 3.1 so, 256 cubed 3.2 and 3.1 (and
-#: `matmul_softmax` 5.3 and 5.9), 512 cubed 4.5 and 3.6, 128 x 1024 x 1024 6.6 and 4.4; and with what a launch takes 512 x 256 x 256 5.9 and 6.3, 256 x 384 x 256 6.5 and 6.1,
-#: 128 x 768 x 128 8.4 and 6.7. With a copy 500 cubed 14.7 and 13.3, 900 cubed 38 and 20, 63 x 2047 x 129 65 and 14
+#: multiplications, or terms of a sum, from which on a small product goes this way: 128 x 128 x 128 takes an H100 2.6 us by pointers and 3.1 so, 512 cubed 4.5 and 3.6, 128 x 1024 x 1024 6.6 and
+#: 4.4; and with what a launch takes an H200 256 cubed 5.5 and 5.3, 512 x 256 x 256 5.7 and 5.5, 256 x 384 x 256 6.1 and 5.7, 128 x 768 x 128 8.4 and 6.7. With a copy 500 x 257 x 500 10.4 and 8.9,
+#: 900 cubed 38 and 20, 63 x 2047 x 129 65 and 14
 LEAST, LONG = 1 << 25, 256
 GROUP = 8
 COPIED = (4, 256)  # what a program of copy_lines_kernel copies
