@@ -91,7 +91,7 @@ UNARY = {
     "log10": (M.log10, (0, 50), 2, 2), "log1p": (M.log1p, (-0.9, 50), 2, 2), "sinh": (M.sinh, (-20, 20), 3, 3),
     "tan": (M.tan, (-1.5, 1.5), 1, 1), "exp": (M.exp, (-80, 80), 1.5, 1), "exp2": (lambda x: M.mpf(2)**x, (-120, 120), 2, 1),
     "log": (M.log, (0, 50), 2, 1), "log2": (lambda x: M.log(x, 2), (0, 50), 3, 1), "sin": (M.sin, (-1e5, 1e5), 2, 1),
-    "cos": (M.cos, (-1e5, 1e5), 2, 1), "tanh": (M.tanh, (-10, 10), 1.5, 2), "erf": (M.erf, (-5, 5), 1.5, 1),
+    "cos": (M.cos, (-1e5, 1e5), 2, 1), "tanh": (M.tanh, (-10, 10), 1.5, 2.5), "erf": (M.erf, (-5, 5), 1.5, 1),
     "sqrt": (M.sqrt, (0, 1e9), 0.5, 0.5), "rsqrt": (lambda x: 1 / M.sqrt(x), (1e-9, 1e9), 1.5, 1.5),
     "rcbrt": (lambda x: 1 / (M.sign(x) * M.cbrt(abs(x))), (0.01, 50), 2, 4), "sinpi": (M.sinpi, (-9, 9), 2, 2),
     "cospi": (M.cospi, (-9, 9), 2, 2), "erfcx": (lambda x: M.exp(x * x) * M.erfc(x), (-8, 40), 1, 4),
