@@ -111,6 +111,16 @@ def test_whoever_looks_is_asked(monkeypatch):
     assert launch(kernel, out) is not None
 
 
+def test_another_devices_launches_are_not_looked_at(monkeypatch):
+    kernel, out = new_kernel(), torch.empty(16)
+    launch(kernel, out)
+    monkeypatch.setattr(relaunch, "Kinds", None)
+    kernel.__dict__.pop(relaunch._NAME)
+    monkeypatch.setattr(type(triton.runtime.driver.active), "get_current_device", lambda self: 0, raising=False)
+    kernel.device_caches[0] = kernel.device_caches[next(iter(kernel.device_caches))]
+    assert launch(kernel, out) is not None and relaunch._NAME not in kernel.__dict__
+
+
 def test_a_kernel_that_is_forgotten_is_compiled_again():
     kernel, out = new_kernel(), torch.empty(16)
     first = launch(kernel, out)

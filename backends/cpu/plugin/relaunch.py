@@ -138,6 +138,9 @@ def _install():
 
     def again(kernel, grid, args, kwargs):
         """The kernel launched, None where that is left to Triton; and the key that it is to be known by."""
+        device = of_driver.active.get_current_device()
+        if device not in active.CPU:
+            return None, None
         own, (*more, enter, leave) = kernel.__dict__, hooks(knobs)
         if (checking.on or active.foreign_in_use or kernel.pre_run_hooks or kernel.used_global_vals or type(kernel).run is not run or "run" in own
                 or more.count(None) != len(more) or enter is not None and heard(enter) or leave is not None and heard(leave)):
@@ -153,7 +156,7 @@ def _install():
             return None, None
         if found is None:
             return None, key
-        caches = kernel.device_caches.get(of_driver.active.get_current_device())
+        caches = kernel.device_caches.get(device)
         if caches is None or caches[0] is not found.cache or found.cache.get(found.key) is not found.compiled:
             return None, key
         if callable(grid):
