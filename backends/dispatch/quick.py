@@ -14,6 +14,7 @@ from triton.runtime.jit import JITFunction
 from . import drivers, replay
 from .. import active, checking
 from ..context import call
+from ..cpu.plugin import relaunch
 from ..cpu.run.grid import sizes
 
 _LIMIT = 4096  # remembered launches of one kernel: shapes may come without end
@@ -72,3 +73,4 @@ def kernels_of(op) -> list[JITFunction]:
 def forget(kernel):
     """Drop what is remembered of a kernel."""
     kernel.__dict__.pop("_triport_launches", None)
+    relaunch.forget(kernel)

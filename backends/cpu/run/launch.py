@@ -325,11 +325,7 @@ def _overlap(p: int, q: int, x, y, same: bool) -> bool:
 
 def overlap(x, y, same: bool) -> bool:
     """`_overlap` of two arguments whose addresses are not known yet."""
-    try:
-        p, q = x.data_ptr(), y.data_ptr()
-    except AttributeError:
-        return not (isinstance(x, type(None)) or isinstance(y, type(None)))
-    return _overlap(p, q, x, y, same)
+    return _overlap(*(0 if t is None else t.data_ptr() for t in (x, y)), x, y, same)
 
 
 def _end(t) -> int:
