@@ -57,7 +57,7 @@ def same(got, args, s):
 
 @pytest.mark.parametrize("dtype, tma, splits, way", [("fp32", False, 3, "fused"), ("fp32", False, 3, "split"), ("fp32", False, 3, "few"), ("fp32", False, 1, "plain"),
                                                      ("bf16", False, 0, "fused"), ("bf16", True, 0, "fused"), ("fp16", False, 2, "fused"), ("fp16", True, 2, "fused")])
-@pytest.mark.parametrize("m, k, n, r, turned", [(70, 104, 88, 8, False), (33, 40, 16, 24, True), (3, 100, 36, 33, True), (50, 31, 65, 5, False)])
+@pytest.mark.parametrize("m, k, n, r, turned", [(70, 104, 88, 8, False), (33, 40, 16, 24, True), (3, 100, 36, 33, True), (50, 31, 65, 5, False), (20, 1000, 40, 8, False)])
 def test_products(m, k, n, r, turned, dtype, tma, splits, way, seed):
     if tma and (k % 8 or n % 8 or r % 8):
         k, n, r = (-(-size // 8) * 8 for size in (k, n, r))

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings, strategies as st
 from triport.backends.cpu.plugin import relaunch
+from triport.backends.dispatch import quick
 from triton import knobs
 from triton.runtime.jit import JITFunction, KernelInterface
 
@@ -140,6 +141,14 @@ def test_arguments_that_do_not_fit_are_tritons_errors():
             kernel.run(*args, grid=grid, warmup=False)
     with pytest.raises(KeyError):
         launch(kernel, out, nonsense=3)
+
+
+def test_what_is_forgotten_of_a_kernel_is_all():
+    kernel, out = new_kernel(), torch.empty(16)
+    launch(kernel, out)
+    assert kernel.__dict__[relaunch._NAME].known
+    quick.forget(kernel)
+    assert relaunch._NAME not in kernel.__dict__
 
 
 def test_kinds_are_limited(monkeypatch):
