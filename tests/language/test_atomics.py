@@ -1,5 +1,6 @@
 """Atomics: every kind and type, masked, with their results, from several threads at once."""
 
+import platform
 import threading
 
 import numpy as np
@@ -186,3 +187,63 @@ def test_several_python_threads(seed):
     for t in threads:
         t.join()
     assert out.item() == 40 * x.sum().item()
+
+
+@triton.jit
+def neighbours_kernel(x_ptr, keep_ptr, p_ptr, n, C: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """Row by row of C numbers added to the same C."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n
+    if MASKED:
+        mask &= tl.load(keep_ptr + i, mask=i < n, other=0) != 0
+    tl.atomic_add(p_ptr + i % C, tl.load(x_ptr + i, mask=i < n), mask=mask, sem="relaxed")
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("columns", [64, 48, 65, 7])
+@pytest.mark.parametrize("offset", [0, 1, 4])
+def test_float_add_to_neighbours(name, columns, offset, seed):
+    """Aligned or not, all lanes or some, rows as long as vectors or not: what is added is exact, by many programs on several threads, and nothing beside it is touched."""
+    generator = torch.Generator().manual_seed(seed)
+    n = 100 * columns - 3
+    x = torch.randint(-1, 2, (n,), generator=generator).to(torch_type(name))
+    for masked in (False, True):
+        keep = torch.randint(0, 16, (n,), generator=generator, dtype=torch.int32)
+        keep[:n // 2] = 1
+        whole = torch.full((columns + 16,), 33.0, dtype=x.dtype)
+        p = whole[offset:offset + columns]
+        p.zero_()
+        neighbours_kernel[(triton.cdiv(n, 256),)](x, keep, p, n, columns, masked, 256)
+        want = torch.zeros(columns, dtype=torch.float64)
+        want.index_add_(0, torch.arange(n) % columns, x.double() * (keep != 0) if masked else x.double())
+        assert torch.equal(p.double(), want)
+        assert (whole[:offset] == 33).all() and (whole[offset + columns:] == 33).all()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86 exchanges 16 bytes at once")
+def test_neighbours_are_exchanged_at_once():
+    """16 bytes at a time where additions are of neighbours and nobody asks what was there."""
+    def exchanges(kernel, *args) -> bool:
+        return "cmpxchg16b" in kernel.warmup(*args, grid=(1,)).asm["asm"]
+
+    x = torch.zeros(64)
+    assert exchanges(neighbours_kernel, x, x.int(), x, 64, 64, False, 64)
+    assert not exchanges(rmw_kernel, x, x, x, 64, "add", "acq_rel", 64, 64), "what was there is asked for"
+    assert not exchanges(neighbours_kernel, x.int(), x.int(), x.int(), 64, 64, False, 64), "integers"
+
+
+@triton.jit
+def racing_kernel(p_ptr, BLOCK: tl.constexpr):
+    for _ in range(200):
+        tl.atomic_add(p_ptr + tl.arange(0, BLOCK), tl.full((BLOCK,), 1.0, tl.float32))
+        tl.atomic_add(p_ptr + 1 + tl.arange(0, 2), tl.full((2,), 1.0, tl.float32))
+
+
+def test_threads_that_add_to_neighbours_and_to_one():
+    """Exchanges of 16 bytes and of 4 meet at the same elements."""
+    p = torch.zeros(18)
+    racing_kernel[(64,)](p, 16)
+    want = torch.full((18,), 64 * 200.0)
+    want[1:3] *= 2
+    want[16:] = 0
+    assert torch.equal(p, want)

@@ -67,6 +67,8 @@ class Target:
     cores: of the board that has these CPUs (0: not known); scratch: bytes that the operands and accumulators of a thread's product should fit in (0: tiles
     say), as where cores share a small cache and no larger one is behind it.
 
+    exchanges: bytes of neighbours that one compare-and-swap may take, where that takes hardly longer than one element's (0: one element).
+
     spin: LLVM's intrinsic for a waiting loop and the i32s that it takes (None: there is none); counter: LLVM's intrinsic for a counter that any
     program may read, which counts on by 2 to 4 a nanosecond, on all cores alike ("": none); futex: Linux's system call number; context: where Linux's ucontext_t has program counter,
     stack pointer and, it or the frame of a signal that it is in, the address that an instruction failed to access; and if there may be none, where it has a
@@ -112,6 +114,7 @@ class Target:
     admits: str = ""
     cores: int = 0
     scratch: int = 0
+    exchanges: int = 0
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in one vector register."""
@@ -123,7 +126,7 @@ class Target:
 
 
 _X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin=("llvm.x86.sse2.pause", ()), futex=202,
-            counter="llvm.readcyclecounter", assists=True, context=(168, 160, 216, 200, 13))
+            counter="llvm.readcyclecounter", assists=True, exchanges=16, context=(168, 160, 216, 200, 13))
 _ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin=("llvm.aarch64.hint", (1,)), context=(440, 432, 176))
 _RISCV = dict(triple="riscv64-unknown-linux-gnu", plain="rv64gc", abi="lp64d", model=("pic", "medium"), turns=False,
               adopts=False, context=(176, 192, -112))

@@ -1,7 +1,7 @@
 """Atomic operations: real ones, since programs run on several threads.
 
-Addresses, values and masks are computed a vector at a time; the operations themselves go one element after the other.
-f16 and bf16, and every float where the target has no instruction, are exchanged in a compare-and-swap loop.
+Addresses, values and masks are computed a vector at a time; the operations themselves go one element after the other, but for additions of floats to
+neighbours (`abreast.py`). f16 and bf16, and every float where the target has no instruction, are exchanged in a compare-and-swap loop.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER, memory_type
 from .. import access
 from ..element import convert
+from . import abreast
 from .memory import from_memory, to_memory
 from .scalars import register_type
 
@@ -45,7 +46,10 @@ def rmw(k, step):
     def one(p: Val, v: Val) -> Val:
         return _exchange(k, _RMW[kind], elem, order, p, v)
 
-    _each(k, step, [ptr, val], mask, one)
+    def some(first: Val, v: Val, many: int):
+        abreast.add(k.b, elem, order, first, v, many, _compare_and_swap)
+
+    _each(k, step, [ptr, val], mask, one, some if kind == "fadd" and not step.out else None)
 
 
 def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
@@ -144,8 +148,9 @@ def _nanoseconds(k) -> Val:
     return b.add(b.mul(seconds, i64(1000000000)), rest)
 
 
-def _each(k, step, operands, mask, one):
-    """`one(pointer, *values)` for every element where the mask holds; its results are the operation's."""
+def _each(k, step, operands, mask, one, some=None):
+    """`one(pointer, *values)` for every element where the mask holds; its results are the operation's. some(pointer of the first, value, at a time): the same
+    for a whole vector of neighbours, where there is such."""
     if step.nest is None:
         _once(k, step.op, operands, mask, one)
         return
@@ -158,7 +163,8 @@ def _each(k, step, operands, mask, one):
 
     def body(u):
         k.write_keeps(nest, step.nest.keeps)
-        ptrs = access.pointers(nest, access.address(nest, operands[0], dims), memory_type(operands[0].type.pointee.elem))
+        where = access.address(nest, operands[0], dims)
+        ptrs = access.pointers(nest, where, memory_type(operands[0].type.pointee.elem))
         vals = [b.splat(v, lanes) for v in [ptrs] + [nest.at(o, dims) for o in operands[1:]]]
         m = b.splat(nest.at(mask, dims), lanes) if mask is not None else const("i1", True, lanes)
         if step.out:
@@ -174,7 +180,15 @@ def _each(k, step, operands, mask, one):
 
             k.guarded(b.extract(m, j), act)
 
-        k.loop(i64(0), i64(lanes), 1, lane, "lane")
+        def apart():
+            k.loop(i64(0), i64(lanes), 1, lane, "lane")
+
+        stored = operands[0].type.pointee.elem
+        many = 0 if some is None else abreast.lanes_of(k, stored, lanes, where)
+        if many:
+            k.either(abreast.possible(b, where, vals[0], m, stored, many), lambda: some(b.extract(vals[0], 0), vals[1], many), apart)
+        else:
+            apart()
         if step.out:
             v = b.load(ir.vec(memory_type(elem), lanes), olds, 8)
             access.store_buffer(nest, step.out[0], dims, from_memory(b, v, elem))
