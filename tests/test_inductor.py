@@ -188,6 +188,38 @@ def test_dynamic_shapes(seed):
         torch.testing.assert_close(f(x), x.softmax(-1) + x.sum(-1, keepdim=True), rtol=1e-4, atol=1e-4)
 
 
+def test_configurations_are_timed_shortly(monkeypatch):
+    """Those of kernels for the CPU, five to sixty samples each, for which torch takes an eighth of a second; what else Inductor times stays as it is."""
+    from torch._inductor.runtime import triton_heuristics as heuristics
+    from triport.backends.cpu.plugin import benchmarker
+    from triport.backends.cpu.plugin import inductor as mends
+
+    compiled(lambda x: x + 1, R(8))
+    assert isinstance(heuristics.benchmarker, mends.Timer), "it stands where kernels are launched"
+    asked, own = [], benchmarker.benchmark
+
+    def benchmark(fn, **options):
+        asked.append(options)
+        return own(fn, **options)
+
+    monkeypatch.setattr(benchmarker, "benchmark", benchmark)
+    monkeypatch.setattr(type(heuristics.benchmarker._torchs), "benchmark_cpu", None)
+    x, y = R(300, 257), R(257, 300)
+    out, _ = compiled(lambda x, y: (x + y.T).exp(), x, y)  # two tiles or more to choose from
+    torch.testing.assert_close(out, (x + y.T).exp())
+    assert len(asked) > 1 and all(o == {"rep": mends.REP, "return_mode": "median"} for o in asked)
+
+    class Torchs:
+        kind = "torch's"
+
+        def benchmark(self, *args, **options):
+            return args, options
+
+    timer = mends.Timer(Torchs())
+    assert timer.kind == "torch's" and timer.benchmark(len, device="cuda") == ((len,), {"device": "cuda"})
+    assert timer.benchmark(len, device="cpu", rep=7) == ((len,), {"device": "cpu", "rep": 7})
+
+
 @pytest.mark.first(0)
 def test_in_worker_processes(tmp_path):
     """Inductor's compile workers find the backend by its entry point too."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import statistics
 import time
 
-import numpy as np
-
 #: seconds that a configuration is timed for, and how many samples at least and at most
 BUDGET, FEWEST, MOST = 0.015, 5, 60
 #: seconds that one sample takes at least: the clock and a launch's jitter stay below a hundredth of it
@@ -35,6 +33,7 @@ def benchmark(fn, warmup=None, rep=None, grad_to_none=None, quantiles=None, retu
             x.grad = None
         samples.append(1e3 * _seconds(fn, times))
     if quantiles is not None:
+        import numpy as np
         return np.quantile(samples, quantiles).tolist()
     return samples if return_mode == "all" else {"mean": statistics.fmean, "median": statistics.median, "min": min,
                                                  "max": max}[return_mode](samples)
