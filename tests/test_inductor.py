@@ -67,6 +67,7 @@ GRAPHS = {
     "softmax of columns": (lambda x: x.softmax(0), lambda: (R(64, 100),)),
     "log softmax": (lambda x: x.log_softmax(-1), lambda: (R(64, 1000),)),
     "cross entropy": (F.cross_entropy, lambda: (R(64, 100), I(0, 100, (64,)))),
+    "layer norm of many short rows": (lambda x, w, b: F.layer_norm(x, (32,), w, b), lambda: (R(90, 32), R(32), R(32))),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (512,), w, b), lambda: (R(20, 512), R(512), R(512))),
     "rms norm": (lambda x, w: F.rms_norm(x, (512,), w), lambda: (R(20, 512), R(512))),
     "batch norm": (lambda x: F.batch_norm(x, None, None, training=True), lambda: (R(8, 16, 10, 10),)),

@@ -73,7 +73,7 @@ class Kernel:
             return rules.LANES[op.name]
         if op.name in rules.DIMS:
             return lambda nest, op, dims: nest.at(op.operands[0], renamed(op, dims))
-        if op.name == "tt.reduce":
+        if op.name == "tt.reduce" and self.lazy(op):  # else it is a root's, and read before that was carried out
             return lambda nest, op, dims: rules.region.inline(self, op.regions[0].block, [nest.at(op.operands[0], d) for d in halves(op, dims)])[0]
         rule = rules.ELEMENTWISE.get(op.name)
         if rule is None:

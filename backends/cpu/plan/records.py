@@ -169,7 +169,7 @@ class Walk(NamedTuple):
 
     vdim, lanes: where the root has a say in them; inner: the dimension of the innermost loop where that is not the vector dimension (a
     reduction's axis); merge: dimensions that everything walks together, in order, may become one; into: a buffer that is written; groups: its chunks may be groups of registers;
-    along: registers that a chunk keeps all along."""
+    along: registers that a chunk keeps all along; late: values that are not there before the nest, for they are made of what it computes."""
 
     shape: tuple[int, ...]
     sinks: list[tuple[Value, tuple[int, ...]]]
@@ -180,6 +180,7 @@ class Walk(NamedTuple):
     merge: bool = False
     groups: bool = False
     along: int = 0
+    late: frozenset[Value] = frozenset()
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------

@@ -91,18 +91,25 @@ def _against(s: Schedule, op: Op, shape, results: set[Value], early: list[Op]) -
         return f"{_called(op)} is over {'x'.join(map(str, op.operands[0].type.shape))}, not {'x'.join(map(str, shape))}"
     space = Space(s.known, shape)
     visited = space.explore([(o, space.identity) for o in op.operands])
-    tainted = set()
+    tainted = _made_of(s, visited, results)
     for v, dims in visited:
         inputs = [] if v.op is None else v.op.operands
         if v in results and dims != (0,):
             return f"{_called(op)} reads {_called(v.op)}'s result of other rows"
-        if v in results or (s.known.children(v, dims) and any(o in tainted for o in inputs)):
-            tainted.add(v)
         for o in inputs:
             if not o.type.is_tensor and s.lazy(v.op) and v not in s.buffers and not _is_ready(s, o, early):
                 return f"{_called(op)} needs a number that is not there before the rows"
     forced = keeping.first_to_materialise(s, space, [x for x in visited if x[0] in tainted], [0, 1])
     return "" if forced is None else f"{_called(op)} needs {_called(forced[0].op)} in memory, of all rows"
+
+
+def _made_of(s: Schedule, visited, results: set[Value]) -> set[Value]:
+    """`results`, and what of the values that were visited, inputs first, is computed from them."""
+    found = set()
+    for v, dims in visited:
+        if v in results or (s.known.children(v, dims) and v.op is not None and any(o in found for o in v.op.operands)):
+            found.add(v)
+    return found
 
 
 def _may_interleave(s: Schedule, group: list[Op], between: list[Op]) -> tuple[str, list[tuple[int, int, bool]]]:
@@ -145,7 +152,9 @@ def plan(s: Schedule, group: Group, checked: list[Op]):
     if roots[-1].name == "tt.store":
         before_write(s, roots[-1], roots[-1].operands[0], s.sequence.end[roots[-1]])
     shape = roots[0].operands[0].type.shape
-    nest = s.nest(Walk(shape, [(o, _IDENTITY) for op in roots for o in op.operands], vdim=1))
+    sinks = [(o, _IDENTITY) for op in roots for o in op.operands]
+    late = _made_of(s, Space(s.known, shape).explore(sinks), {r for op in roots for r in op.results})
+    nest = s.nest(Walk(shape, sinks, vdim=1, late=frozenset(late)))
     outs = [s.alloc(op.result.type.shape, op.result.type.elem) if op.results and s.facts.consumers(op.result) - inside else None for op in roots]
     kept, keeps = _kept(s, group, nest, shape)
     stages = []

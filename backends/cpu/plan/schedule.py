@@ -152,7 +152,7 @@ class Schedule:
             loops = [d for d in range(len(shape)) if d not in (vdim, want.inner)] + ([vdim] if shape else [])
             if want.inner is not None and want.inner != vdim:
                 loops.append(want.inner)
-            early = keeping.first_to_materialise(self, space, visited, loops, vdim if want.lanes is None else None)
+            early = keeping.first_to_materialise(self, space, [x for x in visited if x[0] not in want.late], loops, vdim if want.lanes is None else None)
             if early is None:
                 break
             self.materialise(early[0], why=early[1])
