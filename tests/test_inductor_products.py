@@ -26,7 +26,7 @@ def through_triton(monkeypatch):
     from triport.backends.dispatch import drivers
     torch._dynamo.reset()
     monkeypatch.setattr(products, "ours", lambda name, dtype, multiplications: True)
-    monkeypatch.setattr(products, "_multiplies", lambda dtype: False)
+    monkeypatch.setattr(products, "multiplies", lambda dtype: False)
     with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
         yield
     torch._dynamo.reset()
@@ -184,9 +184,9 @@ def test_a_torch_that_takes_no_such_product_says_so_once(monkeypatch, seed):
         raise AssertionError("called")
 
     monkeypatch.setattr(TritonTemplate, "maybe_append_choice", other)
-    products._refused.cache_clear()
+    products.refused.cache_clear()
     a, b = R(32, 33), R(33, 34)
-    with pytest.warns(RuntimeWarning, match=r"does not take matrix products of triport \(TypeError: .*tiling.*stay torch's own") as said:
+    with pytest.warns(RuntimeWarning, match=r"does not take matrix products of triport \(TypeError: .*tiling.*torch's own does it") as said:
         got, code = compiled(lambda a, b: (a @ b) @ b.t(), a, b)
     assert code.count("extern_kernels.mm") == 2 and "triton_tem" not in code
     assert len([w for w in said if "matrix products" in str(w.message)]) == 1
@@ -196,8 +196,8 @@ def test_a_torch_that_takes_no_such_product_says_so_once(monkeypatch, seed):
 @pytest.mark.parametrize("maker,dtype,torchs", [("AuthenticAMD", torch.float32, False), ("AuthenticAMD", torch.bfloat16, True), ("GenuineIntel", torch.float32, True)])
 def test_whose_a_product_with_a_transposed_left_factor_is(maker, dtype, torchs, monkeypatch):
     """torch's where it has instructions, but for fp32 on AMD's CPUs."""
-    monkeypatch.setattr(products, "_multiplies", lambda dtype: True)
-    monkeypatch.setattr(products, "_maker", lambda: maker)
+    monkeypatch.setattr(products, "multiplies", lambda dtype: True)
+    monkeypatch.setattr(products, "maker", lambda: maker)
     for fn, expected in ((lambda a, b: a.t() @ b, torchs), (lambda a, b: a @ b, False), (lambda a, b: a @ b.t(), False)):
         got, code = compiled(fn, a := R(32, 32).to(dtype), b := R(32, 32).to(dtype))
         assert ("extern_kernels.mm" in code) == expected
@@ -209,8 +209,8 @@ def test_whose_a_product_with_a_transposed_left_factor_is(maker, dtype, torchs, 
     ("", 64, True, False), ("", 64, False, False), ("GenuineIntel", 1, False, True)])
 def test_whose_product_is_faster(monkeypatch, maker, threads, native, expected):
     monkeypatch.undo()
-    monkeypatch.setattr(products, "_maker", lambda: maker)
-    monkeypatch.setattr(products, "_multiplies", lambda dtype: native)
+    monkeypatch.setattr(products, "maker", lambda: maker)
+    monkeypatch.setattr(products, "multiplies", lambda dtype: native)
     monkeypatch.setattr(products._matmul(), "workers", lambda: threads)
     assert products.ours("mm", torch.bfloat16, 1 << 20) is products.ours("addmm", torch.bfloat16, 1 << 20) is expected
     assert products.ours("bmm", torch.bfloat16, 1 << 20) is (expected and not native)

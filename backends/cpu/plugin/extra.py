@@ -4,7 +4,7 @@ loaded until it is asked for: finders see to it.
 - `triton.language.extra.cpu`: what kernels written for other CPU builds of Triton import. Such builds have a `libdevice` there; here it
   has the names of CUDA's, all of which emit/element/libdevice.py computes. The finder is behind all others, so a build that brings its own is not hidden.
 - `triton.profiler`: Triton's own, which proton.py makes take launches on the CPU once it is imported.
-- Inductor's products: torch's own, which products.py takes over for the CPU once they are imported.
+- Inductor's products and attention: torch's own, which products.py and attention.py take over for the CPU once they are imported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class _Finder:
 
 #: module -> which of this package's mends it when it has run
 _MENDED = {**dict.fromkeys(("triton.profiler.metric", "triton.profiler.profile", "triton.profiler.scope", "triton.profiler.hooks.launch"), "proton"),
-           **dict.fromkeys(("torch._inductor.kernel.mm", "torch._inductor.kernel.bmm"), "products")}
+           **dict.fromkeys(("torch._inductor.kernel.mm", "torch._inductor.kernel.bmm"), "products"),
+           "torch._inductor.kernel.flex.flex_attention": "attention"}
 
 
 class _Mended:
@@ -71,5 +72,7 @@ def install():
     if _Finder not in sys.meta_path:
         sys.meta_path.append(_Finder)
         sys.meta_path.insert(0, _Mended)
-        for name in [n for n, by in _MENDED.items() if by == "products" and n in sys.modules]:
-            importlib.import_module(".products", __package__).mend_loaded(sys.modules[name])
+        for name in [n for n in _MENDED if n.startswith("torch.") and n in sys.modules]:
+            module = sys.modules[name]
+            if not getattr(module.__spec__, "_initializing", False):  # else it is mended when it has run
+                importlib.import_module(f".{_MENDED[name]}", __package__).mend(module)

@@ -84,12 +84,6 @@ def mend(module):
                 lowerings[overload] = lowering(lowerings[overload])
 
 
-def mend_loaded(module):
-    """`mend` for a module that was there first, unless it is still being imported."""
-    if not getattr(module.__spec__, "_initializing", False):
-        mend(module)
-
-
 def _lowering(name: str, module):
     """torch's lowering of aten.mm, addmm or bmm -> ours, which falls back on it."""
     from torch._inductor.kernel.mm_common import addmm_epilogue, mm_args
@@ -104,7 +98,7 @@ def _lowering(name: str, module):
             try:
                 chosen = chosen_of(*args, layout=kwargs.get("layout"), **how)
             except (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError) as e:
-                _refused(f"{type(e).__name__}: {e}")
+                refused("matrix products", f"{type(e).__name__}: {e}")
                 chosen = None
             return original(*args, **kwargs) if chosen is None else chosen
 
@@ -112,7 +106,7 @@ def _lowering(name: str, module):
             """The product's node, or None where it is torch's."""
             *bias, a, b = args
             m, n, k, layout, a, b, *wide = mm_args(a, b, *bias, layout=layout)
-            if not timed() and _multiplies(layout.dtype) and not _all_ways(layout.dtype) and _turned(a):
+            if not timed() and multiplies(layout.dtype) and not _all_ways(layout.dtype) and _turned(a):
                 return None
             more = {"prefix_args": 1, "epilogue_fn": addmm_epilogue(layout.dtype, **how), "epilogue_fn_hash": f"addmm {layout.dtype} {how}"} if bias else {}
             choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and _listed("ATEN") else []
@@ -131,10 +125,10 @@ def _lowering(name: str, module):
 
 
 @functools.cache
-def _refused(why: str):
-    """Say once that this torch does not take a product of ours."""
+def refused(what: str, why: str):
+    """Say once that this torch does not take `what` of ours."""
     import torch
-    warnings.warn(f"triport: torch {torch.__version__}'s Inductor does not take matrix products of triport ({why}); they stay torch's own. "
+    warnings.warn(f"triport: torch {torch.__version__}'s Inductor does not take {what} of triport ({why}), torch's own does it. "
                   'torch._inductor.config.max_autotune_gemm_backends = "ATEN" asks for that without this warning', RuntimeWarning, stacklevel=2)
 
 
@@ -154,11 +148,10 @@ def _template(batched: bool):
 def asked(name: str, *args) -> bool:
     """Is mm, addmm or bmm of these, of the bias, if there is one, and two matrices or batches of them, lowered here? Sizes are known, dtypes one that `tl.dot` widens."""
     import torch
-    config = sys.modules["torch._inductor.config"]
-    if getattr(config, "cpu_backend", "") != "triton" or not _listed("TRITON") or any(x.get_device().type != "cpu" for x in args):
+    if not serves(*args):
         return False
     dtypes = {x.get_dtype() for x in args}
-    sizes = [_number(s) for x in args[-2:] for s in x.get_size()]
+    sizes = [number(s) for x in args[-2:] for s in x.get_size()]
     if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.bfloat16, torch.float16} or None in sizes or 0 in sizes:
         return False
     *batch, m, k, n = (*map(int, args[-2].get_size()), int(args[-1].get_size()[-1]))
@@ -166,7 +159,13 @@ def asked(name: str, *args) -> bool:
             and (timed() or ours(name, *dtypes, math.prod(batch) * m * n * k)))
 
 
-def _number(size) -> int | None:
+def serves(*operands) -> bool:
+    """Are these on the CPU, Inductor's kernels for it Triton's, and kernels of Triton allowed for products?"""
+    config = sys.modules["torch._inductor.config"]
+    return getattr(config, "cpu_backend", "") == "triton" and _listed("TRITON") and all(x.get_device().type == "cpu" for x in operands)
+
+
+def number(size) -> int | None:
     """A size that is known when a model is compiled."""
     return int(size) if isinstance(size, int) or getattr(size, "is_Integer", False) else None
 
@@ -186,25 +185,25 @@ def ours(name: str, dtype, multiplications: int) -> bool:
     """Is our mm, addmm or bmm the faster one, where nothing is timed? As measured on x86 (docs/performance.md): where torch has no instructions for a 16-bit
     dtype its product takes 3 to 50 times as long. Else on AMD's CPUs ours is in fp32, but for batches of next to nothing, and in 16 bits of two matrices; on Intel's of
     two matrices, with more than two threads (ours 1.0 to 1.9 on sixteen, 0.6 to 1.0 on one). Other CPUs were not measured."""
-    maker = _maker()
-    if maker not in ("AuthenticAMD", "GenuineIntel"):
+    vendor = maker()
+    if vendor not in ("AuthenticAMD", "GenuineIntel"):
         return False
-    if not _multiplies(dtype):
+    if not multiplies(dtype):
         return True
     if name == "bmm":
         return _all_ways(dtype) and multiplications >= FEWEST
     matmul = _matmul()
-    return maker == "AuthenticAMD" or matmul.workers() > matmul.FEW
+    return vendor == "AuthenticAMD" or matmul.workers() > matmul.FEW
 
 
 def _all_ways(dtype) -> bool:
     """Are our products of a dtype that torch has instructions for the faster ones also in batches, and with a left factor that is transposed? MKL's on AMD's CPUs
     take 0.93 to 1.75 and 0.93 to 1.5 of our time in fp32. In 16 bits oneDNN takes 0.75 to 1.0 and 0.65 to 1.24 of it."""
-    return dtype.itemsize == 4 and _maker() == "AuthenticAMD"
+    return dtype.itemsize == 4 and maker() == "AuthenticAMD"
 
 
 @functools.cache
-def _multiplies(dtype) -> bool:
+def multiplies(dtype) -> bool:
     """Has torch's library for products instructions of this CPU for a dtype? For 16 bits it is oneDNN."""
     import torch
     if dtype == torch.float32:
@@ -214,7 +213,7 @@ def _multiplies(dtype) -> bool:
 
 
 @functools.cache
-def _maker() -> str:
+def maker() -> str:
     """Who made an x86 CPU, as Linux says it; nothing for others."""
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n")
