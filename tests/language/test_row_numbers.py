@@ -72,3 +72,26 @@ def test_a_chain_of_reductions(rows, seed):
     c = (x * a[:, None]).exp().sum(1).log() / a.exp()
     e = (x * c[:, None]).sum(1)
     torch.testing.assert_close(out.double(), x * (-e.tanh() * c).exp()[:, None], rtol=1e-4, atol=1e-5)
+
+
+@triton.jit
+def trips_kernel(x_ptr, scale_ptr, out_ptr, m, n, M: tl.constexpr, N: tl.constexpr):
+    """Each row times exp of its own number, summed up."""
+    rows = tl.program_id(0) * M + tl.arange(0, M)
+    by = tl.exp(tl.load(scale_ptr + rows, mask=rows < m, other=0.0))
+    by = tl.where(by > 2, 2.0, by)
+    acc = tl.zeros((M, N), tl.float32)
+    for start in range(0, n, N):
+        cols = start + tl.arange(0, N)
+        acc += tl.load(x_ptr + rows[:, None] * n + cols[None, :], mask=(rows[:, None] < m) & (cols[None, :] < n), other=0.0) * by[:, None]
+    tl.store(out_ptr + rows, tl.sum(acc, 1), mask=rows < m)
+
+
+def test_what_a_loop_needs_in_every_trip_is_kept_once_for_each_row(seed):
+    """Not in all columns, from which rows would be gathered."""
+    x, scale = (torch.randn(*s, generator=torch.Generator().manual_seed(seed)) for s in ((90, 100), (90,)))
+    out = torch.full((90,), float("nan"))
+    compiled = trips_kernel[(2,)](x, scale, out, 90, 100, 64, 32)
+    torch.testing.assert_close(out.double(), (x.double() * scale.double().exp().clamp(max=2)[:, None]).sum(1), rtol=1e-5, atol=1e-4)
+    kept = [line for line in compiled.asm["plan"].split("\n") if "a loop needs it in every trip" in line]
+    assert len(kept) == 1 and ("(64 f32" in kept[0] or "(64x1 f32" in kept[0]), kept

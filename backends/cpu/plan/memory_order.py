@@ -87,12 +87,22 @@ def before_region(s, op: Op):
     loops = op.name in ("scf.for", "scf.while")
     operands = dict.fromkeys(v for o in inside for v in o.operands)
     outside = [v for v in operands if v.op is not None and v.op.block not in inner and v.type.is_tensor and s.lazy(v.op)]
-    for v in outside:
+    for v in dict.fromkeys(_narrowest(s, v) for v in outside):
         if v not in s.buffers and keeping.keepable(s, v) and (loops or len(s.facts.consumers(v)) > 1):
             s.materialise(v, why="a loop needs it in every trip" if loops else "several roots in a branch need it")
     if stores:
         targets = [argument(s, o.operands[0]) for o in stores]
         settle(s, lambda load: _worst(s, [meets(s, load, t) for t in targets]), s.now)
+
+
+def _narrowest(s, v: Value) -> Value:
+    """What has the fewest elements of a value and those that it repeats or renames: a number of each row instead of that in all columns."""
+    found = v
+    while v not in s.buffers and v.op is not None and s.lazy(v.op) and row(v.op).renames and v.op.operands[0].type.is_tensor:
+        v = v.op.operands[0]
+        if v.type.numel < found.type.numel:
+            found = v
+    return found
 
 
 def _worst(s, answers: list[Answer]) -> Answer:
