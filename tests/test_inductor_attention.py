@@ -24,7 +24,7 @@ def through_triton(monkeypatch):
     """The CPU by Triton; attention is ours whatever this machine is."""
     from triport.backends.dispatch import drivers
     torch._dynamo.reset()
-    monkeypatch.setattr(attention, "ours", lambda dtype: True)
+    monkeypatch.setattr(attention, "ours", lambda *how: True)
     with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
         yield
     torch._dynamo.reset()
@@ -257,7 +257,17 @@ def test_whose_is_faster(maker, native, expected, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(products, "maker", lambda: maker)
     monkeypatch.setattr(products, "multiplies", lambda dtype: native)
-    assert attention.ours(torch.bfloat16) is expected
+    for bits in (256, 512):
+        monkeypatch.setattr(products, "vector_bits", lambda bits=bits: bits)
+        assert {attention.ours(torch.bfloat16, *how) for how in ((False, False, 2.0), (True, True, 1.0))} == {expected}
+
+
+def test_whose_fp32_is_faster_by_avx2(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(products, "maker", lambda: "AuthenticAMD")
+    for bits, expected in ((512, [True] * 4), (256, [True, False, True, False])):
+        monkeypatch.setattr(products, "vector_bits", lambda bits=bits: bits)
+        assert [attention.ours(torch.float32, *how) for how in ((False, False, 1.0), (False, True, 1.0), (True, True, 1.0), (True, False, 1.5))] == expected
 
 
 def test_a_torch_that_takes_no_such_template_says_so_once(monkeypatch, seed):

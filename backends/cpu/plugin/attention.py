@@ -17,6 +17,8 @@ from . import products
 WIDEST = 256
 #: rows and columns of a tile, fastest of thirteen over 128, 197 and 1024 of them (Zen 5; docs/performance.md)
 ROWS, COLUMNS, CAUSAL_COLUMNS = 64, 128, 64
+#: how much more than what is asked tiles may do in fp32 by AVX2: 1.48 for 197 rows and columns
+MOST_WORK = 1.3
 
 
 def mend(module):
@@ -48,13 +50,15 @@ def _lowering(lower, original):
     return lowered
 
 
-def ours(dtype) -> bool:
-    """Is attention of a dtype ours? On AMD's CPUs it takes a third to a half of torch's time, in 16 bits down to a fifth; others were not measured, but that torch is
-    slower by far where it has no instructions."""
-    return products.maker() == "AuthenticAMD" or products.maker() == "GenuineIntel" and not products.multiplies(dtype)
+def ours(dtype, causal: bool, backward: bool, work: float) -> bool:
+    """Is it ours? As measured (docs/performance.md): on AMD's CPUs with AVX-512 it takes 0.38 to 0.74 of torch's time in fp32, in 16 bits down to a fifth; by AVX2 fp32 0.58 to 1.1 forward
+    and 0.86 to 1.35 backward, the most where tiles do `work` times what is asked of them. On Intel's it was measured nowhere, and is ours for what torch has no instructions for."""
+    if products.maker() != "AuthenticAMD" or dtype.itemsize == 2 or products.vector_bits() >= 512:
+        return products.maker() == "AuthenticAMD" or products.maker() == "GenuineIntel" and not products.multiplies(dtype)
+    return work < MOST_WORK and (causal or not backward)
 
 
-def asked(query, key, value, dropout_p, bias, scale) -> bool:
+def asked(query, key, value, dropout_p, causal, bias, scale, backward: bool) -> bool:
     """Is attention of these, batch x heads x rows x columns, lowered here? All sizes are known, and numbers of elements have 32 bits."""
     import torch
     operands = [query, key, value, *([] if bias is None else [bias])]
@@ -68,13 +72,23 @@ def asked(query, key, value, dropout_p, bias, scale) -> bool:
     return (sizes[1] == sizes[2] == [b, h, n, d] and d <= WIDEST and m >= products.NARROW and n >= products.NARROW
             and dtype in (torch.float32, torch.bfloat16, torch.float16) and {key.get_dtype(), value.get_dtype()} == {dtype}
             and (bias is None or bias.get_dtype() in (dtype, torch.float32) and all(s in (1, t) for s, t in zip(sizes[3][::-1], (n, m, h, b))))
-            and ours(dtype))
+            and ours(dtype, causal, backward, _padded(m, ROWS) * _padded(n, _columns(causal)) / (m * n)))
+
+
+def _columns(causal: bool) -> int:
+    return CAUSAL_COLUMNS if causal else COLUMNS
+
+
+def _padded(size: int, most: int) -> int:
+    """Rows or columns that tiles have together."""
+    tile = block(size, most)
+    return -(-size // tile) * tile
 
 
 def _forward(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
     """(the result, logarithms of the rows' sums), or None."""
     import torch
-    if not asked(query, key, value, dropout_p, attn_mask, scale):
+    if not asked(query, key, value, dropout_p, is_causal, attn_mask, scale, backward=False):
         return None
     q, k, v, *bias = _realized(query, key, value, attn_mask)
     out, lse = _promised()
@@ -87,7 +101,7 @@ def _backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
     """The gradients of query, key and value, or None."""
     import torch
     from torch._inductor.lowering import lowerings, to_dtype
-    if not asked(query, key, value, dropout_p, attn_mask, scale) or grad_out.get_dtype() != query.get_dtype() or logsumexp.get_dtype() != torch.float32:
+    if not asked(query, key, value, dropout_p, is_causal, attn_mask, scale, backward=True) or grad_out.get_dtype() != query.get_dtype() or logsumexp.get_dtype() != torch.float32:
         return None
     aten = torch.ops.aten
     along = lowerings[aten.sum.dim_IntList](lowerings[aten.mul.Tensor](to_dtype(grad_out, torch.float32), to_dtype(out, torch.float32)), [-1])
@@ -131,7 +145,7 @@ def _empty(like, dtype):
 def _options(q, k, bias, causal: bool, scale) -> dict:
     """The template's options for queries and keys."""
     m, n, d = (int(s) for s in (q.get_size()[2], k.get_size()[2], q.get_size()[3]))
-    options = dict(BLOCK_M=block(m, ROWS), BLOCK_N=block(n, CAUSAL_COLUMNS if causal else COLUMNS), BLOCK_D=_power_of_2(d), CAUSAL=bool(causal),
+    options = dict(BLOCK_M=block(m, ROWS), BLOCK_N=block(n, _columns(causal)), BLOCK_D=_power_of_2(d), CAUSAL=bool(causal),
                    SCALE=1 / math.sqrt(d) if scale is None else float(scale), BIASED=bool(bias))
     for x in bias:
         strides = [0 if int(s) == 1 else int(t) for s, t in zip(x.get_size(), x.get_stride())]

@@ -222,6 +222,12 @@ def maker() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
 
 
+def vector_bits() -> int:
+    """Of this machine's registers."""
+    from ..llvm.targets import native
+    return native().vector_bits
+
+
 def _turned(a) -> bool:
     """Is a matrix the transpose of what lies in memory? As the left factor it is turned anew for each column of tiles."""
     *_, down, across = a.get_stride()
