@@ -105,8 +105,8 @@ class Program:
             self.load(kind)
         return self.values[kind][self.rng.integers(0, len(self.values[kind]))]
 
-    def binary(self, kind):
-        (a, x), (b, y) = self.pick(kind), self.pick(kind)
+    def binary(self, kind, of=None):
+        (a, x), (b, y) = of or (self.pick(kind), self.pick(kind))
         op = list(BINARY)[self.rng.integers(0, len(BINARY))]
         v = self.emit(f"{op} {a}, {b} : {self.type(kind)}")
         if op == "arith.mulf":
@@ -114,8 +114,8 @@ class Program:
             v = self.emit(f"arith.mulf {v}, {c} : {self.type(kind)}")
         self.values[kind].append((v, BINARY[op](x, y)))
 
-    def exp(self, kind):
-        a, x = self.pick(kind)
+    def exp(self, kind, of=None):
+        a, x = of or self.pick(kind)
         lo, hi = (self.emit(f"arith.constant dense<{c}> : {self.type(kind)}") for c in ("-4.000000e+00", "1.500000e+00"))
         v = self.emit(f"arith.maxnumf {a}, {lo} : {self.type(kind)}")
         v = self.emit(f"arith.minnumf {v}, {hi} : {self.type(kind)}")
@@ -127,8 +127,8 @@ class Program:
         v = self.emit(f"arith.select {m}, {a}, {b} : {self.type(kind, 'i1')}, {self.type(kind)}")
         self.values[kind].append((v, np.where(on, x, y)))
 
-    def reduce(self, kind):
-        a, x = self.pick("mn")
+    def reduce(self, kind, of=None):
+        a, x = of or self.pick("mn")
         axis = int(kind == "m")
         add = self.rng.random() < 0.5
         n = x.shape[axis]
@@ -142,17 +142,30 @@ class Program:
             v, y = self.emit(f"arith.mulf {v}, {c} : {self.type(kind)}"), y * np.float64(np.float32(1 / n))
         self.values[kind].append((v, y))
 
-    def spread(self):
-        kind = "mn"[self.rng.integers(0, 2)]
-        a, x = self.pick(kind)
+    def spread(self, kind=None, of=None):
+        kind = kind or "mn"[self.rng.integers(0, 2)]
+        a, x = of or self.pick(kind)
         axis = int(kind == "m")
         thin = f"tensor<{f'{self.m}x1' if kind == 'm' else f'1x{self.n}'}xf32>"
         v = self.emit(f"tt.expand_dims {a} {{axis = {axis} : i32}} : {self.type(kind)} -> {thin}")
         v = self.emit(f"tt.broadcast {v} : {thin} -> {self.type('mn')}")
         self.values["mn"].append((v, np.broadcast_to(np.expand_dims(x, axis), self.shape["mn"])))
 
-    def store(self, kind):
-        v, x = self.pick(kind)
+    def normalize(self):
+        """A matrix by a dear number of each of its own rows or columns, of what is reduced: again and again, as norms do."""
+        of, kind = self.pick("mn"), "mn"[self.rng.integers(0, 2)]
+        for _ in range(self.rng.integers(1, 4)):
+            self.reduce(kind, of)
+            for _ in range(self.rng.integers(1, 4)):
+                self.exp(kind, self.values[kind][-1])
+            self.spread(kind, self.values[kind][-1])
+            self.binary("mn", (of, self.values["mn"][-1]))
+            of = self.values["mn"][-1]
+        if self.rng.random() < 0.5:
+            self.store("mn", of)
+
+    def store(self, kind, of=None):
+        v, x = of or self.pick(kind)
         p, k = self.place(kind, np.full(self.shape[kind], 77.0))
         if self.rng.random() < 0.7:
             m, on = self.mask(kind)
@@ -270,7 +283,7 @@ class Program:
     def build(self, steps):
         moves = [lambda: self.load(self.kind()), lambda: self.binary(self.kind()), lambda: self.exp(self.kind()),
                  lambda: self.select(self.kind()), lambda: self.reduce("m"), lambda: self.reduce("n"), self.spread,
-                 self.spread, lambda: self.binary("mn"), lambda: self.exp("mn"), lambda: self.store(self.kind())]
+                 self.spread, lambda: self.binary("mn"), lambda: self.exp("mn"), lambda: self.store(self.kind()), self.normalize]
         if self.rng.random() < 0.7:  # some kernels stay with the plain moves: row fusion wants them
             moves += [lambda: self.scan(self.kind()), self.turn, lambda: self.gather(self.kind()),
                       lambda: self.shuffle(self.kind()), self.neighbours, lambda: self.atomic(self.kind()),
