@@ -35,7 +35,7 @@ def _head(name: str) -> str:
 def _tile(var: str, name: str, at: str, limit: str, turned: bool = False, indent: int = 4) -> str:
     """Load rows `at` of a tensor, one column each where it is turned."""
     rows, cols = (f"{at}[None, :]", "ds[:, None]") if turned else (f"{at}[:, None]", "ds[None, :]")
-    return (f'{" " * indent}{var} = tl.load({name} + {rows} * {{{{stride("{name}", 2)}}}} + {cols} * {{{{stride("{name}", 3)}}}}, '
+    return (f'{" " * indent}{var} = tl.load({name} + {rows}.to(tl.int64) * {{{{stride("{name}", 2)}}}} + {cols}.to(tl.int64) * {{{{stride("{name}", 3)}}}}, '
             f'mask=({rows} < {limit}) & ({cols} < D), other=0.0)\n')
 
 
@@ -45,14 +45,12 @@ def _scores(left: str, right: str, rows: str, cols: str, exponential: str) -> st
         s = tl.dot({left}, {right}, input_precision="ieee", out_dtype=tl.float32) * (SCALE{{{{in_2}}}})
         inside = ({rows} < M) & ({cols} < N)
 {{% if BIASED %}}
-        s += tl.load(BIAS + b * BIAS_B + h * BIAS_H + {rows} * BIAS_M + {cols} * BIAS_N, mask=inside, other=0.0).to(tl.float32)
+        s += tl.load(BIAS + b * BIAS_B + h * BIAS_H + {rows}.to(tl.int64) * BIAS_M + {cols}.to(tl.int64) * BIAS_N, mask=inside, other=0.0).to(tl.float32)
 {{% endif %}}
 {{% if CAUSAL %}}
         inside = inside & ({cols} <= {rows})
 {{% endif %}}
 {exponential}"""
-
-
 
 
 def _kernel(*names: str, sums: bool = False) -> str:
@@ -152,6 +150,6 @@ GRADIENTS_KV = (_kernel("Q", "K", "V", "G", "LSE", "DELTA", "GV") + """
     idx_m = cols[:, None]
     idx_d = ds[None, :]
     mask = (idx_m < N) & (idx_d < D)
-    tl.store(GV + idx_m * {{stride("GV", 2)}} + idx_d * {{stride("GV", 3)}}, gv.to(GV.dtype.element_ty), mask=mask)
+    tl.store(GV + idx_m.to(tl.int64) * {{stride("GV", 2)}} + idx_d * {{stride("GV", 3)}}, gv.to(GV.dtype.element_ty), mask=mask)
     {{store_output(("idx_b", "idx_h", "idx_m", "idx_d"), "acc", "mask", val_shape=("BLOCK_N", "BLOCK_D"))}}
 """)
