@@ -189,6 +189,24 @@ def test_dynamic_shapes(seed):
         torch.testing.assert_close(f(x), x.softmax(-1) + x.sum(-1, keepdim=True), rtol=1e-4, atol=1e-4)
 
 
+def test_the_gradient_of_a_maximum_that_is_computed_anew(seed):
+    """Backward divides by how many numbers are the maximum that forward left: what it computes anew has the same bits."""
+    def fn(x):
+        y = F.normalize(x, dim=3, eps=1e-3)
+        v, m = torch.var_mean(y, (0, 1), correction=0, keepdim=True)
+        y = (y - m) * (v + 1e-3).rsqrt()
+        return (y + y.mean(0, keepdim=True) * y.amax(-1, keepdim=True).sigmoid()).exp().sum(0).log1p()
+
+    torch.manual_seed(seed)
+    x = R(2, 5, 9, 20)
+    wide, own = x.double().requires_grad_(), x.clone().requires_grad_()
+    want, got = fn(wide), torch.compile(fn)(own)
+    grad = torch.randn_like(got)
+    want.backward(grad.double())
+    got.backward(grad)
+    assert own.grad.isfinite().all() and (own.grad - wide.grad).norm() <= 1e-5 * wide.grad.norm()
+
+
 def test_configurations_are_timed_shortly(monkeypatch):
     """Those of kernels for the CPU, five to sixty samples each, for which torch takes an eighth of a second; what else Inductor times stays as it is."""
     from torch._inductor.runtime import triton_heuristics as heuristics

@@ -95,3 +95,22 @@ def test_what_a_loop_needs_in_every_trip_is_kept_once_for_each_row(seed):
     torch.testing.assert_close(out.double(), (x.double() * scale.double().exp().clamp(max=2)[:, None]).sum(1), rtol=1e-5, atol=1e-4)
     kept = [line for line in compiled.asm["plan"].split("\n") if "a loop needs it in every trip" in line]
     assert len(kept) == 1 and ("(64 f32" in kept[0] or "(64x1 f32" in kept[0]), kept
+
+
+@triton.jit
+def divide_kernel(x_ptr, y_ptr, by_rows_ptr, flat_ptr, m, n, M: tl.constexpr, N: tl.constexpr):
+    """x / y with a divisor for each row, in tiles and element by element."""
+    rows = (tl.program_id(0) * M + tl.arange(0, M))[:, None]
+    cols = tl.arange(0, N)[None, :]
+    mask = (rows < m) & (cols < n)
+    tl.store(by_rows_ptr + rows * n + cols, tl.load(x_ptr + rows * n + cols, mask=mask) / tl.load(y_ptr + rows, mask=rows < m, other=1.0), mask=mask)
+    i = tl.program_id(0) * M * N + tl.arange(0, M * N)
+    tl.store(flat_ptr + i, tl.load(x_ptr + i, mask=i < m * n) / tl.load(y_ptr + i // n, mask=i < m * n, other=1.0), mask=i < m * n)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 32])
+def test_a_quotient_has_the_same_bits_in_every_kernel(rows, seed):
+    x, y = (torch.randn(*s, generator=torch.Generator().manual_seed(seed)) for s in ((90, 20), (90, 1)))
+    by_rows, flat = torch.full_like(x, float("nan")), torch.full_like(x, float("nan"))
+    divide_kernel[(triton.cdiv(90, rows),)](x, y, by_rows, flat, 90, 20, rows, 32)
+    assert torch.equal(by_rows, x / y) and torch.equal(flat, x / y)

@@ -123,9 +123,9 @@ def negf(b, op, x):
 
 @in_float
 def divf(b, op, x, y):
-    """Division. Triton promises 2 ulp for f32 `/`: lanes over one divisor take its reciprocal (1.5 ulp), where a vector
-    division would cost as much as an exponential; everything else is correctly rounded."""
-    if y.lanes == 1 and x.lanes > 1 and y.elem == "float":
+    """Division, correctly rounded: the same in every kernel that computes it, for a gradient asks which of its numbers is the maximum that forward left. Triton
+    promises 2 ulp for f32 `/`, which targets that divide slowly make use of: lanes over one divisor take its reciprocal there (1.5 ulp)."""
+    if y.lanes == 1 and x.lanes > 1 and y.elem == "float" and b.fn.kernel.target.divides:
         # A reciprocal of a subnormal overflows and one of a huge number is subnormal: 2^64 is moved out of the way.
         size = b.intrinsic("fabs", y)
         small, large = b.fcmp("olt", size, const("float", 2.0**-100)), b.fcmp("ogt", size, const("float", 2.0**100))
