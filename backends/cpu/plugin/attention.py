@@ -53,9 +53,9 @@ def _lowering(lower, original):
 def ours(dtype, causal: bool, backward: bool, work: float) -> bool:
     """Is it ours? As measured (docs/performance.md): on AMD's CPUs with AVX-512 it takes 0.38 to 0.74 of torch's time in fp32, in 16 bits down to a fifth; by AVX2 fp32 0.58 to 1.1 forward
     and 0.86 to 1.35 backward, the most where tiles do `work` times what is asked of them. On Intel's it was measured nowhere, and is ours for what torch has no instructions for."""
-    if products.maker() != "AuthenticAMD" or dtype.itemsize == 2 or products.vector_bits() >= 512:
-        return products.maker() == "AuthenticAMD" or products.maker() == "GenuineIntel" and not products.multiplies(dtype)
-    return work < MOST_WORK and (causal or not backward)
+    if products.maker() != "AuthenticAMD":
+        return products.maker() == "GenuineIntel" and not products.multiplies(dtype)
+    return dtype.itemsize == 2 or products.vector_bits() >= 512 or work < MOST_WORK and (causal or not backward)
 
 
 def asked(query, key, value, dropout_p, causal, bias, scale, backward: bool) -> bool:
@@ -166,7 +166,9 @@ def _power_of_2(n: int) -> int:
 def _chosen(name: str, inputs: list, layout, written: list, options: dict):
     """A template's node. written: those of `inputs` that it writes."""
     choices = []
-    _template(name).maybe_append_choice(choices, input_nodes=inputs, layout=layout, mutated_inputs=written or None, num_stages=1, num_warps=1, **options)
+    why = _template(name).maybe_append_choice(choices, input_nodes=inputs, layout=layout, mutated_inputs=written or None, num_stages=1, num_warps=1, **options)
+    if not choices:
+        raise ValueError(str(why))
     select = sys.modules["torch._inductor.select_algorithm"].autotune_select_algorithm
     chosen = select(f"triport_{name}", choices, inputs, layout)
     return chosen[0] if isinstance(chosen, tuple) else chosen
