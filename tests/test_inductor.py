@@ -207,7 +207,7 @@ def test_the_gradient_of_a_maximum_that_is_computed_anew(seed):
     assert own.grad.isfinite().all() and (own.grad - wide.grad).norm() <= 1e-5 * wide.grad.norm()
 
 
-def test_configurations_are_timed_shortly(monkeypatch):
+def test_configurations_are_timed_shortly(monkeypatch, tmp_path):
     """Those of kernels for the CPU, five to sixty samples each, for which torch takes an eighth of a second; what else Inductor times stays as it is."""
     from torch._inductor.runtime import triton_heuristics as heuristics
     from triport.backends.cpu.plugin import benchmarker
@@ -221,6 +221,7 @@ def test_configurations_are_timed_shortly(monkeypatch):
         asked.append(options)
         return own(fn, **options)
 
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # where nothing was chosen before
     monkeypatch.setattr(benchmarker, "benchmark", benchmark)
     monkeypatch.setattr(type(heuristics.benchmarker._torchs), "benchmark_cpu", None)
     x, y = R(300, 257), R(257, 300)

@@ -179,12 +179,16 @@ def test_tooltips_say_what_an_instruction_does(opened, pages):
     browser = opened(pages("matmul", "x86-64-v4"))
     row = next(e for e in browser.find_elements(By.CSS_SELECTOR, ".pane.asm .row.here") if "vfmadd" in e.text)
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
-    ActionChains(browser).move_to_element(row).perform()
-    tip = browser.find_element(By.ID, "tip")
-    WebDriverWait(browser, 60).until(lambda _: tip.is_displayed())
+    tip, title = browser.find_element(By.ID, "tip"), browser.find_element(By.TAG_NAME, "h1")
+
+    def shown(_):
+        ActionChains(browser).move_to_element(title).move_to_element(row).perform()  # again: a busy browser may scroll behind the pointer's last move
+        return tip.is_displayed()
+
+    WebDriverWait(browser, 60).until(shown)
     for words in ("multiply and add", "fma:", "vector", "f32", "512 bit, 16 elements", "product.py:", "of the estimated work"):
         assert words in tip.text, (words, tip.text)
-    ActionChains(browser).move_to_element(browser.find_element(By.TAG_NAME, "h1")).perform()
+    ActionChains(browser).move_to_element(title).perform()
     assert not tip.is_displayed()
 
 
