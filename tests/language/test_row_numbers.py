@@ -114,3 +114,24 @@ def test_a_quotient_has_the_same_bits_in_every_kernel(rows, seed):
     by_rows, flat = torch.full_like(x, float("nan")), torch.full_like(x, float("nan"))
     divide_kernel[(triton.cdiv(90, rows),)](x, y, by_rows, flat, 90, 20, rows, 32)
     assert torch.equal(by_rows, x / y) and torch.equal(flat, x / y)
+
+
+@triton.jit
+def turned_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
+    """A store of what a row's sum is spread over, its elements in other places."""
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + at)
+    y = x + tl.broadcast_to(tl.exp(tl.sum(x, 1) * 0.1)[:, None], [M, N])
+    z = tl.broadcast_to(tl.exp(tl.sum(y, 1) * 0.01)[:, None], [M, N])
+    tl.store(out_ptr + at, tl.trans(tl.reshape(z, [N, M])))
+
+
+@pytest.mark.parametrize("m,n", [(32, 8), (4, 64), (16, 16)])
+def test_elements_of_a_rows_numbers_change_places(m, n, seed):
+    x = torch.randn(m, n, generator=torch.Generator().manual_seed(seed))
+    out = torch.full_like(x, float("nan"))
+    turned_kernel[(1,)](x, out, m, n)
+    x = x.double()
+    y = x + (x.sum(1) * 0.1).exp()[:, None]
+    want = (y.sum(1) * 0.01).exp()[:, None].expand(m, n).reshape(n, m).T
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-6)

@@ -107,9 +107,24 @@ def _made_of(s: Schedule, visited, results: set[Value]) -> set[Value]:
     """`results`, and what of the values that were visited, inputs first, is computed from them."""
     found = set()
     for v, dims in visited:
-        if v in results or (s.known.children(v, dims) and v.op is not None and any(o in found for o in v.op.operands)):
+        if v in results or (s.known.children(v, dims) and v.op is not None and any(o in found for o in v.op.operands)) or _through_memory(s, v, dims, results):
             found.add(v)
     return found
+
+
+def _through_memory(s: Schedule, v: Value, dims, results: set[Value]) -> bool:
+    """Is `v`, whose operands are not visited for its elements change places, computed from `results`?"""
+    if v in s.buffers or v.op is None or s.known.children(v, dims):
+        return False
+    stack, seen = [v], set()
+    while stack:
+        w = stack.pop()
+        if w in results:
+            return True
+        if w not in seen and w not in s.buffers and w.op is not None and s.lazy(w.op):
+            seen.add(w)
+            stack.extend(w.op.operands)
+    return False
 
 
 def _may_interleave(s: Schedule, group: list[Op], between: list[Op]) -> tuple[str, list[tuple[int, int, bool]]]:
