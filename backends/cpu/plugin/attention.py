@@ -30,24 +30,10 @@ def mend(module):
         lowerings = sys.modules["torch._inductor.lowering"].lowerings
         ops = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _forward,
                torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _backward}
-        of = {op: _lowering(lower, lowerings[op]) for op, lower in ops.items()}
+        of = {op: products.ours_or_torchs("attention", lower, lowerings[op]) for op, lower in ops.items()}
     except (AttributeError, ImportError, KeyError):
         return
     lowerings.update(of)
-
-
-def _lowering(lower, original):
-    """lower(*args, **kwargs), or `original`'s answer where that gives None."""
-    @functools.wraps(original)
-    def lowered(*args, **kwargs):
-        try:
-            found = lower(*args, **kwargs)
-        except (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError) as e:
-            products.refused("attention", f"{type(e).__name__}: {e}")
-            found = None
-        return original(*args, **kwargs) if found is None else found
-
-    return lowered
 
 
 def ours(dtype, causal: bool, backward: bool, work: float) -> bool:
@@ -169,9 +155,7 @@ def _chosen(name: str, inputs: list, layout, written: list, options: dict):
     why = _template(name).maybe_append_choice(choices, input_nodes=inputs, layout=layout, mutated_inputs=written or None, num_stages=1, num_warps=1, **options)
     if not choices:
         raise ValueError(str(why))
-    select = sys.modules["torch._inductor.select_algorithm"].autotune_select_algorithm
-    chosen = select(f"triport_{name}", choices, inputs, layout)
-    return chosen[0] if isinstance(chosen, tuple) else chosen
+    return products.selected(f"triport_{name}", choices, inputs, layout)
 
 
 @functools.cache

@@ -59,11 +59,8 @@ def _kernel(*names: str, sums: bool = False) -> str:
     return f"{_UNITS}{{{{def_kernel(*({names!r}{last} + ('BIAS',) * BIASED))}}}}" + _SIZES + "".join(map(_head, names))
 
 
-FORWARD = (_kernel("Q", "K", "V", sums=True) + """
-    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-""" + _tile("q", "Q", "rows", "M") + """
-    most = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
+#: for each block of keys that this program's rows see; what it computes is added up in `acc`
+_KEYS = """
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 {% if CAUSAL %}
     end = min(N, (block + 1) * BLOCK_M)
@@ -72,7 +69,25 @@ FORWARD = (_kernel("Q", "K", "V", sums=True) + """
 {% endif %}
     for start in range(0, end, BLOCK_N):
         cols = start + tl.arange(0, BLOCK_N)
-""" + _tile("k", "K", "cols", "N", turned=True, indent=8)
+"""
+
+
+def _kept(at: str, limit: str, more: str = "") -> str:
+    """The end of a kernel: `acc` becomes its rows `at` of the result. more: what it stores besides, at idx_m and idx_d where `mask`."""
+    return f"""
+    idx_m = {at}[:, None]
+    idx_d = ds[None, :]
+    mask = (idx_m < {limit}) & (idx_d < D)
+{more}    {{{{store_output(("idx_b", "idx_h", "idx_m", "idx_d"), "acc", "mask", val_shape=("BLOCK_{limit}", "BLOCK_D"))}}}}
+"""
+
+
+FORWARD = (_kernel("Q", "K", "V", sums=True) + """
+    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+""" + _tile("q", "Q", "rows", "M") + """
+    most = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+""" + _KEYS + _tile("k", "K", "cols", "N", turned=True, indent=8)
            + _scores("q", "k", "rows[:, None]", "cols[None, :]", """        s = tl.where(inside, s, float("-inf"))
         now = tl.maximum(most, tl.max(s, 1))
         shift = tl.where(now == float("-inf"), 0.0, now)
@@ -87,11 +102,7 @@ FORWARD = (_kernel("Q", "K", "V", sums=True) + """
     tl.store(LSE, most{{{{from_2}}}} + tl.log2(total) * {_LN2}, mask=rows < M)
 {{% endif %}}
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-    idx_m = rows[:, None]
-    idx_d = ds[None, :]
-    mask = (idx_m < M) & (idx_d < D)
-    {{{{store_output(("idx_b", "idx_h", "idx_m", "idx_d"), "acc", "mask", val_shape=("BLOCK_M", "BLOCK_D"))}}}}
-""")
+""" + _kept("rows", "M"))
 
 _PROBABILITIES = """        p = tl.where(inside, tl.exp2((s - lse{at}){{to_2}}), 0.0)
 """
@@ -107,25 +118,13 @@ def _statistics(indent: int) -> str:
 GRADIENT_Q = (_kernel("Q", "K", "V", "G", "LSE", "DELTA") + """
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
 """ + _tile("q", "Q", "rows", "M") + _tile("g", "G", "rows", "M") + _statistics(4) + """
-    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-{% if CAUSAL %}
-    end = min(N, (block + 1) * BLOCK_M)
-{% else %}
-    end = N
-{% endif %}
-    for start in range(0, end, BLOCK_N):
-        cols = start + tl.arange(0, BLOCK_N)
-""" + _tile("kt", "K", "cols", "N", turned=True, indent=8) + _tile("vt", "V", "cols", "N", turned=True, indent=8)
+""" + _KEYS + _tile("kt", "K", "cols", "N", turned=True, indent=8) + _tile("vt", "V", "cols", "N", turned=True, indent=8)
               + _scores("q", "kt", "rows[:, None]", "cols[None, :]", _PROBABILITIES.replace("{at}", "[:, None]")) + """
         dp = tl.dot(g, vt, input_precision="ieee", out_dtype=tl.float32)
 """ + _tile("k", "K", "cols", "N", indent=8) + """
         acc = tl.dot((p * (dp - delta[:, None])).to(k.dtype), k, acc, input_precision="ieee", out_dtype=tl.float32)
     acc *= SCALE
-    idx_m = rows[:, None]
-    idx_d = ds[None, :]
-    mask = (idx_m < M) & (idx_d < D)
-    {{store_output(("idx_b", "idx_h", "idx_m", "idx_d"), "acc", "mask", val_shape=("BLOCK_M", "BLOCK_D"))}}
-""")
+""" + _kept("rows", "M"))
 
 GRADIENTS_KV = (_kernel("Q", "K", "V", "G", "LSE", "DELTA", "GV") + """
     cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -147,9 +146,5 @@ GRADIENTS_KV = (_kernel("Q", "K", "V", "G", "LSE", "DELTA", "GV") + """
 """ + _tile("q", "Q", "rows", "M", indent=8) + """
         acc = tl.dot((p * (dp - delta[None, :])).to(q.dtype), q, acc, input_precision="ieee", out_dtype=tl.float32)
     acc *= SCALE
-    idx_m = cols[:, None]
-    idx_d = ds[None, :]
-    mask = (idx_m < N) & (idx_d < D)
-    tl.store(GV + idx_m.to(tl.int64) * {{stride("GV", 2)}} + idx_d * {{stride("GV", 3)}}, gv.to(GV.dtype.element_ty), mask=mask)
-    {{store_output(("idx_b", "idx_h", "idx_m", "idx_d"), "acc", "mask", val_shape=("BLOCK_N", "BLOCK_D"))}}
-""")
+""" + _kept("cols", "N", """    tl.store(GV + idx_m.to(tl.int64) * {{stride("GV", 2)}} + idx_d * {{stride("GV", 3)}}, gv.to(GV.dtype.element_ty), mask=mask)
+"""))

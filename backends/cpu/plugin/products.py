@@ -90,17 +90,11 @@ def _lowering(name: str, module):
     template, torchs = _template(name == "bmm"), getattr(module, f"aten_{name}")
 
     def lowering(original):
-        @functools.wraps(original)
-        def lowered(*args, **kwargs):
+        def lower(*args, **kwargs):
             how = {k: kwargs.get(k, 1) for k in ("beta", "alpha")} if name == "addmm" else {}
             if set(kwargs) - {*how, "layout"} or len(args) != (3 if name == "addmm" else 2) or not asked(name, *args):
-                return original(*args, **kwargs)
-            try:
-                chosen = chosen_of(*args, layout=kwargs.get("layout"), **how)
-            except (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError) as e:
-                refused("matrix products", f"{type(e).__name__}: {e}")
-                chosen = None
-            return original(*args, **kwargs) if chosen is None else chosen
+                return None
+            return chosen_of(*args, layout=kwargs.get("layout"), **how)
 
         def chosen_of(*args, layout, **how):
             """The product's node, or None where it is torch's."""
@@ -113,15 +107,31 @@ def _lowering(name: str, module):
             for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)):
                 template.maybe_append_choice(choices, input_nodes=(*wide, a, b), layout=layout, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4,
                                              BATCHED=name == "bmm", num_stages=1, num_warps=1, **more)
-            if not choices:
-                return None
-            select = sys.modules["torch._inductor.select_algorithm"].autotune_select_algorithm
-            chosen = select(name, choices, [*wide, a, b], layout)
-            return chosen[0] if isinstance(chosen, tuple) else chosen  # torch 2.13 says more than 2.11
+            return selected(name, choices, [*wide, a, b], layout) if choices else None
 
-        return lowered
+        return ours_or_torchs("matrix products", lower, original)
 
     return lowering
+
+
+def ours_or_torchs(what: str, lower, original):
+    """A lowering: lower(*args, **kwargs), or `original`'s answer where that gives None, or this torch does not take what it makes."""
+    @functools.wraps(original)
+    def lowered(*args, **kwargs):
+        try:
+            found = lower(*args, **kwargs)
+        except (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError) as e:
+            refused(what, f"{type(e).__name__}: {e}")
+            found = None
+        return original(*args, **kwargs) if found is None else found
+
+    return lowered
+
+
+def selected(name: str, choices: list, inputs: list, layout):
+    """The node of the choice that Inductor makes."""
+    chosen = sys.modules["torch._inductor.select_algorithm"].autotune_select_algorithm(name, choices, inputs, layout)
+    return chosen[0] if isinstance(chosen, tuple) else chosen  # torch 2.13 says more than 2.11
 
 
 @functools.cache
