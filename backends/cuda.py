@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .context import call as context
-from .dispatch import choice
+from .dispatch import choice, cuda_calls, cuda_launch
 from . import nvrtc
 from .base import Backend, Error, Unsupported
 
@@ -119,26 +119,42 @@ class Own(NamedTuple):
     together: bool = False
 
 
+class Boxes(NamedTuple):
+    """A matrix as a kernel's `TensorMap` (ops/product_tma.cuh) has it, which the Tensor Memory Accelerator fetches in boxes. matrix: of numbers of 16 bits, with
+    contiguous rows that begin at multiples of 16 bytes; box: (rows, 64)."""
+
+    matrix: object
+    box: tuple[int, int]
+
+
+def describes() -> bool:
+    """Can kernels be launched with `Boxes` here?"""
+    return cuda_launch.driver() is not None
+
+
 def launch(path: Path, kernel: str, grid: tuple, block: int, *args, cluster: int = 1, shared: int = 0, together: bool = False):
     """Launch `kernel` of a .cu file on the current stream of the device of the first tensor among `args`.
 
-    args: tensors arrive as pointers, int as 64-bit integers, float as double. grid: 1 to 3 numbers of blocks; cluster: blocks
+    args: tensors arrive as pointers, `Boxes` as what describes them, int as 64-bit integers, float as double. grid: 1 to 3 numbers of blocks; cluster: blocks
     of a cluster along the grid's first dimension, 8 at most (compute capability 9.0 and later); shared: dynamic shared memory, bytes;
     together: all blocks are on the GPU at once, so that they may wait for each other (a cooperative launch, without clusters).
     Raises `CompileError` with NVRTC's log, `Error` where the launch fails."""
     import torch
     from cuda.core import Device, launch as launch_kernel
 
-    device = next(a.device for a in args if isinstance(a, torch.Tensor))
+    device = next(x.device for x in (a.matrix if isinstance(a, Boxes) else a for a in args) if isinstance(x, torch.Tensor))
     with torch.cuda.device(device):
         Device(device.index).set_current()  # a thread that has not used the GPU has no context yet
         loaded = _kernel(path, kernel, device.index, shared)
         stream = _stream(torch.cuda.current_stream().cuda_stream)
-        values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
-        context.note_launch(Own(loaded, kernel, block, shared, cluster, together), None, grid, args)
+        context.note_launch(own := Own(loaded, kernel, block, shared, cluster, together), None, grid, args)
         try:
             with _traced(kernel, grid):
-                launch_kernel(stream, _config(grid, block, cluster, shared, together), loaded, *values)
+                if any(isinstance(a, Boxes) for a in args):  # which cuda-core's releases describe in ways of their own
+                    cuda_calls.start(own, grid, args, device.index)
+                else:
+                    values = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args]
+                    launch_kernel(stream, _config(grid, block, cluster, shared, together), loaded, *values)
         except Exception as e:
             raise Error(f"{path.name}: launching {kernel} as {grid} x {block} threads on {device} failed: {e}") from e
 

@@ -1,7 +1,7 @@
 // c = a @ b: m x k times k x n. A_TURNED, B_TURNED: the operand is the transpose of what its memory holds; strides go from line to line of memory.
 // WHOLE: lines are 16-byte aligned.
 #include "product_fma.cuh"
-#include "product_wgmma.cuh"
+#include "product_tma.cuh"
 
 template <class T, int BM, int BN, int WARPS_M, int WARPS_N, int BK, int STAGES, bool A_TURNED, bool B_TURNED, bool WHOLE>
 __global__ void __launch_bounds__(32 * WARPS_M * WARPS_N)
@@ -10,6 +10,12 @@ matmul_mma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, i64 m, i64 
 }
 
 #if __CUDA_ARCH_FEAT_SM90_ALL
+template <class T, int BM, int BN, int STAGES, int PANELS, int CTAS, bool A_TURNED, bool B_TURNED>
+__global__ void __launch_bounds__(2 * BM + 128, 1)
+matmul_tma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap c, i64 m, i64 n, i64 k) {
+    product_tma<T, BM, BN, STAGES, PANELS, CTAS, 0, A_TURNED, B_TURNED, false, PLAIN>(a, b, c, nullptr, m, n, k);
+}
+
 template <class T, int BM, int BN, int STAGES, bool A_TURNED, bool B_TURNED, bool WHOLE>
 __global__ void __launch_bounds__(2 * BM, 1)
 matmul_wgmma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, i64 m, i64 n, i64 k) {

@@ -26,7 +26,7 @@ from .makespan import cost, makespan
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from . import autocast, batching, choices, product_tma, product_way, thin
+from . import autocast, batching, choices, product_cuda, product_tma, product_way, thin
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .straight import by_tiles, straight, turn_kernel
@@ -280,49 +280,11 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-#: for tensor cores: (BM, BN, warps along m, along n, speed of a full tile relative to others); pieces of K are MMA_K long. wgmma: sm_90 alone has it
-WGMMA = ((128, 256, 8, 1, 1.0), (128, 128, 8, 1, 0.8), (64, 128, 4, 1, 0.6))
-MMA = ((128, 256, 2, 4, 1.0), (128, 128, 2, 2, 0.85), (64, 64, 2, 2, 0.5))
-MMA_K = 64
-
-
-def lines(x: torch.Tensor) -> tuple[torch.Tensor, int, bool]:
-    """(x or a copy, elements from line to line of memory, whether the lines are its columns) of a matrix with one contiguous dimension."""
-    if x.stride(1) == 1 or x.shape[1] == 1:
-        return x, x.stride(0), False
-    if x.stride(0) == 1 or x.shape[0] == 1:
-        return x, x.stride(1), True
-    x = x.contiguous()
-    return x, x.stride(0), False
-
-
-def cuda_product(a: torch.Tensor, b: torch.Tensor) -> tuple[str, str, tuple, int, int, tuple[int, int]]:
-    """How CUDA C++ multiplies: ("wgmma", "mma" or "fma", template arguments, leading kernel arguments, threads, dynamic shared memory, tile)."""
-    (a, a_line, a_turned), (b, b_line, b_turned) = lines(a), lines(b)
-    whole = all(line * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0 for x, line in ((a, a_line), (b, b_line)))
-    tail = ", ".join("true" if f else "false" for f in (a_turned, b_turned, whole))
-    (m, _), n, t = a.shape, b.shape[1], cuda.element(a)
-    count, most, capability = cuda.limits(a.device.index)
-    arguments = (a, a_line, b, b_line)
-    if t in ("half", "bf16") and capability >= (8, 0):
-        wgmma = capability == (9, 0)
-        bm, bn, wm, wn, _ = min(WGMMA if wgmma else MMA, key=lambda s: cdiv(cdiv(m, s[0]) * cdiv(n, s[1]), count) * s[0] * s[1] / s[4])
-        stage = (bm + bn) * MMA_K * 2
-        if wgmma:
-            return "wgmma", f"{t}, {bm}, {bn}, 4, {tail}", arguments, 2 * bm, 1024 + 4 * stage, (bm, bn)
-        stages = max(2, min(4, most // stage if bm * bn > 128 * 128 else most // 2 // stage))  # small tiles: two on a multiprocessor
-        shared = max(stages * stage, bm * (bn + 8) * 2)
-        return "mma", f"{t}, {bm}, {bn}, {wm}, {wn}, {MMA_K}, {stages}, {tail}", arguments, 32 * wm * wn, shared, (bm, bn)
-    groups = 2 if t != "double" and cdiv(m, 128) * cdiv(n, 128) >= count else 1
-    return "fma", f"{t}, {groups}, {tail}", arguments, 256, 0, (64 * groups, 64 * groups)
-
-
 def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c, work = begun("matmul", a, b)
     if work:
-        (m, k), n = a.shape, b.shape[1]
-        how, template, arguments, threads, shared, (bm, bn) = cuda_product(a, b)
-        cuda.launch(CUDA, f"matmul_{how}<{template}>", (cdiv(m, bm) * cdiv(n, bn),), threads, *arguments, c, m, n, k, shared=shared)
+        way = product_cuda.fastest(a, b, c)
+        cuda.launch(CUDA, way.kernel("matmul"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
     return c
 
 

@@ -27,8 +27,8 @@ from .softmax import backward_of_softmax, softmax_into
 from .sizes import cdiv, known, next_power_of_2
 from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
-from .matmul import alike, begun, cuda_product, matmul_kernel, multiprocessors, product_backward, product_jvp, whole_tile_for
-from . import autocast, batching, product_way, thin, thin_softmax
+from .matmul import alike, begun, matmul_kernel, multiprocessors, product_backward, product_jvp, whole_tile_for
+from . import autocast, batching, product_cuda, product_way, thin, thin_softmax
 from .parts import above, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
 from .product import product_tile, tile_of_program
 from .straight import straight, turn_kernel
@@ -203,24 +203,32 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     return c
 
 
+#: columns of a block of scale_columns, and pieces of 16 bytes that each of its 256 threads has on its way (HELD there). Many parts are joined once for more rows
+SCALED_COLUMNS, SCALED = 64, 4
+
+
 def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Tensor:
     c, work = _begun(a, b, dim)
     if not work:
         return c
-    (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
-    how, template, arguments, threads, shared, (bm, bn) = cuda_product(a, b)
-    step, parts, count = (bm, cdiv(m, bm), n) if axis == 0 else (bn, cdiv(n, bn), m)
+    (m, n), axis = c.shape, int(dim) % 2
+    if (way := product_cuda.spanning(a, b, c, axis)) is not None:
+        cuda.launch(CUDA, way.kernel("product_softmax"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
+        return c
+    way = product_cuda.fastest(a, b, c, axis)
+    step = way.part
+    parts, count = (cdiv(m, step), n) if axis == 0 else (cdiv(n, step), m)
     stats = temporary(torch.empty(2 * parts * count, dtype=sums_dtype(a), device=a.device))
-    cuda.launch(CUDA, f"product_exp_{how}<{template}, {axis}>", (cdiv(m, bm) * cdiv(n, bn),), threads, *arguments, c, stats, m, n, k,
-                shared=shared)
+    cuda.launch(CUDA, way.kernel("product_exp"), way.grid, way.threads, *way.operands, stats, *way.sizes, shared=way.shared, cluster=way.cluster)
     t, size = cuda.element(c), c.element_size()
     piece = f"Vec<{t}>" if n * size % 16 == 0 and c.data_ptr() % 16 == 0 else f"One<{t}>"
     if axis:
         cuda.launch(CUDA, f"scale_rows<{t}, {piece}>", (cdiv(m, 8),), 256, c, stats, m, n, parts, step)
     else:
-        blocks = cdiv(n, 128)
-        rows = step * max(1, min(8, parts * blocks // (4 * cuda.limits(c.device.index)[0])))  # joining statistics once for many rows
-        cuda.launch(CUDA, f"scale_columns<{t}, {piece}, 128>", (blocks, cdiv(m, rows)), 256, c, stats, m, n, parts, step, rows)
+        rows = SCALED * 256 * (16 // size if piece.startswith("Vec") else 1) // SCALED_COLUMNS
+        blocks, chunks = cdiv(n, SCALED_COLUMNS), cdiv(m, rows)
+        turns = max(1, min(cdiv(parts, 32), blocks * chunks // cuda.limits(c.device.index)[0]))
+        cuda.launch(CUDA, f"scale_columns<{t}, {piece}, {SCALED_COLUMNS}>", (blocks, cdiv(chunks, turns)), 256, c, stats, m, n, parts, step, turns)
     return c
 
 

@@ -14,9 +14,9 @@ struct Tile { i64 m, n; };
 
 // GROUP rows of tiles are walked column by column, so that neighbouring blocks share what they read. There are fewer than 2^31 tiles, so 32 bits hold
 // all of it: the machine divides 64 bits by a long function.
-template <int BM, int BN> __device__ inline Tile tile_of_block(i64 m, i64 n) {
+template <int BM, int BN> __device__ inline Tile tile_of(unsigned index, i64 m, i64 n) {
     const unsigned tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, most = tiles_m < 8 ? tiles_m : 8, in_group = most * tiles_n;
-    const unsigned group = blockIdx.x / in_group, at = blockIdx.x % in_group, left = tiles_m - group * most, rows = left < most ? left : most;
+    const unsigned group = index / in_group, at = index % in_group, left = tiles_m - group * most, rows = left < most ? left : most;
     return {i64(group * most + at % rows) * BM, i64(at / rows) * BN};
 }
 
@@ -69,7 +69,19 @@ template <int MASK, int COUNT, int BIT = 16, class F, int N, class Join> __devic
     }
 }
 
-// The accumulators of a thread: M x N of a tile, element (i, j) in row0() + down(i), col0() + across(j): what depends on the thread is apart from
+// Who computes a tile: all of a block.
+struct Block {
+    static __device__ int thread() { return threadIdx.x; }
+    static __device__ void meet() { __syncthreads(); }
+};
+
+// Or each warp group of 128 threads one of its own, and none waits for another.
+struct WarpGroup {
+    static __device__ int thread() { return threadIdx.x % 128; }
+    static __device__ void meet() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
+};
+
+// The accumulators of a thread of a Team: M x N of a tile, element (i, j) in row0() + down(i), col0() + across(j): what depends on the thread is apart from
 // what does not, so that NVRTC need not find out. ROW_MATES: lane bits in which threads with the same rows differ, COLUMN_MATES those with the
 // same columns; the rest of them are in other warps, WARPS_M x WARPS_N of them. M / STRIPS rows of each thread make a strip, of BM / STRIPS rows:
 // in_strip(i) and row_of(strip, row of it) say which.
@@ -99,67 +111,78 @@ template <bool BY_ROWS, class Acc> struct Lines {
     // From what each thread has of its lines to the whole lines', in scratch[0 .. LENGTH) and, of the first `count` lines, in `to`.
     template <class Join> static __device__ void join_all(F (&own)[COUNT], F* scratch, F* to, i64 count, Join join) {
         const int warp = BY_ROWS ? Acc::warp_n() : Acc::warp_m();
-        __syncthreads();
+        Acc::Team::meet();
         const int at0 = scatter_over_lanes<MATES, COUNT>(own, join);
         if (leads<MATES, COUNT>())
 #pragma unroll
             for (int l = 0; l < LEFT; l++) scratch[warp * LENGTH + line(at0 + l)] = own[l];
-        __syncthreads();
-        for (int i = threadIdx.x; i < LENGTH; i += blockDim.x) {
+        Acc::Team::meet();
+#pragma unroll 1
+        for (int i = Acc::Team::thread(); i < LENGTH; i += 32 * Acc::WARPS_M * Acc::WARPS_N) {
             F all = scratch[i];
 #pragma unroll
             for (int w = 1; w < WARPS; w++) all = join(all, scratch[w * LENGTH + i]);
             scratch[i] = all;
             if (i < count) to[i] = all;
         }
-        __syncthreads();
+        Acc::Team::meet();
     }
 };
 
-// PLAIN: c = acc. COLUMNS, ROWS: c = exp(acc - top), top the tile's maximum of each column or row; stats = (all tops, all sums of c), of
-// (parts, n or m): what matmul_softmax.cu joins to scale c. `shared`: the block's, not in use any more.
+// acc = exp(acc - top), top the tile's maximum of each column (RESULT COLUMNS) or row (ROWS), and 0 outside of the matrix; tops, sums: all tops, and all sums of
+// acc, of the tile's lines, of which there are `count`. scratch: the team's.
+template <int RESULT, class Acc>
+__device__ inline void exponentials(Acc& acc, typename Acc::F* tops, typename Acc::F* sums, i64 count, Tile tile, i64 m, i64 n, typename Acc::F* scratch) {
+    using F = typename Acc::F;
+    using L = Lines<RESULT == ROWS, Acc>;
+    const int left = L::left(tile, m, n);
+    F own[L::COUNT];
+#pragma unroll
+    for (int l = 0; l < L::COUNT; l++) {
+        own[l] = -infinity<F>();
+#pragma unroll
+        for (int k = 0; k < L::ALONG; k++) {
+            F& x = L::at(acc, l, k);
+            if (!L::inside(left, k)) x = -infinity<F>();  // whose exponential is 0
+            own[l] = larger(own[l], x);
+        }
+    }
+    L::join_all(own, scratch, tops, count, Max());
+#pragma unroll
+    for (int l = 0; l < L::COUNT; l++) {
+        const F base = no_less_than_all(scratch[L::line(l)]);
+        own[l] = 0;
+#pragma unroll
+        for (int k = 0; k < L::ALONG; k++) {
+            F& x = L::at(acc, l, k);
+            x = exp_from(x, base);
+            own[l] += x;
+        }
+    }
+    L::join_all(own, scratch, sums, count, Sum());
+}
+
+// The same with statistics as matmul_softmax.cu joins them to scale c: stats = (all tops, all sums), of (parts, n or m).
+template <int RESULT, class Acc>
+__device__ inline void exponentials(Acc& acc, typename Acc::F* stats, Tile tile, i64 m, i64 n, unsigned char* shared) {
+    const bool by_rows = RESULT == ROWS;
+    const i64 lines = by_rows ? m : n, line0 = by_rows ? tile.m : tile.n, part = by_rows ? tile.n / Acc::BN : tile.m / Acc::BM;
+    const i64 parts = by_rows ? (n + Acc::BN - 1) / Acc::BN : (m + Acc::BM - 1) / Acc::BM;
+    exponentials<RESULT>(acc, stats + part * lines + line0, stats + (parts + part) * lines + line0, lines - line0, tile, m, n,
+                         reinterpret_cast<typename Acc::F*>(shared));
+}
+
+// PLAIN: c = acc. COLUMNS, ROWS: c = its `exponentials`. `shared`: the team's, not in use any more.
 template <int RESULT, class T, class Acc>
 __device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile, i64 m, i64 n, unsigned char* shared) {
-    using F = typename Acc::F;
-    if constexpr (RESULT != PLAIN) {
-        using L = Lines<RESULT == ROWS, Acc>;
-        F* scratch = reinterpret_cast<F*>(shared);
-        const bool by_rows = RESULT == ROWS;
-        const i64 lines = by_rows ? m : n, line0 = by_rows ? tile.m : tile.n, part = by_rows ? tile.n / Acc::BN : tile.m / Acc::BM;
-        const i64 parts = by_rows ? (n + Acc::BN - 1) / Acc::BN : (m + Acc::BM - 1) / Acc::BM;
-        const int left = L::left(tile, m, n);
-        F own[L::COUNT];
-#pragma unroll
-        for (int l = 0; l < L::COUNT; l++) {
-            own[l] = -infinity<F>();
-#pragma unroll
-            for (int k = 0; k < L::ALONG; k++) {
-                F& x = L::at(acc, l, k);
-                if (!L::inside(left, k)) x = -infinity<F>();  // whose exponential is 0
-                own[l] = larger(own[l], x);
-            }
-        }
-        L::join_all(own, scratch, stats + part * lines + line0, lines - line0, Max());
-#pragma unroll
-        for (int l = 0; l < L::COUNT; l++) {
-            const F base = no_less_than_all(scratch[L::line(l)]);
-            own[l] = 0;
-#pragma unroll
-            for (int k = 0; k < L::ALONG; k++) {
-                F& x = L::at(acc, l, k);
-                x = exp_from(x, base);
-                own[l] += x;
-            }
-        }
-        L::join_all(own, scratch, stats + (parts + part) * lines + line0, lines - line0, Sum());
-    }
+    if constexpr (RESULT != PLAIN) exponentials<RESULT>(acc, stats, tile, m, n, shared);
     // Through shared memory, so that neighbouring threads write neighbouring elements, 16 bytes each; a strip at a time.
     constexpr int V = Vec<T>::N, PITCH = Acc::BN + V, HEIGHT = Acc::BM / Acc::STRIPS, THREADS = 32 * Acc::WARPS_M * Acc::WARPS_N;
     T* rows = reinterpret_cast<T*>(shared);
     const bool whole = n % V == 0 && aligned(c);
 #pragma unroll 1
     for (int strip = 0; strip < Acc::STRIPS; strip++) {
-        __syncthreads();
+        Acc::Team::meet();
         T* to = rows + Acc::col0();
 #pragma unroll
         for (int i = 0; i < Acc::M; i++)
@@ -167,17 +190,17 @@ __device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile,
 #pragma unroll
                 for (int j = 0; j < Acc::N; j += 2)  // columns come in pairs
                     *reinterpret_cast<Pair<T>*>(to + Acc::in_strip(i) * PITCH + Acc::across(j)) = narrow_both<T>(acc(i, j), acc(i, j + 1));
-        __syncthreads();
+        Acc::Team::meet();
         if (whole) {
 #pragma unroll 1
-            for (int piece = threadIdx.x; piece < HEIGHT * Acc::BN / V; piece += THREADS) {
+            for (int piece = Acc::Team::thread(); piece < HEIGHT * Acc::BN / V; piece += THREADS) {
                 const int r = piece / (Acc::BN / V), col = piece % (Acc::BN / V) * V;
                 const i64 i = tile.m + Acc::row_of(strip, r), j = tile.n + col;
                 if (i < m && j < n) store(c + i * n + j, 0, load<Vec<T>>(rows + r * PITCH + col, 0));
             }
         } else {
 #pragma unroll 4
-            for (int piece = threadIdx.x; piece < HEIGHT * Acc::BN; piece += THREADS) {
+            for (int piece = Acc::Team::thread(); piece < HEIGHT * Acc::BN; piece += THREADS) {
                 const int r = piece / Acc::BN, col = piece % Acc::BN;
                 const i64 i = tile.m + Acc::row_of(strip, r), j = tile.n + col;
                 if (i < m && j < n) c[i * n + j] = rows[r * PITCH + col];

@@ -7,6 +7,7 @@
 
 template <class F_, int G> struct FmaAcc {
     using F = F_;
+    using Team = Block;
     static constexpr int BM = 64 * G, BN = 64 * G, M = 4 * G, N = 4 * G, WARPS_M = 8, WARPS_N = 1, ROW_MATES = 15, COLUMN_MATES = 16;
     static constexpr int STRIPS = 4;
     F at[M][N];
@@ -74,7 +75,7 @@ __device__ inline void product_fma(const T* a, i64 a_stride, const T* b, i64 b_s
     struct Pieces { F a[2][BK][A::PITCH], b[2][BK][B::PITCH]; };
     __shared__ __align__(16) unsigned char shared[sizeof(Pieces)];
     Pieces& s = *reinterpret_cast<Pieces*>(shared);
-    const Tile tile = tile_of_block<Acc::BM, Acc::BN>(m, n);
+    const Tile tile = tile_of<Acc::BM, Acc::BN>(blockIdx.x, m, n);
     A next_a;
     B next_b;
     auto read = [&](i64 at) {

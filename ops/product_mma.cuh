@@ -105,6 +105,7 @@ template <class T, int BM, int BN, int BK, int THREADS, bool A_TURNED, bool B_TU
 // BM x BN by WARPS_M x WARPS_N warps.
 template <int BM_, int BN_, int WARPS_M_, int WARPS_N_> struct MmaAcc {
     using F = float;
+    using Team = Block;
     static constexpr int BM = BM_, BN = BN_, WARPS_M = WARPS_M_, WARPS_N = WARPS_N_, WM = BM / WARPS_M, WN = BN / WARPS_N;
     static constexpr int M = WM / 8, N = WN / 4, ROW_MATES = 3, COLUMN_MATES = 28, STRIPS = 1;
     float at[WM / 16][WN / 8][4];
@@ -131,7 +132,7 @@ __device__ inline void product_mma(const T* a, i64 a_stride, const T* b, i64 b_s
     using B = typename Both::B;
     extern __shared__ __align__(128) unsigned char shared[];
     const unsigned base = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    const Tile tile = tile_of_block<BM, BN>(m, n);
+    const Tile tile = tile_of<BM, BN>(blockIdx.x, m, n);
     const Both both{{a, a_stride}, {b, b_stride}, m, n, k, tile, base, shared};
     const int lane = threadIdx.x % 32, sub = lane / 8, r = lane % 8;
     Acc acc;

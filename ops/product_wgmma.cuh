@@ -12,40 +12,46 @@ __device__ inline unsigned long long descriptor(unsigned at, unsigned panel) {
 }
 
 #define TRIPORT_4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define TRIPORT_16(d, i) TRIPORT_4(d, i), TRIPORT_4(d, i + 1), TRIPORT_4(d, i + 2), TRIPORT_4(d, i + 3)
-#define TRIPORT_64(d, i) TRIPORT_16(d, i), TRIPORT_16(d, i + 4), TRIPORT_16(d, i + 8), TRIPORT_16(d, i + 12)
+#define TRIPORT_32(d, i) \
+    TRIPORT_4(d, i), TRIPORT_4(d, i + 1), TRIPORT_4(d, i + 2), TRIPORT_4(d, i + 3), TRIPORT_4(d, i + 4), TRIPORT_4(d, i + 5), TRIPORT_4(d, i + 6), TRIPORT_4(d, i + 7)
+#define TRIPORT_64(d) TRIPORT_32(d, 0), TRIPORT_32(d, 8)
+#define TRIPORT_96(d) TRIPORT_64(d), TRIPORT_32(d, 16)
+#define TRIPORT_128(d) TRIPORT_96(d), TRIPORT_32(d, 24)
+#define TRIPORT_0_31 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define TRIPORT_0_63                                                                                                                            \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"                    \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define TRIPORT_64_127                                                                                                                          \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,"  \
-    "%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,"     \
-    "%125,%126,%127"
+    TRIPORT_0_31 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TRIPORT_0_95                                                                                                                            \
+    TRIPORT_0_63 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define TRIPORT_0_127                                                                                                                           \
+    TRIPORT_0_95 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,"    \
+                 "%121,%122,%123,%124,%125,%126,%127"
 
+// d += a @ b of 64 x 16 and 16 x (64, 128, 192 or 256).
 template <class T> struct Wgmma;
+#define TRIPORT_WGMMA_BY(NAME, COUNT, N, REGISTERS, ACCUMULATORS, A, B, TURNS_A, TURNS_B)                                                         \
+    template <int TURN_A, int TURN_B> static __device__ inline void run(float (&d)[COUNT][4], unsigned long long a, unsigned long long b) {      \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32." NAME "." NAME " {" REGISTERS "}, " A ", " B ", 1, 1, 1, " TURNS_A ", " TURNS_B ";" \
+                     : ACCUMULATORS : "l"(a), "l"(b), "n"(TURN_A), "n"(TURN_B));                                                                  \
+    }
 #define TRIPORT_WGMMA(TYPE, NAME)                                                                                                                 \
     template <> struct Wgmma<TYPE> {                                                                                                              \
-        template <int TURN_A, int TURN_B> static __device__ inline void run(float (&d)[16][4], unsigned long long a, unsigned long long b) {     \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." NAME "." NAME " {" TRIPORT_0_63 "}, %64, %65, 1, 1, 1, %66, %67;"         \
-                         : TRIPORT_64(d, 0) : "l"(a), "l"(b), "n"(TURN_A), "n"(TURN_B));                                                          \
-        }                                                                                                                                         \
-        template <int TURN_A, int TURN_B> static __device__ inline void run(float (&d)[32][4], unsigned long long a, unsigned long long b) {     \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." NAME "." NAME " {" TRIPORT_0_63 "," TRIPORT_64_127                        \
-                         "}, %128, %129, 1, 1, 1, %130, %131;"                                                                                    \
-                         : TRIPORT_64(d, 0), TRIPORT_64(d, 16) : "l"(a), "l"(b), "n"(TURN_A), "n"(TURN_B));                                       \
-        }                                                                                                                                         \
+        TRIPORT_WGMMA_BY(NAME, 8, "64", TRIPORT_0_31, TRIPORT_32(d, 0), "%32", "%33", "%34", "%35")                                               \
+        TRIPORT_WGMMA_BY(NAME, 16, "128", TRIPORT_0_63, TRIPORT_64(d), "%64", "%65", "%66", "%67")                                                \
+        TRIPORT_WGMMA_BY(NAME, 24, "192", TRIPORT_0_95, TRIPORT_96(d), "%96", "%97", "%98", "%99")                                                \
+        TRIPORT_WGMMA_BY(NAME, 32, "256", TRIPORT_0_127, TRIPORT_128(d), "%128", "%129", "%130", "%131")                                          \
     };
 TRIPORT_WGMMA(half, "f16")
 TRIPORT_WGMMA(bf16, "bf16")
 #undef TRIPORT_WGMMA
 
 // BM x BN of BM / 64 warp groups.
-template <int BM_, int BN_> struct WgmmaAcc {
+template <int BM_, int BN_, class Team_ = Block> struct WgmmaAcc {
     using F = float;
+    using Team = Team_;
     static constexpr int BM = BM_, BN = BN_, WARPS_M = BM / 16, WARPS_N = 1, M = 2, N = BN / 4, ROW_MATES = 3, COLUMN_MATES = 28, STRIPS = 1;
     float at[BN / 8][4];
 
-    static __device__ int warp_m() { return threadIdx.x / 32; }
+    static __device__ int warp_m() { return Team::thread() / 32; }
     static __device__ int warp_n() { return 0; }
     static __device__ int row0() { return warp_m() * 16 + threadIdx.x % 32 / 4; }
     static __device__ int col0() { return threadIdx.x % 4 * 2; }
@@ -65,7 +71,7 @@ __device__ inline void product_wgmma(const T* a, i64 a_stride, const T* b, i64 b
     extern __shared__ __align__(128) unsigned char all_shared[];
     const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(all_shared)), base = (start + 1023) / 1024 * 1024;
     unsigned char* shared = all_shared + (base - start);
-    const Tile tile = tile_of_block<BM, BN>(m, n);
+    const Tile tile = tile_of<BM, BN>(blockIdx.x, m, n);
     const Both both{{a, a_stride}, {b, b_stride}, m, n, k, tile, base, shared};
     Acc acc;
     clear(acc);

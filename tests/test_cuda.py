@@ -33,7 +33,7 @@ FLAT = [("square.cu", "square<{}>"), ("gelu.cu", "gelu<{}>"), ("add_relu.cu", "a
         ("softmax.cu", "softmax_columns<{0}, Vec<{0}>, 256, 8>"), ("softmax.cu", "softmax_kept_rows<{}, 128, true>"),
         ("softmax.cu", "softmax_kept_rows<{}, 256, false>"), ("softmax.cu", "column_stats<{0}, Vec<{0}>, 512, 8, 2>"),
         ("softmax.cu", "column_scale<{0}, Vec<{0}>, 512, 8>"), ("matmul_softmax.cu", "scale_rows<{0}, Vec<{0}>>"),
-        ("matmul_softmax.cu", "scale_columns<{0}, Vec<{0}>, 128>")]
+        ("matmul_softmax.cu", "scale_columns<{0}, Vec<{0}>, 64>")]
 
 
 @needs_nvrtc

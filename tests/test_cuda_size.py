@@ -27,6 +27,8 @@ def built(kernel: str, arch: str) -> tuple[list[str], dict]:
 @pytest.mark.parametrize("kernel,arch,most,multiplies,count", [
     ("product_exp_wgmma<bf16, 128, 128, 4, false, true, true, 1>", "sm_90a", 1340, "HGMMA", 4),
     ("product_exp_wgmma<half, 128, 256, 4, true, true, false, 0>", "sm_90a", 3400, "HGMMA", 4),
+    ("product_exp_tma<half, 128, 256, 3, 4, 1, true, true, true>", "sm_90a", 1780, "HGMMA", 4),
+    ("product_softmax_tma<bf16, 128, 256, 3, 4, 8, false, true, false>", "sm_90a", 2150, "HGMMA", 4),
     ("matmul_mma<bf16, 64, 64, 2, 2, 64, 4, false, true, true>", "sm_80", 850, "HMMA", 32),
     ("product_exp_mma<half, 128, 256, 2, 4, 64, 3, true, false, false, 0>", "sm_80", 3100, "HMMA", 128),
     ("product_exp_fma<float, 2, true, true, false, 0>", "sm_90a", 3350, "FFMA", 1024)])

@@ -81,6 +81,21 @@ def plan(launches, temps, tensors, out):
                      results=len(outs) if isinstance(out, tuple) else None)
 
 
+def start(own, grid: tuple, args: tuple, device: int):
+    """Launch one kernel of backend `cuda` on the current stream as a plan would. own: a `cuda.Own`. Raises `Error` where the driver refuses."""
+    memory = [(a if isinstance(a, torch.Tensor) else a.matrix).data_ptr() for a in args if isinstance(a, torch.Tensor) or _is_boxes(a)]
+    hold: list = []
+    words = _words(own, grid, [_place(a, {at: k for k, at in enumerate(memory)}) for a in args], device, len(memory), hold)
+    if words is None:
+        raise Error(f"{own.name} takes other parameters than it was given: {', '.join(type(a).__name__ for a in args)}")
+    numbers = [*memory, torch.cuda.current_stream(device).cuda_stream]
+    filled = ctypes.create_string_buffer(b"".join(w if isinstance(w, bytes) else struct.pack("=Q", numbers[w]) for w in words))
+    status = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_start())(ctypes.addressof(filled))
+    if status:
+        said = next((t.error for t in hold if isinstance(t, _Table) and t.error is not None), None)
+        raise said or Error(cuda_launch.driver().name(status))
+
+
 def _empty_inference(device: int, sizes, strides, dtype):
     """A new tensor that inference_mode marks as its own."""
     return torch.empty_strided(sizes, strides, dtype=dtype, device=torch.device("cuda", device))
@@ -93,6 +108,9 @@ def _place(arg, number: dict):
     if cuda_launch.is_description(arg):
         at = number.get(arg.base.data_ptr())
         return None if at is None else Described(at, tuple(arg.shape), tuple(arg.strides), tuple(arg.block_shape))
+    if _is_boxes(arg):
+        at = number.get(arg.matrix.data_ptr())
+        return None if at is None else Described(at, tuple(arg.matrix.shape), tuple(arg.matrix.stride()), arg.box)
     return arg
 
 
@@ -101,25 +119,32 @@ def _is_own(compiled) -> bool:
     return type(compiled).__name__ == "Own"
 
 
+def _is_boxes(arg) -> bool:
+    """Is it a `cuda.Boxes`?"""
+    return type(arg).__name__ == "Boxes"
+
+
 def _threads(compiled) -> int:
     return compiled.threads if _is_own(compiled) else compiled.metadata.num_warps * 32
 
 
 def _own_laid_out(compiled, args: list) -> cuda_launch.Laid | None:
-    """Addresses, integers and floating-point numbers, as wide as the kernel has them."""
+    """Addresses, descriptions, integers and floating-point numbers, as wide as the kernel has them."""
     places = [cuda_launch.driver().kernel_parameter(int(compiled.kernel.handle), k) for k in range(len(args) + 1)]
     if places.pop() is not None or None in places:
         return None
-    template, runs = bytearray(max((at + size for at, size in places), default=0)), []
+    template, runs, maps = bytearray(max((at + size for at, size in places), default=0)), [], []
     for (at, size), a in zip(places, args):
         form = {(float, 4): "=f", (float, 8): "=d", (int, 4): "=i", (int, 8): "=q"}.get((type(a), size))
         if isinstance(a, Address) and size == 8:
             runs.append((at, [a.memory]))
+        elif isinstance(a, Described) and size == cuda_launch.MAP:
+            maps.append((at, a.memory, cuda_launch.boxes(a)))
         elif form is not None:
             struct.pack_into(form, template, at, a)
         else:
             return None
-    return cuda_launch.Laid(bytes(template), [at for at, _ in places], runs, [], [])
+    return cuda_launch.Laid(bytes(template), [at for at, _ in places], runs, [], maps)
 
 
 def _words(compiled, grid: tuple, args: list, device: int, stream: int, hold: list) -> list | None:

@@ -148,6 +148,15 @@ class _Maps:
         return made
 
 
+#: CU_TENSOR_MAP_DATA_TYPE_FLOAT16, for any numbers of 16 bits: they are not looked at; CU_TENSOR_MAP_SWIZZLE_128B
+_SIXTEEN_BITS, _SWIZZLE_128 = 6, 3
+
+
+def boxes(operand: Described) -> _Maps:
+    """Descriptions of a `cuda.Boxes`."""
+    return _Maps(operand, {"elem_size": 2, "block_size": operand.block, "swizzle": _SWIZZLE_128}, _SIXTEEN_BITS)
+
+
 class _Block:
     """A kernel's parameters: `view` of their bytes, `pointers` to each, as the driver takes them."""
 
