@@ -17,6 +17,7 @@ from .matmul import SMALLEST, entries, multiprocessors, taken
 from .matmul import tile_for as product_tile_for
 from .sizes import cdiv, known, next_power_of_2
 from .product_tma import COUNTED
+from .straight import by_tiles
 from .tuning import Tiles, workers
 
 #: what a tile that spans may have across the dimension, by preference where no speeds decide
@@ -39,9 +40,12 @@ _GPU_BK, _GPU_STAGES, _GPU_LARGEST, _GPU_MANY = {2: 64, 4: 32}, 3, (1 << 13, 1 <
 #: 9.6 for 9.2), and what divides sizes that pointers fetch 16 bytes at a time (256 x 512 x 200 14 and 18 us for 11 and 9)
 _AHEAD, _DIVISOR = 512, 16
 
-#: multiply-adds that take as long as scaling an element of the result over columns and over rows, and as a second kernel's launch takes, for each thread that is
-#: woken
-_SCALING, _LAUNCH = (24, 12), 50_000
+#: multiply-adds in fp32 that take as long as scaling an element of the result over columns and over rows, and as a second kernel's launch takes, for each thread that is
+#: woken; how many times as many they are in 16 bits, and by AMX's tiles
+_SCALING, _LAUNCH, _HALVES, _BY_TILES = (24, 12), 50_000, 2, 8
+#: on a CPU the width that tiles of whole columns count as wide as from the second on: accumulators go through memory before their softmax, whatever the width, and more tiles are shared out better.
+#: Two threads of an Emerald Rapids, 333 x 257 x 511 by tiles 64 and 256 wide: fp32 917 and 984 us, bf16 456 and 548, 512 cubed in bf16 643 and 798; of a Zen 5 333 and 367, 700 and 769
+_AS_WIDE = 256, 64
 
 
 def tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
@@ -57,7 +61,8 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     if call.row is not None and call.row.scratch:
         return _on_board(t, axis, length, across, widths, call.row.scratch)
     terms = k if known(k) else t["BK"]
-    return _fastest(tuple(t.items()), axis, m, n, terms, workers(), widths, entries(a, terms, ends=False), a.element_size() == 2)
+    pace = 1 if a.element_size() > 2 else _BY_TILES if a.dtype == torch.bfloat16 and by_tiles() else _HALVES
+    return _fastest(tuple(t.items()), axis, m, n, terms, workers(), widths, entries(a, terms, ends=False), pace)
 
 
 def comes_first(a: torch.Tensor, b: torch.Tensor, axis: int) -> bool:
@@ -86,15 +91,19 @@ def _spanning(t: dict, axis: int, length: int, across: int, width: int, low: int
 
 
 @functools.lru_cache(maxsize=1024)
-def _fastest(plain: tuple, axis: int, m: int, n: int, k: int, threads: int, widths: tuple, choice: tuple, halves: bool) -> tuple[dict, bool]:
+def _fastest(plain: tuple, axis: int, m: int, n: int, k: int, threads: int, widths: tuple, choice: tuple, pace: int) -> tuple[dict, bool]:
+    """pace: how many times as fast as in fp32 numbers are multiplied."""
     t, low = dict(plain), SMALLEST["cpu"]
     length, across = (m, n) if axis == 0 else (n, m)
 
-    def takes(t: dict) -> float:
-        return makespan(threads, m, n, t["BM"], t["BN"], speed_of(choice, t["BM"], t["BN"], t["BK"], halves), t["GROUP"], cpu=True)
+    def takes(t: dict, columns: int) -> float:
+        return makespan(threads, m, n, t["BM"], t["BN"], speed_of(choice, t["BM"], columns, t["BK"], pace > 1), t["GROUP"], cpu=True)
+
+    def whole(t: dict) -> float:
+        return takes(t, _AS_WIDE[0] if axis == 0 and _AS_WIDE[1] <= t["BN"] < _AS_WIDE[0] else t["BN"])
     spans = [_spanning(t, axis, length, across, w, low) for w in widths if w * max(low, next_power_of_2(length)) <= _LARGEST]
-    best = min(spans, key=takes, default=None)
-    if best is not None and takes(best) <= takes(t) + (_SCALING[axis] * m * n / threads + _LAUNCH * threads) / k:
+    best = min(reversed(spans) if axis == 0 else spans, key=whole, default=None)
+    if best is not None and whole(best) <= takes(t, t["BN"]) + pace * (_SCALING[axis] * m * n / threads + _LAUNCH * threads) / k:
         return best, True
     return t, False
 
