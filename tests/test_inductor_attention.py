@@ -251,15 +251,17 @@ def test_torchs(name, seed):
     torch.testing.assert_close(out, attend(*args, **how), rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize("maker,native,expected", [("AuthenticAMD", True, True), ("AuthenticAMD", False, True), ("GenuineIntel", True, False),
-                                                   ("GenuineIntel", False, True), ("", False, False)])
+@pytest.mark.parametrize("maker,native,expected", [("AuthenticAMD", True, [True, True]), ("AuthenticAMD", False, [True, True]), ("GenuineIntel", True, [False, True]),
+                                                   ("GenuineIntel", False, [True, True]), ("", False, [False, False])])
 def test_whose_is_faster(maker, native, expected, monkeypatch):
+    """In 16 bits: forward, backward."""
     monkeypatch.undo()
     monkeypatch.setattr(products, "maker", lambda: maker)
     monkeypatch.setattr(products, "multiplies", lambda dtype: native)
     for bits in (256, 512):
         monkeypatch.setattr(products, "vector_bits", lambda bits=bits: bits)
-        assert {attention.ours(torch.bfloat16, *how) for how in ((False, False, 2.0), (True, True, 1.0))} == {expected}
+        assert [attention.ours(torch.bfloat16, *how) for how in ((False, False, 2.0), (True, True, 1.0))] == expected
+        assert attention.ours(torch.float16, False, True, 1.0) == (maker == "AuthenticAMD" or maker == "GenuineIntel" and not native)
 
 
 def test_whose_fp32_is_faster_by_avx2(monkeypatch):
@@ -268,6 +270,12 @@ def test_whose_fp32_is_faster_by_avx2(monkeypatch):
     for bits, expected in ((512, [True] * 4), (256, [True, False, True, False])):
         monkeypatch.setattr(products, "vector_bits", lambda bits=bits: bits)
         assert [attention.ours(torch.float32, *how) for how in ((False, False, 1.0), (False, True, 1.0), (True, True, 1.0), (True, False, 1.5))] == expected
+
+
+def test_whose_fp32_is_faster_on_intels(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(products, "maker", lambda: "GenuineIntel")
+    assert [attention.ours(torch.float32, causal, backward, work) for causal, backward, work in ((False, False, 1.0), (True, True, 1.2), (False, False, 1.5))] == [True, True, False]
 
 
 def test_a_torch_that_takes_no_such_template_says_so_once(monkeypatch, seed):

@@ -12,7 +12,8 @@ from triport.backends import cuda, nvrtc
 from triport.backends.base import Error
 from triport.backends.dispatch import cuda_calls
 from triport.bench import check
-from triport.ops import matmul_softmax, product_cuda
+from triport.ops import product_cuda
+from triport.ops.matmul_softmax import _matmul_softmax_cuda
 from triport.tools.inspector import tools
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
@@ -171,7 +172,7 @@ def test_softmaxes_of_all_tiles(tile, span, dim, monkeypatch):
     _forced(monkeypatch, tile, 1 + (not span), span)
     for (m, k, n), turned in zip([(504, 512, 496), (200, 136, 264), (2048, 128, 2040), (64, 64, 20000), (20000, 64, 64)], [False, True, False, True, False]):
         a, b = matrix(m, k, turned, HALF, "cuda") / k**0.5, matrix(k, n, turned, HALF, "cuda")
-        y = matmul_softmax._matmul_softmax_cuda(a, b, dim)
+        y = _matmul_softmax_cuda(a, b, dim)
         assert check.error(y, torch.softmax(a.double() @ b.double(), dim)) < 2e-3, (m, k, n)
 
 
