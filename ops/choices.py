@@ -32,7 +32,7 @@ OTHERWISE, FASTER = "triton-gpu", "cuda"
 #: a shape that is farther from a measured one, in doublings, is not like it: a size 16 times as large, three sizes 5 times each
 REACH = 4.0
 #: by which part a time must be shorter to count, whatever the noise: GPU times of one shape differ that much from process to process
-GAIN = 0.02
+GAIN = 0.015
 #: how near two distances are the same
 _SAME = 1e-9
 
