@@ -205,7 +205,7 @@ def test_whose_a_product_with_a_transposed_left_factor_is(maker, dtype, torchs, 
 
 
 @pytest.mark.parametrize("maker,threads,native,expected", [
-    ("AuthenticAMD", 1, True, True), ("GenuineIntel", 1, True, False), ("GenuineIntel", 2, True, False), ("GenuineIntel", 3, True, True),
+    ("AuthenticAMD", 1, True, True), ("GenuineIntel", 1, True, False), ("GenuineIntel", 2, True, True),
     ("", 64, True, False), ("", 64, False, False), ("GenuineIntel", 1, False, True)])
 def test_whose_product_is_faster(monkeypatch, maker, threads, native, expected):
     monkeypatch.undo()
