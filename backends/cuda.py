@@ -67,6 +67,10 @@ class Cuda(Backend):
         _kernel.cache_clear()
 
 
+#: bytes of shared memory that kernels have beside what they are launched with, at most
+BESIDE = 16 << 10
+
+
 def arch(index: int) -> str:
     """A device's compute capability as NVRTC takes it, like sm_86; sm_90a where wgmma is."""
     import torch
@@ -83,7 +87,7 @@ def _kernel(path: Path, name: str, index: int, shared: int):
     Device(index).set_current()  # the caller's torch.cuda.device puts back what was
     built = nvrtc.built(path, name, arch(index))
     kernel = ObjectCode.from_cubin(built.cubin).get_kernel(built.name)
-    if shared > 48 << 10:  # beyond it a kernel has to ask
+    if shared > (48 << 10) - BESIDE:  # with more than 48 KiB together a kernel has to ask
         code, = driver.cuKernelSetAttribute(driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared,
                                             kernel.handle, index)
         if code != driver.CUresult.CUDA_SUCCESS:
