@@ -18,10 +18,10 @@ CUDA = Path(__file__).with_name("softmax.cu")
 PIECES, HELD = 4, 1024
 #: most parts whose statistics each block joins
 PARTS = 128
-#: bytes of shared memory that kernels have beside what they are launched with, at most
-BESIDE = 16 << 10
 #: blocks of a cluster that any GPU with clusters can have
 CLUSTER = 8
+#: bytes of columns that blocks may have where clusters of the largest would have to have less, if all multiprocessors have work then: 2048x16384 62 and 56 us in fp16, 108 and 104 in fp32 (H100)
+SMALL = 64 << 10
 #: of a block that stays, for columns longer than clusters keep (softmax_tall.cuh): threads that compute, 16-byte pieces that each of them has of a slice,
 #: threads side by side over a slice, slices in shared memory; and the most blocks that share a slice
 TALL_THREADS, TALL_TURNS, TALL_LANES, TALL_SLICES, TALL_GROUP = 448, 9, 8, 3, 288
@@ -60,7 +60,7 @@ def _kept_rows(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, pieces: i
     own = cdiv(pieces, cluster)
     threads = 128 if own <= 2048 else 256
     turns = cdiv(own, threads)
-    if turns * threads * 16 > shared - BESIDE:
+    if turns * threads * 16 > shared - cuda.BESIDE:
         return False
     whole = n * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0 and out.data_ptr() % 16 == 0
     cuda.launch(CUDA, f"softmax_kept_rows<{cuda.element(x)}, {threads}, {str(whole).lower()}>", (outer * cluster,), threads, x, out, n, turns,
@@ -74,7 +74,7 @@ def _tall_columns(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner:
     multiprocessors, shared, _ = cuda.limits(x.device.index)
     teams, kept = TALL_THREADS // TALL_LANES, TALL_SLICES * TALL_TURNS * TALL_THREADS * 16
     least = cdiv(n, TALL_TURNS * teams)  # blocks that hold a slice
-    if size > 4 or x.numel() * size < TALL_BYTES or inner * size < TALL_LANES * 16 or least > min(multiprocessors, TALL_GROUP) or kept > shared - BESIDE:
+    if size > 4 or x.numel() * size < TALL_BYTES or inner * size < TALL_LANES * 16 or least > min(multiprocessors, TALL_GROUP) or kept > shared - cuda.BESIDE:
         return False
     slices = across * outer
     groups = min(multiprocessors // least, slices)
@@ -102,10 +102,10 @@ def _columns(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int)
                     cluster=cluster)
         return
     threads = 128 if n <= 128 else 256
-    for at_most in (32 << 10, 64 << 10, 96 << 10, shared - BESIDE):  # small blocks: while some wait for memory, others compute
-        turns = min(at_most, shared - BESIDE) // (threads * bytes_)
+    for at_most in (32 << 10, SMALL, 96 << 10, shared - cuda.BESIDE):  # small blocks: while some wait for memory, others compute
+        turns = min(at_most, shared - cuda.BESIDE) // (threads * bytes_)
         cluster = next_power_of_2(cdiv(n, threads // lanes * turns))
-        if cluster <= largest:
+        if cluster <= (largest // 2 if at_most < SMALL and across * outer * largest >= 4 * multiprocessors else largest):
             turns = cdiv(n, threads // lanes * cluster)
             cuda.launch(CUDA, f"softmax_columns<{t}, {piece}, {threads}, {lanes}>", (across * outer * cluster,), threads, x, out, n, inner, across,
                         turns, cluster=cluster, shared=turns * threads * bytes_)

@@ -48,7 +48,7 @@ def test_memory_is_moved_16_bytes_at_a_time(file, kernel, element, arch):
     assert not re.search(r"\bD(ADD|MUL|FMA)\b", text)
     # the scale of add_mul_act arrives as a double
     assert not re.search(r"\.F64\b", re.sub(r"F2F\.F32\.F64", "", text))
-    assert usage["stack, bytes"] <= 8
+    assert usage["stack, bytes"] <= 8 and usage["static shared memory, bytes"] <= cuda.BESIDE
 
 
 @needs_nvrtc

@@ -55,7 +55,7 @@ def test_blocks_cover_a_tensor_and_fit(patch, outer, n, inner, dtype, capability
             continue
         assert SIZES[params[0]] == size and 32 <= threads <= 1024 and threads & (threads - 1) == 0
         assert 1 <= cluster <= (8 if capability >= (9, 0) else 1) and grid[0] % cluster == 0
-        assert grid[0] < 1 << 31 and all(g < 65536 for g in grid[1:]) and shared + softmax_cuda.BESIDE <= (227 << 10 if capability >= (9, 0) else 64 << 10)
+        assert grid[0] < 1 << 31 and all(g < 65536 for g in grid[1:]) and shared + cuda.BESIDE <= (227 << 10 if capability >= (9, 0) else 64 << 10)
         blocks = math.prod(grid)
         if name == "softmax_rows":
             lanes = 32 if params[3] == "true" else threads
@@ -97,7 +97,7 @@ def _holds_slices(name: str, params: list, grid: tuple, threads: int, args: tupl
     assert SIZES[params[0]] == size <= 4 and threads == computing + side and side % 32 == 0 and inner * size % 16 == 0 and inner >= side
     assert args[3:5] == (n, inner) and across * side >= inner > (across - 1) * side and slices == across * outer
     assert grid[0] % group == 0 and grid[0] <= 132 and group <= 288, "blocks wait for each other: all are on the GPU at once, one a multiprocessor"
-    assert group * step >= n and step <= turns * (computing // lanes) and shared == 3 * turns * computing * 16 <= (227 << 10) - softmax_cuda.BESIDE
+    assert group * step >= n and step <= turns * (computing // lanes) and shared == 3 * turns * computing * 16 <= (227 << 10) - cuda.BESIDE
     assert told.numel() == slices * (group + 1) * side * 2
 
 
@@ -114,12 +114,19 @@ def test_what_is_read_once(shape, dim, dtype, kernel, monkeypatch):
     assert "kept" not in without[0][0] and all(cluster == 1 for *_, cluster, _ in without)
 
 
+@pytest.mark.parametrize("rows,columns,expected", [(2048, 16384, 4), (2048, 1024, 8), (1024, 16384, 4), (4096, 8192, 8)])
+def test_clusters_are_small_where_there_are_many(rows, columns, expected, monkeypatch):
+    """Blocks have twice as much then."""
+    (name, _, grid, _, _, cluster, shared), = launches(torch.empty(rows, columns, dtype=torch.float16, device="meta"), 0, (9, 0), monkeypatch)
+    assert name == "softmax_columns" and cluster == expected and shared * cluster >= rows * 128 and grid[0] == columns // 64 * cluster
+
+
 @gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape,dim,offset", [
     ((3, 9000), 1, 0), ((3, 16384), 1, 0), ((5, 50257), 1, 0), ((2, 70001), 1, 3), ((2, 131072), 1, 0), ((1, 400_000), 1, 1), ((1, 3_000_000), 1, 0),
-    ((70, 33), 0, 0), ((250, 5, 3), 0, 1), ((1823, 781), 0, 0), ((2049, 65), 0, 0), ((64, 64), 0, 0), ((4096, 128), 0, 0), ((3, 1000, 24), 1, 0),
+    ((70, 33), 0, 0), ((250, 5, 3), 0, 1), ((1823, 781), 0, 0), ((3000, 512), 0, 0), ((1536, 8192), 0, 0), ((2049, 65), 0, 0), ((64, 64), 0, 0), ((4096, 128), 0, 0), ((3, 1000, 24), 1, 0),
     ((12000, 40), 0, 0), ((30_000, 8), 0, 1), ((65536, 256), 0, 0), ((70_000, 3, 2), 1, 0),
     ((13_500, 256), 0, 0), ((20_001, 200), 0, 0), ((2, 15_000, 120), 1, 0), ((40_000, 1000), 0, 0), ((66_528, 128), 0, 0)])
 def test_every_way_is_right(shape, dim, offset, dtype, seed):
