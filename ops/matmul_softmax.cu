@@ -1,5 +1,5 @@
 // softmax(a @ b, DIM): a product whose tiles leave exp(product - maximum of the tile) in c and the statistics of each tile in `stats`, and a
-// light pass that joins the statistics and scales c in place. Operands as in matmul.cu.
+// light pass that joins the statistics and scales c in place; or one kernel, where a cluster of blocks has whole lines. Operands as in matmul.cu.
 #include "product_fma.cuh"
 #include "product_tma.cuh"
 
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(256) scale_columns(T* c, const Wide<T>* stats,
         top[k] = all.top;
         scale[k] = F(1) / all.sum;
     }
-    unsigned part = ~0u;
+    i64 part = 0, end = 0;  // of the part that `factor` is of
     for (int turn = 0; turn < turns; turn++) {
         const i64 from = row + turn * (TEAMS * HELD);
         if (turn > 0) fetch(from);
@@ -134,8 +134,9 @@ __global__ void __launch_bounds__(256) scale_columns(T* c, const Wide<T>* stats,
         for (int h = 0; h < HELD; h++) {
             const i64 i = from + h * TEAMS;
             if (i >= m) break;
-            if (unsigned(i) / unsigned(step) != part) {
-                part = unsigned(i) / unsigned(step);
+            if (i >= end) {
+                part = i / step;
+                end = (part + 1) * step;
 #pragma unroll
                 for (int k = 0; k < P::N; k++) factor[k] = exp_from(stats[part * n + j + k], top[k]) * scale[k];
             }

@@ -172,7 +172,7 @@ __device__ inline void exponentials(Acc& acc, typename Acc::F* stats, Tile tile,
                          reinterpret_cast<typename Acc::F*>(shared));
 }
 
-// PLAIN: c = acc. COLUMNS, ROWS: c = its `exponentials`. `shared`: the team's, not in use any more.
+// PLAIN: c = acc. COLUMNS, ROWS: c = its `exponentials`. The team is the block; `shared`: its memory, not in use any more.
 template <int RESULT, class T, class Acc>
 __device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile, i64 m, i64 n, unsigned char* shared) {
     if constexpr (RESULT != PLAIN) exponentials<RESULT>(acc, stats, tile, m, n, shared);
@@ -182,7 +182,7 @@ __device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile,
     const bool whole = n % V == 0 && aligned(c);
 #pragma unroll 1
     for (int strip = 0; strip < Acc::STRIPS; strip++) {
-        Acc::Team::meet();
+        __syncthreads();
         T* to = rows + Acc::col0();
 #pragma unroll
         for (int i = 0; i < Acc::M; i++)
@@ -190,17 +190,17 @@ __device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile,
 #pragma unroll
                 for (int j = 0; j < Acc::N; j += 2)  // columns come in pairs
                     *reinterpret_cast<Pair<T>*>(to + Acc::in_strip(i) * PITCH + Acc::across(j)) = narrow_both<T>(acc(i, j), acc(i, j + 1));
-        Acc::Team::meet();
+        __syncthreads();
         if (whole) {
 #pragma unroll 1
-            for (int piece = Acc::Team::thread(); piece < HEIGHT * Acc::BN / V; piece += THREADS) {
+            for (int piece = threadIdx.x; piece < HEIGHT * Acc::BN / V; piece += THREADS) {
                 const int r = piece / (Acc::BN / V), col = piece % (Acc::BN / V) * V;
                 const i64 i = tile.m + Acc::row_of(strip, r), j = tile.n + col;
                 if (i < m && j < n) store(c + i * n + j, 0, load<Vec<T>>(rows + r * PITCH + col, 0));
             }
         } else {
 #pragma unroll 4
-            for (int piece = Acc::Team::thread(); piece < HEIGHT * Acc::BN; piece += THREADS) {
+            for (int piece = threadIdx.x; piece < HEIGHT * Acc::BN; piece += THREADS) {
                 const int r = piece / Acc::BN, col = piece % Acc::BN;
                 const i64 i = tile.m + Acc::row_of(strip, r), j = tile.n + col;
                 if (i < m && j < n) c[i * n + j] = rows[r * PITCH + col];

@@ -1,6 +1,6 @@
 """How CUDA C++ multiplies two matrices: which kernel of matmul.cu and matmul_softmax.cu, with which tiles.
 
-Compute capability 9.0 has wgmma, fed by the Tensor Memory Accelerator (product_tma.cuh) where lines of memory begin at multiples of 16 bytes, else by what
+Compute capability 9.0 has wgmma, fed by the Tensor Memory Accelerator (product_tma.cuh) where lines of all three matrices begin at multiples of 16 bytes, else by what
 threads read (product_wgmma.cuh); other GPUs of 16-bit numbers have mma (product_mma.cuh); everything else goes by multiply-adds (product_fma.cuh).
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ..backends import cuda
-from .product_tma import turned
+from .product_tma import COUNTED, turned
 from .sizes import cdiv
 
 #: (BM, BN, warps along m, along n, speed of a full tile relative to others); pieces of K are BK long
@@ -25,7 +25,7 @@ TMA = ((128, 256, 3, 4, 2.5, 0.62), (128, 192, 4, 3, 1.3, 0.47), (128, 128, 5, 2
 #: blocks of a cluster that have a softmax's lines together, at most; multiprocessors among which clusters of more than two are placed, at most
 SPAN, NEIGHBOURS = 8, 18
 #: us of exchanging statistics within a cluster; us of a second kernel's launch, and bytes a us that it scales
-EXCHANGE, SECOND, SCALED = 1.0, 2.5, 2.5e6
+EXCHANGE, SECOND, SECOND_PACE = 1.0, 2.5, 2.5e6
 #: bytes that lines of memory are multiples of where blocks fetch for themselves. Else two share what they fetch of b, for boxes lie across twice as many lines of the second cache:
 #: 3000 cubed 127 and 94 us on an H100 (torch 82); of 3072 both take 85
 LINE = 128
@@ -85,16 +85,18 @@ class _Described(NamedTuple):
 
     @classmethod
     def of(cls, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int | None) -> _Described | None:
-        """None where there is no such thing, or it does not take one of them."""
+        """None where there is no such thing, or it does not take one of them: coordinates have 32 bits."""
         if a.element_size() != 2 or not a.is_floating_point() or cuda.limits(a.device.index)[2] != (9, 0) or not cuda.describes():
             return None
         a, b = (b.T, a.T) if axis == 0 else (a, b)
         laid = [turned(x.shape, x.stride(), 2, x.data_ptr() % 16 == 0) for x in (a, b, c)]
-        return None if None in laid or laid[2] else cls(*(x.T if t else x for x, t in zip((a, b), laid)), c, *laid[:2], axis)
+        if None in laid or max(*a.shape, *b.shape) >= COUNTED:
+            return None
+        return cls(*(x.T if is_turned else x for x, is_turned in zip((a, b), laid)), c, *laid[:2], axis)
 
     def sizes(self) -> tuple[int, int, int]:
         """Of the product that is computed: rows, terms, columns."""
-        a, b = (x.T if turned else x for x, turned in ((self.a, self.a_turned), (self.b, self.b_turned)))
+        a, b = (x.T if is_turned else x for x, is_turned in ((self.a, self.a_turned), (self.b, self.b_turned)))
         return *a.shape, b.shape[1]
 
     def crosses(self) -> bool:
@@ -135,7 +137,7 @@ def spanning(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int) -> Wa
         return None
     (m, k, n), count = d.sizes(), cuda.limits(a.device.index)[0]
     tile, us = _spanning(m, k, n, count)
-    if tile is None or us > _fastest(m, k, n, d.crosses(), count)[2] + SECOND + 4 * m * n / SCALED:
+    if tile is None or us > _fastest(m, k, n, d.crosses(), count)[2] + SECOND + 4 * m * n / SECOND_PACE:
         return None
     span = cdiv(n, tile[1])
     return d.way(cuda.element(a), tile, min(cdiv(m, tile[0]), _at_once(span, count)) * span, 1, span)

@@ -184,8 +184,13 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
                 }
             }
             __syncwarp();
-            if constexpr (SPAN > 1) all_of_cluster();
+            if constexpr (SPAN > 1) all_of_cluster();  // it counts all threads: the cluster's statistics of this tile are there
         }
+        // What the last slots are told comes from the other block, too: not after this one has ended.
+        if (CTAS > 1 && warp == GROUPS * 4 && elected())
+#pragma unroll 1
+            for (int s = 0; s < STAGES; s++, step()) empty(slot).wait(turn ^ 1);
+        __syncwarp();
     } else {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         using Acc = WgmmaAcc<64, BN, WarpGroup>;

@@ -62,6 +62,7 @@ def driver(monkeypatch):
     def made(sizes):
         d = Driver(sizes)
         monkeypatch.setattr(cuda_launch, "driver", lambda: d)
+        monkeypatch.setattr(cuda_launch, "enter_new_thread", d.entered.append)
         monkeypatch.setattr(cuda_calls, "_empty_strided_cuda", lambda sizes, strides, dtype: torch.empty_strided(sizes, strides, dtype=dtype))
         monkeypatch.setattr(cuda_calls, "_stream", lambda device: 7000 + (device or 0))
         return d

@@ -258,6 +258,7 @@ def test_whose_is_faster(maker, native, expected, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(products, "maker", lambda: maker)
     monkeypatch.setattr(products, "multiplies", lambda dtype: native)
+    monkeypatch.setattr(products, "by_tiles", lambda: native)
     for bits in (256, 512):
         monkeypatch.setattr(products, "vector_bits", lambda bits=bits: bits)
         assert [attention.ours(torch.bfloat16, *how) for how in ((False, False, 2.0), (True, True, 1.0))] == expected
@@ -275,7 +276,19 @@ def test_whose_fp32_is_faster_by_avx2(monkeypatch):
 def test_whose_fp32_is_faster_on_intels(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(products, "maker", lambda: "GenuineIntel")
-    assert [attention.ours(torch.float32, causal, backward, work) for causal, backward, work in ((False, False, 1.0), (True, True, 1.2), (False, False, 1.5))] == [True, True, False]
+    for bits in (256, 512):
+        monkeypatch.setattr(products, "vector_bits", lambda bits=bits: bits)
+        expected = [bits == 512, bits == 512, False]
+        assert [attention.ours(torch.float32, causal, backward, work) for causal, backward, work in ((False, False, 1.0), (True, True, 1.2), (False, False, 1.5))] == expected
+
+
+def test_backward_in_bf16_is_ours_on_intels_by_tiles_alone(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(products, "maker", lambda: "GenuineIntel")
+    monkeypatch.setattr(products, "multiplies", lambda dtype: True)
+    for tiles in (True, False):
+        monkeypatch.setattr(products, "by_tiles", lambda tiles=tiles: tiles)
+        assert attention.ours(torch.bfloat16, False, True, 1.0) == tiles and not attention.ours(torch.bfloat16, False, False, 1.0)
 
 
 def test_a_torch_that_takes_no_such_template_says_so_once(monkeypatch, seed):

@@ -2,11 +2,14 @@
 
 import itertools
 import re
+import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import unavailable
+from test_cuda_calls import Driver, Own
 from triport import backends, ops
 from triport.backends import cuda, nvrtc
 from triport.backends.base import Error
@@ -90,6 +93,12 @@ def test_a_softmax_over_columns_is_of_the_transposes(h100):
     assert [x.matrix.data_ptr() for x in columns.operands] == [b.data_ptr(), a.data_ptr(), c.data_ptr()]
 
 
+def test_coordinates_have_32_bits(h100):
+    for m, k, n in ((1 << 31, 8, 8), (8, 1 << 31, 8), (8, 8, 1 << 31)):
+        given = torch.empty(m, k, dtype=HALF, device="meta"), torch.empty(k, n, dtype=HALF, device="meta"), torch.empty(m, n, dtype=HALF, device="meta")
+        assert product_cuda.fastest(*given).name == "wgmma" and product_cuda.spanning(*given, 1) is None
+
+
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_whatever_the_sizes_memory_suffices(h100, axis):
     """And blocks are whole clusters, no more than stay, of tiles that the product has."""
@@ -120,19 +129,43 @@ def test_the_accelerator_fetches_and_stores(tile):
         assert "MEMBAR" not in loop and "CCTL" not in loop, "no piece waits for what a tile before it stored"
 
 
-def test_a_matrix_is_told_to_the_driver_as_boxes(monkeypatch):
-    from test_cuda_calls import Driver, Own
+@pytest.fixture
+def driver(monkeypatch):
+    """A driver that takes a description, a pointer and a number, and notes who has a context."""
     d = Driver([128, 8, 8])
     monkeypatch.setattr(cuda_calls.cuda_launch, "driver", lambda: d)
+    monkeypatch.setattr(cuda_calls.cuda_launch, "enter_new_thread", d.entered.append)
     monkeypatch.setattr(cuda_calls, "_empty_strided_cuda", lambda sizes, strides, dtype: torch.empty_strided(sizes, strides, dtype=dtype))
     monkeypatch.setattr(cuda_calls, "_stream", lambda device: 7000)
-    x, out = matrix(40, 72), torch.zeros(48)
+    return d
+
+
+def test_a_matrix_is_told_to_the_driver_as_boxes(driver):
+    d, x, out = driver, matrix(40, 72), torch.zeros(48)
     plan = cuda_calls.plan([(Own(cluster=2), None, (8,), (cuda.Boxes(x, (16, 64)), out, 5))], [], (x,), out)
     y = matrix(40, 72)
+    assert not d.entered
     plan(y)
+    assert d.entered == [None], "describing takes a context, which a new thread has not"
     _, rank, address, sizes, strides, box, _, swizzle = d.encoded[-1]
     assert (rank, address, sizes, strides, box, swizzle) == (2, y.data_ptr(), [72, 40], [144], [64, 16], 3)
     assert cuda_calls.plan([(Own(), None, (8,), (cuda.Boxes(matrix(8, 8), (8, 64)), out, 5))], [], (x,), out) is None, "memory that the plan does not know"
+
+
+def test_the_first_launch_describes_too(driver, monkeypatch):
+    """Without a table for what comes after it."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7001))
+    monkeypatch.setattr(cuda_calls, "_Table", None)
+    x, out = matrix(40, 72), torch.zeros(48)
+    cuda_calls.start(Own(cluster=2), (8,), (cuda.Boxes(x, (16, 64)), out, 5), 0)
+    (function, grid, threads, shared, stream, parameters), = driver.launched
+    assert (function, grid, threads, shared, stream) == (55, (8, 1, 1), 256, 4096, 7001) and driver.attributes == (4, 2, 1, 1)
+    assert parameters[:16] == struct.pack("=QQ", x.data_ptr(), 0xABCD) and parameters[128:] == struct.pack("=Qq", out.data_ptr(), 5)
+    driver.codes = [1]
+    with pytest.raises(Error, match="CUDA_ERROR"):
+        cuda_calls.start(Own(), (8,), (cuda.Boxes(x, (16, 64)), out, 5), 0)
+    with pytest.raises(Error, match="own<float> takes other parameters than it was given: Boxes, Tensor, str"):
+        cuda_calls.start(Own(), (8,), (cuda.Boxes(x, (16, 64)), out, "5"), 0)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------------------------

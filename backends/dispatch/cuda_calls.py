@@ -27,16 +27,18 @@ _MAKER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
 class _Table:
     """Descriptions of one operand by address, for the native code, and who makes one that is not there."""
 
-    def __init__(self, maps):
+    def __init__(self, maps, device: int):
         self._room = ctypes.create_string_buffer(cuda_ir.ENTRIES * cuda_ir.ENTRY + 64)
         self.address = (ctypes.addressof(self._room) + 63) & -64
-        self._maps = maps
+        self._maps, self._device = maps, device
         self.maker = _MAKER(self._make)
         self.error: Exception | None = None
 
     def _make(self, entry: int, address: int) -> int:
         try:
-            made = self._maps.known.get(address) or self._maps.of(address)
+            if (made := self._maps.known.get(address)) is None:
+                cuda_launch.enter_new_thread(self._device)
+                made = self._maps.of(address)
             ctypes.memmove(entry + cuda_ir.ENTRY_MAP, made, cuda_ir.MAP)
             ctypes.memmove(entry, struct.pack("=Q", address), 8)
             return 0
@@ -84,16 +86,24 @@ def plan(launches, temps, tensors, out):
 def start(own, grid: tuple, args: tuple, device: int):
     """Launch one kernel of backend `cuda` on the current stream as a plan would. own: a `cuda.Own`. Raises `Error` where the driver refuses."""
     memory = [(a if isinstance(a, torch.Tensor) else a.matrix).data_ptr() for a in args if isinstance(a, torch.Tensor) or _is_boxes(a)]
-    hold: list = []
-    words = _words(own, grid, [_place(a, {at: k for k, at in enumerate(memory)}) for a in args], device, len(memory), hold)
-    if words is None:
+    laid = _own_laid_out(own, [_place(a, {at: k for k, at in enumerate(memory)}) for a in args])
+    if laid is None:
         raise Error(f"{own.name} takes other parameters than it was given: {', '.join(type(a).__name__ for a in args)}")
-    numbers = [*memory, torch.cuda.current_stream(device).cuda_stream]
-    filled = ctypes.create_string_buffer(b"".join(w if isinstance(w, bytes) else struct.pack("=Q", numbers[w]) for w in words))
-    status = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_start())(ctypes.addressof(filled))
-    if status:
-        said = next((t.error for t in hold if isinstance(t, _Table) and t.error is not None), None)
-        raise said or Error(cuda_launch.driver().name(status))
+    parameters = bytearray(laid.template)
+    for at, numbers in laid.runs:
+        struct.pack_into(f"={len(numbers)}Q", parameters, at, *(memory[k] for k in numbers))
+    for at, k, maps in laid.maps:
+        parameters[at:at + cuda_ir.MAP] = maps.of(memory[k])
+    stream = torch.cuda.current_stream(device).cuda_stream
+    words = _row(own, grid, laid._replace(template=bytes(parameters), runs=[], maps=[]), device, 0, [])
+    row = ctypes.create_string_buffer(b"".join(struct.pack("=Q", stream) if w == 0 else w for w in words))
+    if status := _starter()(ctypes.addressof(row)):
+        raise Error(cuda_launch.driver().name(status))
+
+
+@functools.lru_cache(maxsize=None)
+def _starter():
+    return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_start())
 
 
 def _empty_inference(device: int, sizes, strides, dtype):
@@ -151,10 +161,13 @@ def _words(compiled, grid: tuple, args: list, device: int, stream: int, hold: li
     """A launch's words, by `cuda_ir`; a word is bytes or the number of a pointer. hold: takes what has to live as long."""
     if any(a is None for a in args):
         return None
+    laid = _own_laid_out(compiled, args) if _is_own(compiled) else cuda_launch.laid_out(compiled, tuple(args))
+    return None if laid is None or laid.numbers else _row(compiled, grid, laid, device, stream, hold)
+
+
+def _row(compiled, grid: tuple, laid: cuda_launch.Laid, device: int, stream: int, hold: list) -> list | None:
+    """`_words` of a launch whose parameters are laid out."""
     own = _is_own(compiled)
-    laid = _own_laid_out(compiled, args) if own else cuda_launch.laid_out(compiled, tuple(args))
-    if laid is None or laid.numbers:
-        return None
     function, shared = (int(compiled.kernel.handle), compiled.shared) if own else (compiled.function, compiled.metadata.shared)
     driver, (x, y, z) = cuda_launch.driver(), (*grid, 1, 1)[:3]
     size = -(-len(laid.template) // 8) * 8
@@ -166,7 +179,7 @@ def _words(compiled, grid: tuple, args: list, device: int, stream: int, hold: li
                          _threads(compiled), shared, cluster), stream,
             *call.packed("3Q", len(laid.template), len(laid.maps), len(laid.offsets) if together else 0)]
     for at, memory, maps in laid.maps:
-        table = _Table(maps)
+        table = _Table(maps, device)
         hold.append(table)
         head += [*call.packed("2Q", table.address, ctypes.cast(table.maker, ctypes.c_void_p).value), memory, *call.packed("Q", at)]
     body: list = [laid.template.ljust(size, b"\0")[k:k + 8] for k in range(0, size, 8)]

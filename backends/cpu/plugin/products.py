@@ -237,6 +237,11 @@ def vector_bits() -> int:
     return native().vector_bits
 
 
+def by_tiles() -> bool:
+    """Has this machine AMX's tiles for bf16?"""
+    return _matmul().by_tiles()
+
+
 def _turned(a) -> bool:
     """Is a matrix the transpose of what lies in memory? As the left factor it is turned anew for each column of tiles."""
     *_, down, across = a.get_stride()
