@@ -84,3 +84,21 @@ def test_on_a_board_a_tile_that_spans_fits_its_scratch(axis):
         tile, spans = spanning.tile_for(torch.empty(128, 128), torch.empty(128, 128), axis)
         assert row.scratch and spans and taken(tile["BM"], tile["BN"], tile["BK"], 4) <= row.scratch
         assert not spanning.tile_for(torch.empty(300, 64), torch.empty(64, 300), axis)[1]
+
+
+#: tiles with their speeds, of which the widest are the fastest
+_MEASURED = ((512, 256, 512, 1.0), (512, 64, 512, 0.8), (256, 256, 512, 1.0), (128, 128, 512, 0.9))
+_PLAIN, _WIDTHS = tuple({"BM": 256, "BN": 256, "BK": 512, "GROUP": 4}.items()), (256, 128, 64, 32, 16)
+
+
+def test_tiles_of_whole_columns_are_narrow():
+    """Their accumulators go through memory whatever the width, and more of them are shared out better. Those of whole rows are as high as the table has it."""
+    tile, whole = spanning._fastest(_PLAIN, 0, 512, 512, 512, 2, _WIDTHS, _MEASURED, 1)
+    assert whole and (tile["BM"], tile["BN"]) == (512, 64)
+    tile, whole = spanning._fastest(_PLAIN, 1, 512, 512, 512, 2, _WIDTHS, _MEASURED, 1)
+    assert whole and (tile["BM"], tile["BN"]) == (256, 512)
+
+
+def test_the_faster_products_are_the_more_a_second_kernel_takes_beside_them():
+    assert not spanning._fastest(_PLAIN, 1, 333, 511, 257, 2, _WIDTHS, _MEASURED, 1)[1]
+    assert spanning._fastest(_PLAIN, 1, 333, 511, 257, 2, _WIDTHS, _MEASURED, 8)[1]
