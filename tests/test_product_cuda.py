@@ -110,6 +110,13 @@ def test_whatever_the_sizes_memory_suffices(h100, axis):
                 assert way.cluster <= 8 and all(1 <= side <= 256 for box in way.operands for side in box.box)
 
 
+def test_statistics_have_room_behind_the_barriers(h100):
+    """16 bytes a row, as product_tma.cuh has it: a maximum and a sum, of this tile and the one before."""
+    d = product_cuda._Described.of(*operands(512, 256, 512), 1)
+    for tile in product_cuda.TMA:
+        assert d.way("half", tile, 8, 1, span=4).shared - d.way("half", tile, 8, 1).shared == 16 * tile[0]
+
+
 # --- machine code ----------------------------------------------------------------------------------------------------------
 
 
@@ -125,8 +132,8 @@ def test_the_accelerator_fetches_and_stores(tile):
         text, usage = tools.sass(built.cubin), tools.cubin_usage(built.cubin, built.name)
         assert len(re.findall(rf"HGMMA\.64x{bn}x16\.F32", text)) == 4 and "UTMALDG" in text and "UTMASTG" in text and "LDGSTS" not in text
         assert ("MULTICAST" in text) == multicast and not usage["stack, bytes"]
-        loop = text[text.index("HGMMA"):text.rindex("HGMMA")]
-        assert "MEMBAR" not in loop and "CCTL" not in loop, "no piece waits for what a tile before it stored"
+        if "softmax_tma" not in name:  # whose blocks read each other's statistics
+            assert "MEMBAR.ALL.GPU" not in text, "no piece waits for what a tile before it stored"
 
 
 @pytest.fixture
