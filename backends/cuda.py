@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .context import call as context
 from .dispatch import choice, cuda_calls, cuda_launch
+from .dispatch.cuda_launch import Boxes
 from . import nvrtc
 from .base import Backend, Error, Unsupported
 
@@ -121,14 +122,6 @@ class Own(NamedTuple):
     shared: int
     cluster: int = 1
     together: bool = False
-
-
-class Boxes(NamedTuple):
-    """A matrix as a kernel's `TensorMap` (ops/product_tma.cuh) has it, which the Tensor Memory Accelerator fetches in boxes. matrix: of numbers of 16 bits, with
-    contiguous rows that begin at multiples of 16 bytes; box: (rows, 64)."""
-
-    matrix: object
-    box: tuple[int, int]
 
 
 def describes() -> bool:

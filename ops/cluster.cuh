@@ -18,6 +18,13 @@ template <class F> __device__ inline void put_in_block(Pair<F>* own, unsigned ra
     if constexpr (sizeof(F) == 8) asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};" ::"r"(there), "d"(x.a), "d"(x.b) : "memory");
     else asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(x.a), "f"(x.b) : "memory");
 }
+// What another block of the cluster has where `own` is in this one's.
+__device__ inline float of_block(const float* own, unsigned rank) {
+    float x;
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %1, %2; ld.shared::cluster.f32 %0, [there]; }"
+                 : "=f"(x) : "r"(static_cast<unsigned>(__cvta_generic_to_shared(own))), "r"(rank) : "memory");
+    return x;
+}
 #else
 __device__ inline unsigned cluster_rank() { return 0; }
 __device__ inline unsigned cluster_size() { return 1; }

@@ -20,20 +20,20 @@ template <int BM, int BN> __device__ inline Tile tile_of(unsigned index, i64 m, 
     return {i64(group * most + at % rows) * BM, i64(at / rows) * BN};
 }
 
-template <class T> struct alignas(2 * sizeof(T)) Pair { T x, y; };
+template <class T> struct alignas(2 * sizeof(T)) Two { T x, y; };
 
 // Two numbers rounded, in one instruction where there is one.
-template <class T> __device__ inline Pair<T> narrow_both(Wide<T> x, Wide<T> y) { return {narrow<T>(x), narrow<T>(y)}; }
+template <class T> __device__ inline Two<T> narrow_both(Wide<T> x, Wide<T> y) { return {narrow<T>(x), narrow<T>(y)}; }
 #if __CUDA_ARCH__ >= 800
-template <> __device__ inline Pair<half> narrow_both<half>(float x, float y) {
+template <> __device__ inline Two<half> narrow_both<half>(float x, float y) {
     unsigned both;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-    return __builtin_bit_cast(Pair<half>, both);
+    return __builtin_bit_cast(Two<half>, both);
 }
-template <> __device__ inline Pair<bf16> narrow_both<bf16>(float x, float y) {
+template <> __device__ inline Two<bf16> narrow_both<bf16>(float x, float y) {
     unsigned both;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
-    return __builtin_bit_cast(Pair<bf16>, both);
+    return __builtin_bit_cast(Two<bf16>, both);
 }
 #endif
 
@@ -189,7 +189,7 @@ __device__ inline void finish(Acc& acc, T* c, typename Acc::F* stats, Tile tile,
             if (i / (Acc::M / Acc::STRIPS) == strip)
 #pragma unroll
                 for (int j = 0; j < Acc::N; j += 2)  // columns come in pairs
-                    *reinterpret_cast<Pair<T>*>(to + Acc::in_strip(i) * PITCH + Acc::across(j)) = narrow_both<T>(acc(i, j), acc(i, j + 1));
+                    *reinterpret_cast<Two<T>*>(to + Acc::in_strip(i) * PITCH + Acc::across(j)) = narrow_both<T>(acc(i, j), acc(i, j + 1));
         __syncthreads();
         if (whole) {
 #pragma unroll 1

@@ -5,6 +5,7 @@
 // share of b's piece for all of them, so that the second cache is read that much less. (What CUTLASS calls a persistent, warp-specialized, cooperative
 // kernel; barriers as in the PTX ISA, "mbarrier". Operands in shared memory as in product_wgmma.cuh.)
 #pragma once
+#include "cluster.cuh"
 #include "product_wgmma.cuh"
 
 struct alignas(64) TensorMap { unsigned char bytes[128]; };
@@ -26,6 +27,7 @@ struct Barrier {
     }
 };
 
+// Orders no memory, unlike cluster_arrive().
 __device__ inline void all_of_cluster() { asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory"); }
 
 // True in one thread of a warp, as far as the compiler sees as well.
@@ -83,14 +85,6 @@ template <int PANELS, bool FLIPPED, class T, class Acc> __device__ inline void s
     }
 }
 
-// What stands at the same place of the shared memory of block `rank` of the cluster.
-__device__ inline float of_block(const float* here, unsigned rank) {
-    float there;
-    asm volatile("{ .reg .b32 at; mapa.shared::cluster.u32 at, %1, %2; ld.shared::cluster.f32 %0, [at]; }"
-                 : "=f"(there) : "r"(static_cast<unsigned>(__cvta_generic_to_shared(here))), "r"(rank) : "memory");
-    return there;
-}
-
 // The softmax of a warp group's exponentials, whose rows SPAN blocks of the cluster have together. tops, sums: of the group's rows, at the same place of each.
 template <int SPAN, class Acc> __device__ inline void join_blocks(Acc& acc, const float* tops, const float* sums, float* scratch) {
     using L = Lines<true, Acc>;
@@ -130,8 +124,7 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
     const unsigned stored = base - start + STAGES * SLOT, barriers = start + stored + GROUPS * STORED;
     const auto full = [=](int slot) { return Barrier{barriers + slot * 8}; };
     const auto empty = [=](int slot) { return Barrier{barriers + (STAGES + slot) * 8}; };
-    unsigned rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    const unsigned rank = cluster_rank();
     if (threadIdx.x == 0) {
         asm volatile("prefetch.tensormap [%0]; prefetch.tensormap [%1]; prefetch.tensormap [%2];" ::"l"(&a_map), "l"(&b_map), "l"(&c_map) : "memory");
         for (int s = 0; s < STAGES; s++) {
@@ -227,7 +220,7 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
                     // Statistics of this tile and of the one before, which others may be reading still.
                     float* const tops = reinterpret_cast<float*>(all_shared + stored + GROUPS * STORED + STAGES * 16) + (parity * GROUPS + group) * 128;
                     exponentials<RESULT>(acc, tops, tops + 64, i64(64), tile, m, n, reinterpret_cast<float*>(own));
-                    if constexpr (SPAN > 1) asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+                    if constexpr (SPAN > 1) cluster_arrive(), cluster_wait();
                     join_blocks<SPAN>(acc, tops, tops + 64, reinterpret_cast<float*>(own));
                     parity ^= 1;
                 } else if (tile.m < m) {

@@ -13,7 +13,7 @@ import struct
 import torch
 
 from . import call, cuda_ir, cuda_launch
-from .cuda_launch import Address, Described
+from .cuda_launch import Address, Boxes, Described
 from .. import of_torch
 from ..base import Error
 from ..cpu.llvm import targets
@@ -85,7 +85,7 @@ def plan(launches, temps, tensors, out):
 
 def start(own, grid: tuple, args: tuple, device: int):
     """Launch one kernel of backend `cuda` on the current stream as a plan would. own: a `cuda.Own`. Raises `Error` where the driver refuses."""
-    memory = [(a if isinstance(a, torch.Tensor) else a.matrix).data_ptr() for a in args if isinstance(a, torch.Tensor) or _is_boxes(a)]
+    memory = [(a if isinstance(a, torch.Tensor) else a.matrix).data_ptr() for a in args if isinstance(a, (torch.Tensor, Boxes))]
     laid = _own_laid_out(own, [_place(a, {at: k for k, at in enumerate(memory)}) for a in args])
     if laid is None:
         raise Error(f"{own.name} takes other parameters than it was given: {', '.join(type(a).__name__ for a in args)}")
@@ -118,7 +118,7 @@ def _place(arg, number: dict):
     if cuda_launch.is_description(arg):
         at = number.get(arg.base.data_ptr())
         return None if at is None else Described(at, tuple(arg.shape), tuple(arg.strides), tuple(arg.block_shape))
-    if _is_boxes(arg):
+    if isinstance(arg, Boxes):
         at = number.get(arg.matrix.data_ptr())
         return None if at is None else Described(at, tuple(arg.matrix.shape), tuple(arg.matrix.stride()), arg.box)
     return arg
@@ -127,11 +127,6 @@ def _place(arg, number: dict):
 def _is_own(compiled) -> bool:
     """Is it a kernel of backend `cuda`, not one that Triton compiled?"""
     return type(compiled).__name__ == "Own"
-
-
-def _is_boxes(arg) -> bool:
-    """Is it a `cuda.Boxes`?"""
-    return type(arg).__name__ == "Boxes"
 
 
 def _threads(compiled) -> int:

@@ -50,6 +50,14 @@ class Described(NamedTuple):
     block: tuple
 
 
+class Boxes(NamedTuple):
+    """An argument of a kernel of backend `cuda`: a matrix as its `TensorMap` (ops/product_tma.cuh) has it, which the Tensor Memory Accelerator fetches in boxes.
+    matrix: of numbers of 16 bits, with contiguous rows that begin at multiples of 16 bytes; box: (rows, 64)."""
+
+    matrix: object
+    box: tuple[int, int]
+
+
 class Number(NamedTuple):
     """The argument is the number, of the launch's numbers, at this place."""
 
@@ -153,7 +161,7 @@ _SIXTEEN_BITS, _SWIZZLE_128 = 6, 3
 
 
 def boxes(operand: Described) -> _Maps:
-    """Descriptions of a `cuda.Boxes`."""
+    """Descriptions of `Boxes`."""
     return _Maps(operand, {"elem_size": 2, "block_size": operand.block, "swizzle": _SWIZZLE_128}, _SIXTEEN_BITS)
 
 
