@@ -274,21 +274,28 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     flat = flatten(name, signature, known["arguments"])
     fmt, values = packed(name, flat)
     codes.announce(name, [(label, ty) for _, label, ty in flat])
-    beyond = [f"overlap(p{i}, p{j}, {flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"]]
-    beyond += [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
+    large = [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
            "scratch": known["scratch_bytes"], "work": known["work"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
            "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "chained": chained, "wrong": (struct.error, TypeError)}
-    exec(compile(_LAUNCH.format(values=", ".join(values), beyond=" or ".join(beyond) or "0"), f"<launch {name}>", "exec"), env)  # noqa: S102  (source of ours, by the types of a kernel's arguments)
-    launch = env["launch"]
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
     plain = len(flat) == sum(t != "constexpr" for _, t in signature)
-    launch.slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
-    launch.format, launch.scratch, launch.asserts, launch.work = fmt, known["scratch_bytes"], known["asserts"], known["work"]
-    return launch
+    slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
+
+    def apart(alone: Callable[[str], bool] = lambda label: False):
+        """The launch, for arguments of which those that `alone` is true of share memory with no other."""
+        pairs = [f"overlap(p{i}, p{j}, {flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"] if not (alone(flat[i][1]) or alone(flat[j][1]))]
+        text = _LAUNCH.format(values=", ".join(values), beyond=" or ".join(pairs + large) or "0")
+        exec(compile(text, f"<launch {name}>", "exec"), own := dict(env))  # noqa: S102  (source of ours, by the types of a kernel's arguments)
+        launch = own["launch"]
+        launch.slots, launch.format, launch.scratch, launch.asserts, launch.work = slots, fmt, known["scratch_bytes"], known["asserts"], known["work"]
+        launch.apart = apart
+        return launch
+
+    return apart()
 
 
 #: vector operations in a microsecond, roughly
