@@ -43,7 +43,7 @@ def instructions(row, elem, acc) -> set[str]:
 @pytest.mark.parametrize("name, elem, acc, wanted", [
     ("x86-64-v2", "i8", "i32", "llvm.x86.sse2.pmadd.wd"), ("x86-64-v3", "i8", "i32", "llvm.x86.avx2.pmadd.wd"),
     ("x86-64-v4", "i8", "i32", "llvm.x86.avx512.pmaddw.d.512"), ("neoverse-v2", "bf16", "f32", "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),
-    ("sapphirerapids", "bf16", "f32", "llvm.x86.tdpbf16ps")])
+    ("sapphirerapids", "bf16", "f32", "llvm.x86.tdpbf16ps"), ("sapphirerapids", "i8", "i32", "llvm.x86.tdpbssd")])
 def test_the_rows_instruction_multiplies(name, elem, acc, wanted):
     row = targets.get(name)
     assert wanted in instructions(row, elem, acc)

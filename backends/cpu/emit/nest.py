@@ -66,11 +66,13 @@ class Nest:
             return idx
         return self.b.add(self.b.splat(idx, self.lanes), self.b.iota(elem, self.lanes))
 
-    def next_along(self, d: int, fn):
-        """`fn()` at the next index of `d`, the innermost loop's dimension, which goes in twos."""
+    def along(self, d: int, n: int, fn):
+        """`fn()` at the n-th index from here of `d`, the innermost loop's dimension, which goes in steps of more."""
+        if n == 0:
+            return fn()
         lvl = self.depth_of[d]
         index, memo = self.index[d], self.memos[lvl]
-        self.index[d], self.memos[lvl] = self.b.add(index, i64(1)), {}
+        self.index[d], self.memos[lvl] = self.b.add(index, i64(n)), {}
         result = fn()
         self.index[d], self.memos[lvl] = index, memo
         return result

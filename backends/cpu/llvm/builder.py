@@ -221,6 +221,14 @@ class Memory(Arithmetic):
         m = ", ".join(f"i32 {k}" if k >= 0 else "i32 poison" for k in mask)
         return self.value(vec(a.elem, len(mask)), f"shufflevector {a.ty} {a.s}, {other}, <{len(mask)} x i32> <{m}>")
 
+    def interleave(self, vectors: list[Val]) -> Val:
+        """Element i of the k-th of n vectors, a power of two of them, at i n + k of one."""
+        while len(vectors) > 1:
+            half, lanes = len(vectors) // 2, vectors[0].lanes
+            turns = [i // 2 + lanes * (i % 2) for i in range(2 * lanes)]
+            vectors = [self.shuffle(x, y, turns) for x, y in zip(vectors[:half], vectors[half:])]
+        return vectors[0]
+
     def some(self, v: Val) -> Val:
         """Does an i1 hold in one lane at least?"""
         return v if v.lanes == 1 else self.call(f"llvm.vector.reduce.or.{mangle(v.ty)}", "i1", [v])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from . import ir
 
-#: LLVM types that hold TTIR element types in registers; bf16 and fp8 are bit patterns, converted explicitly
+#: LLVM types that hold TTIR element types in registers; bf16 and fp8 are bit patterns, converted explicitly. "u8" is an i8 and 128, without a sign: only operands of products are that
 REGISTER = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f16": "half", "bf16": "i16",
-            "f32": "float", "f64": "double", "ptr": "ptr", "index": "i64", "fp8e5": "i8", "fp8e4nv": "i8",
+            "f32": "float", "f64": "double", "u8": "i8", "ptr": "ptr", "index": "i64", "fp8e5": "i8", "fp8e4nv": "i8",
             "fp8e4b8": "i8", "fp8e5b16": "i8", "fp8e4b15": "i8"}
 
 

@@ -16,12 +16,13 @@ from ...base import CompileError, suggest
 
 @dataclass(frozen=True)
 class Product:
-    """An instruction for the innermost step of a matrix product: two neighbours along K in each lane are multiplied and added up.
+    """An instruction for the innermost step of a matrix product: neighbours along K in each lane are multiplied and added up.
 
     name: for people; takes: TTIR's element type of both operands; packed, acc: the types that operands are packed to and that is added up in;
-    intrinsic: LLVM's name; lane: LLVM's type of its operands' elements; adds: it takes the accumulators too (else its result is added to
+    intrinsic: LLVM's name; lane: LLVM's type of its operands' elements, or acc's for a lane of them; adds: it takes the accumulators too (else its result is added to
     them); tiles: None for vectors; for AMX's tile registers the multiples of M, N and K that it takes, or half of the latter as all of K; blocks: the same for SpacemiT's IME, which
-    multiplies blocks in vector registers and has no intrinsic; shape: (rows, vectors) of the micro-kernel where that is not the target's."""
+    multiplies blocks in vector registers and has no intrinsic; shape: (rows, vectors) of the micro-kernel where that is not the target's; group: neighbours in a lane; unsigned: its left factors have no sign, so that they are packed 128 larger
+    than they are, and what that adds is taken off again."""
 
     name: str
     takes: str
@@ -33,6 +34,8 @@ class Product:
     tiles: tuple[int, int, int] | None = None
     shape: tuple[int, int] | None = None
     blocks: tuple[int, int, int] | None = None
+    group: int = 2
+    unsigned: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,11 +144,13 @@ def _pmaddwd(name: str) -> Product:
 _SSE_PAIRS, _AVX2_PAIRS, _AVX512_PAIRS = map(_pmaddwd, ("sse2.pmadd.wd", "avx2.pmadd.wd", "avx512.pmaddw.d.512"))
 _AVX512_BF16 = Product("avx512", "bf16", "bf16", "f32", "llvm.x86.avx512bf16.dpbf16ps.512", "bfloat")
 _AMX_BF16 = Product("amx", "bf16", "bf16", "f32", "llvm.x86.tdpbf16ps", "bfloat", tiles=(16, 16, 32), shape=(32, 2))
+_AMX_INT8 = Product("amx", "i8", "i8", "i32", "llvm.x86.tdpbssd", "i8", tiles=(16, 16, 64), shape=(32, 2), group=4)
 _NEON_BF16 = Product("neon", "bf16", "bf16", "f32", "llvm.aarch64.neon.bfdot.v4f32.v8bf16", "bfloat")
-_IME = Product("ime", "i8", "i8", "i32", "", "i8", shape=(8, 1), blocks=(4, 4, 8))
+_IME = Product("ime", "i8", "i8", "i32", "", "i8", shape=(8, 1), blocks=(4, 4, 8), group=8)
+_VNNI, _AVX512_VNNI = (Product("vnni", "i8", "i8", "i32", f"llvm.x86.avx512.vpdpbusd.{bits}", "i32", group=4, unsigned=True) for bits in (256, 512))
 _CVTNEPS = "llvm.x86.avx512bf16.cvtneps2bf16.512"
-_HAS_BF16 = dict(products=(_AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
-_HAS_AMX = dict(products=(_AMX_BF16, _AVX512_BF16, _AVX512_PAIRS), to_bf16=_CVTNEPS)
+_HAS_BF16 = dict(products=(_AVX512_BF16, _AVX512_VNNI, _AVX512_PAIRS), to_bf16=_CVTNEPS)
+_HAS_AMX = dict(products=(_AMX_BF16, _AMX_INT8, _AVX512_BF16, _AVX512_VNNI, _AVX512_PAIRS), to_bf16=_CVTNEPS)
 #: half of the 512 KiB that four of a K1's cores share, for one of them
 _K1_SCRATCH = 512 // 2 // 4 << 10
 _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
@@ -219,9 +224,11 @@ def native() -> Target:
     if not row.adopts:
         return dataclasses.replace(row, name="native", length="fixed" if row.length == "fixed" else "exactly")
     # The row's own CPU name is one that LLVM knows; what the host adds comes as features it reported itself.
-    tiles = bool(host.get("amx-tile") and host.get("amx-bf16")) and _tiles_granted()
+    tiles = all(host.get(f) for f in ("amx-tile", "amx-bf16", "amx-int8")) and _tiles_granted()
     features = ",".join(f"+{f}" for f, on in sorted(host.items()) if on and (tiles or not f.startswith("amx")))
     more = _HAS_AMX if tiles else _HAS_BF16 if host.get("avx512bf16") and row.name == "x86-64-v4" else {}
+    if not more and host.get({"x86-64-v4": "avx512vnni", "x86-64-v3": "avxvnni"}.get(row.name)):
+        more = dict(products=(_AVX512_VNNI if row.name == "x86-64-v4" else _VNNI, *row.products))
     # "clzero" is AMD's Zen alone, which takes small results in its stride: 59 us for exp of 64 x 4096 numbers, whether -inf, -95 or 0 (Zen 4)
     return dataclasses.replace(row, name="native", features=features, assists=row.assists and not host.get("clzero"), **more)
 

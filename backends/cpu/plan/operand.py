@@ -41,15 +41,19 @@ class Kind:
         return self.by is not None and self.by.blocks is not None
 
     @property
+    def left(self) -> str:
+        """What A's elements are packed to."""
+        return "u8" if self.by is not None and self.by.unsigned else self.packed
+
+    @property
     def widens(self) -> bool:
         """Are operands narrower than what they are multiplied into, by one instruction?"""
         return self.by is None and self.packed != self.acc
 
     @property
     def group(self) -> int:
-        """How many elements along K share one lane: a pair, low one first, where an instruction takes pairs; those of a block lie together, too."""
-        return 1 if self.by is None else self.by.blocks[2] if self.blocks else 2
-
+        """How many elements along K share one lane, the first one low, where an instruction takes several; those of a block lie together, too."""
+        return 1 if self.by is None else self.by.group
 
     def depth_of_tiles(self, k: int) -> int:
         """Elements along K in a tile of A, in products of k of them: as many as 64 bytes hold, or all."""
@@ -89,22 +93,22 @@ def rows(s: Schedule, values: list[Value], src: Source | None, kind: Kind, depth
     if kind.blocks:
         return _blocks(s, values, kind, src, 1)
     buf = s.buffers.get(v) if len(values) == 1 else None
-    if buf is not None and buf.elem == kind.packed and buf.strides[-1] == 1 and buf.panel is None:
+    if buf is not None and buf.elem == kind.left and buf.strides[-1] == 1 and buf.panel is None:
         return Operand("buffer", buf)
     *batch, m, piece = v.type.shape
     k = piece * len(values)
     if strip and s.target.strips and kind.by is None and m % strip == 0:
         return _strips(s, values, kind, strip)
-    lies_right = src and v.type.elem == kind.packed and poly_const(src.steps[1]) == 1
+    lies_right = src and v.type.elem == kind.left and poly_const(src.steps[1]) == 1
     in_place = lies_right and not kind.tiles and src.exact and (
         src.limits[1] is None or depth is not None and src.limits[1].key == depth.key)
     limit = src.limits[0] if src else None
     if in_place and src.is_given:
         return Operand("in place", limit=limit, padded=src.limits[1] is None)
     pitch = k + 64 // (ir.bits_of(REGISTER[kind.packed]) // 8) if k >= 64 else k
-    out = s.alloc((*batch, m, k), kind.packed, (*_batches(batch, m * pitch), pitch, 1), size=math.prod(batch) * m * pitch)
+    out = s.alloc((*batch, m, k), kind.left, (*_batches(batch, m * pitch), pitch, 1), size=math.prod(batch) * m * pitch)
 
-    lanes = min(s.target.lanes(16), piece) if kind.tiles and all(x.type.elem == kind.packed for x in values) else None
+    lanes = min(s.target.lanes(ir.bits_of(REGISTER[kind.packed])), piece) if kind.tiles and all(x.type.elem == kind.packed for x in values) else None
 
     def pack():
         for u, x in enumerate(values):
@@ -157,8 +161,8 @@ def _batches(batch, size: int) -> tuple[int, ...]:
 def _why_packed(src: Source | None, v: Value, kind: Kind) -> str:
     if src is None:
         return "it is no plain load"
-    if v.type.elem != kind.packed:
-        return f"{v.type.elem} is multiplied as {kind.packed}"
+    if v.type.elem != kind.left:
+        return f"{v.type.elem} is multiplied as {kind.left}"
     return "its rows are not contiguous" if poly_const(src.steps[1]) != 1 else "its mask is not a plain bound"
 
 
@@ -192,7 +196,7 @@ def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, wid
     def pack():
         for u, x in enumerate(values):
             part = replace(s.view(out, u * piece * width, x.type.shape, out.strides), panel=out.panel)
-            s.fill(part, x, vdim=axis, inner=axis - 1, unroll=max(1, width // lanes), pairs=kind.by is not None, why="panels of a product's operand")
+            s.fill(part, x, vdim=axis, inner=axis - 1, unroll=max(1, width // lanes), group=group, why="panels of a product's operand")
 
     if _turnable(s, src, (k, n), kind.packed, (lanes * group, lanes)):
         return _either(s, out, src.is_given, pack, "turned")

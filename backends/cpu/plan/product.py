@@ -107,7 +107,7 @@ def _kind(target, a: str, b: str, m: int, n: int, k: int) -> Kind:
         steps = p.tiles or p.blocks or (1, 1, 1)
         if p.tiles and k == steps[2] // 2:  # tiles of A that are half as wide, and of B half as high
             steps = *steps[:2], k
-        if a == b == p.takes and k > 1 and n >= target.lanes(32) and all(size % step == 0 for size, step in zip((m, n, k), steps)):
+        if a == b == p.takes and k > 1 and k % p.group == 0 and n >= target.lanes(32) and all(size % step == 0 for size, step in zip((m, n, k), steps)):
             return Kind(p.packed, p.acc, p)
     return Kind(a if a == b and a in target.widens else COMPUTE[a], COMPUTE[a])
 

@@ -195,15 +195,15 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Fill:
-    """A tensor's elements are put into `buffer`, converted to its element type. unroll: chunks of the innermost loop that go together; pairs: a lane
-    is two neighbours along that loop, the first one low. op: for whose sake; why: the reason, for people."""
+    """A tensor's elements are put into `buffer`, converted to its element type. unroll: chunks of the innermost loop that go together; group: a lane
+    is so many neighbours along that loop, the first one low. op: for whose sake; why: the reason, for people."""
 
     op: Op
     value: Value
     buffer: Buffer
     nest: NestPlan
     unroll: int = 1
-    pairs: bool = False
+    group: int = 1
     why: str = ""
 
 

@@ -219,18 +219,18 @@ class Schedule:
         self.fill(out, v, why=why)
         return out
 
-    def fill(self, buf: Buffer, v: Value, vdim: int | None = None, inner: int | None = None, unroll: int = 1, pairs: bool = False, why: str = "",
+    def fill(self, buf: Buffer, v: Value, vdim: int | None = None, inner: int | None = None, unroll: int = 1, group: int = 1, why: str = "",
              lanes: int | None = None):
         """Write a tensor's elements into `buf`, converted to its element type. `inner` names the innermost loop's dimension where that is not the
-        vector dimension; `unroll` chunks of that one go together. `pairs`: a lane is two neighbours along `inner`, the first one low. lanes: of the
+        vector dimension; `unroll` chunks of that one go together. `group`: a lane is so many neighbours along `inner`, the first one low. lanes: of the
         vector dimension, where not the target's."""
         shape = v.type.shape
         dims = tuple(range(len(shape)))
-        lanes = min(self.target.lanes(32), shape[vdim]) if pairs else lanes
+        lanes = min(self.target.lanes(32), shape[vdim]) if group > 1 else lanes
         nest = self.nest(Walk(shape, [(v, dims)], vdim, lanes, inner, buf, merge=inner is None, groups=True))
-        if pairs:
-            nest = replace(nest, steps={inner: 2})
-        self.add(Fill(self.op, v, buf, nest, unroll, pairs, why))
+        if group > 1:
+            nest = replace(nest, steps={inner: group})
+        self.add(Fill(self.op, v, buf, nest, unroll, group, why))
 
     # -- roots
     def finish(self, step: Root):

@@ -214,7 +214,7 @@ def _product(page, step: product.Product):
     count = f"{step.count} of " if step.count > 1 else ""
     pieces = f", {step.pieces} pieces of K at once" if step.pieces > 1 else ""
     wide = f"of {step.registers} registers" if step.registers > 1 else "in registers"
-    how = step.kind.acc if step.kind.by is None else f"pairs of {step.kind.packed} into {step.kind.acc}"
+    how = step.kind.acc if step.kind.by is None else f"{'fours' if step.kind.group == 4 else 'pairs'} of {step.kind.packed} into {step.kind.acc}"
     how = f"{step.kind.packed} widened into {step.kind.acc}" if step.kind.widens else how
     how = f"AMX tiles of {step.kind.packed}" if step.kind.tiles else how
     how = f"IME's blocks of {step.kind.packed}" if step.kind.blocks else how

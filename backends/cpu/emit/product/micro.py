@@ -1,8 +1,8 @@
 """The inner loops of a matrix product: accumulators in registers across K, over rows of A and panels of B.
 
 - outer products: a vector of B's row times one element of A's column, for every type that the target can multiply, or multiply and widen;
-- pairs: the same over pairs of neighbours along K, where one of the target's instructions adds their products to a lane at once
-  (`llvm/targets.py`, Product: x86's AVX512-BF16 and pmaddwd, Arm's BFDOT);
+- pairs, and fours: the same over neighbours along K, where one of the target's instructions adds their products to a lane at once
+  (`llvm/targets.py`, Product: x86's AVX512-BF16, pmaddwd and VNNI, Arm's BFDOT);
 - tiles: 16 x 16 accumulators in AMX's tile registers;
 - blocks: 4 x 4 accumulators in pairs of vector registers, by SpacemiT's IME (`ime.py`).
 """
@@ -49,7 +49,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
         b_base = b.gep(packed, panels, b.mul(p, i64(kk * n)))
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
-        def block(i, j, r, vectors, strip=None):
+        def block(i, j, r, vectors, strip=None, less=None):
             b_panel = b.gep(packed, b_base, b.mul(j, i64(kind.group if kind.blocks else kk)))
             given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, (i, j), r, b_panel, width, lanes, vectors, extent
             if kind.blocks:
@@ -57,7 +57,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
             elif kind.tiles:
                 _tile_rows(k, kind, *given[:2], strip, *given[4:], fresh, ends_in)
             else:
-                _vector_rows(k, kind, *given, fresh, ends_in, r == rows and vectors * lanes == width)
+                _vector_rows(k, kind, *given, fresh, ends_in, r == rows and vectors * lanes == width, less)
 
         def strips_of(body):
             """`body(first row, rows)` for each strip."""
@@ -86,14 +86,39 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
 
             strips_of(strip)
         else:
-            panels_of(lambda j, vectors: strips_of(lambda i, r: block(i, j, r, vectors)))
+            def panel(j, vectors):
+                less = None
+                if kind.by is not None and kind.by.unsigned:
+                    less = _columns_by_128(k, kind, b.gep(packed, b_base, b.mul(j, i64(kk))), width, lanes, vectors, extent.depth)
+                strips_of(lambda i, r: block(i, j, r, vectors, less=less))
+
+            panels_of(panel)
 
     k.loop(i64(0), i64(batch), 1, one_batch, "batch")
 
 
+def _columns_by_128(k, kind: Kind, b_panel: Val, width: int, lanes: int, vectors: int, depth: Val) -> list[Val]:
+    """What A's elements, packed 128 larger than they are, add to the accumulators of each vector of a panel."""
+    b, g = k.b, kind.group
+    acc, multiply = REGISTER[kind.acc], _by_instruction(k, kind, lanes)
+    slots = [b.alloca(ir.vec(acc, lanes), "less") for _ in range(vectors)]
+    for slot in slots:
+        b.store(Val(ir.vec(acc, lanes), "zeroinitializer"), slot, 64)
+
+    def body(q):
+        row = b.gep("i8", b_panel, b.mul(q, i64(width)))
+        for v, slot in enumerate(slots):
+            column = b.load(ir.vec("i8", lanes * g), b.gep("i8", row, i64(v * lanes * g)), 1)
+            b.store(multiply(const("i8", -128, lanes * g), column, b.load(ir.vec(acc, lanes), slot, 64)), slot, 64)
+
+    k.loop(i64(0), depth, g, body, "sums")
+    return [b.load(ir.vec(acc, lanes), slot, 64) for slot in slots]
+
+
 def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
-                 vectors: int, extent: Extent, fresh: Val, ends_in: InRegisters | None, full: bool):
-    """r rows x `vectors` vectors of the accumulators at `c_tile`, which begin `at` a row and a column, from these rows of A, and from a panel of B `width` columns wide. full: as most blocks are."""
+                 vectors: int, extent: Extent, fresh: Val, ends_in: InRegisters | None, full: bool, less: list[Val] | None):
+    """r rows x `vectors` vectors of the accumulators at `c_tile`, which begin `at` a row and a column, from these rows of A, and from a panel of B `width` columns wide. full: as most blocks are;
+    less: what is taken off each vector."""
     b, i = k.b, at[0]
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     ty, size, g = ir.vec(t, lanes), ir.bits_of(t) // 8, kind.group
@@ -109,7 +134,8 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
     def begin(value):
         for x in range(r):
             for v in range(vectors):
-                b.store(value(where[x][v]), slots[x][v], 64)
+                begun = value(where[x][v])
+                b.store(begun if less is None else b.sub(begun, less[v]), slots[x][v], 64)
 
     k.either(fresh, lambda: begin(lambda _: Val(ty, "zeroinitializer")), lambda: begin(lambda at: b.load(ty, at, size)))
     multiply = (_by_instruction if kind.by else _outer)(k, kind, lanes)
@@ -186,9 +212,10 @@ def _outer(k, kind: Kind, lanes: int):
 
 
 def _by_instruction(k, kind: Kind, lanes: int):
-    """The target's instruction for pairs along K."""
+    """The target's instruction for neighbours along K."""
     b, how = k.b, kind.by
-    acc_ty, ty = ir.vec(REGISTER[kind.acc], lanes), ir.vec(how.lane, kind.group * lanes)
+    acc = REGISTER[kind.acc]
+    acc_ty, ty = ir.vec(acc, lanes), ir.vec(how.lane, lanes if how.lane == acc else kind.group * lanes)  # a lane of its operands is one number, or all neighbours
 
     def multiply(s, col, acc):
         s, col = b.reinterpret(s, ty), b.reinterpret(col, ty)

@@ -135,7 +135,7 @@ def rows(k, step: Product, at: Place | None) -> Rows:
         return found
     if plan.how == "turned":
         lanes = k.target.lanes(ir.bits_of(REGISTER[kind.packed]) * kind.group)
-        k.either(at.given, lambda: turn(k, at, (step.m, step.k), kind.packed, lanes, out,
+        k.either(at.given, lambda: turn(k, at, (step.m, step.k), kind.left, lanes, out,
                                         lambda q, i: k.b.add(k.b.mul(i, i64(pitch)), q), beside=kind.group), lambda: k.run(plan.packing))
     else:
         k.run(plan.packing)
@@ -316,12 +316,12 @@ def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val):
 
             main = b.and_(rows_end, i64(-g))
             k.loop(i64(0), main, g, lambda q: row(q, g), "row")
-            if g > 1:
-                k.loop(main, rows_end, g, lambda q: row(q, 1), "last")
+            for count in range(1, g):  # what is left of a group
+                left = main if g == 2 else b.select(b.icmp("eq", b.sub(rows_end, main), i64(count)), main, rows_end)
+                k.loop(left, rows_end, g, lambda q, count=count: row(q, count), "last")
 
         def put(q, v, lines):
-            x = lines[0] if g == 1 else b.shuffle(*lines, [i // 2 + lanes * (i % 2) for i in range(2 * lanes)])
-            b.store(x, b.gep(packed, to, b.add(b.mul(q, i64(width)), i64(v * g))), ir.bits_of(packed) // 8)
+            b.store(b.interleave(lines), b.gep(packed, to, b.add(b.mul(q, i64(width)), i64(v * g))), ir.bits_of(packed) // 8)
 
         def part():
             masks = {v: b.icmp("slt", b.iota("i64", lanes), b.splat(b.sub(columns_end, b.add(j, i64(v))), lanes))
@@ -385,7 +385,7 @@ def turn(k, at: Place, shape, packed: str, lanes: int, out: Val, where, group: i
         lines = [b.load(ty, s, 64) for s in slots]
         lines = [converted(b, v, elem, packed) for v in lines]
         if beside > 1:
-            lines = [b.shuffle(x, y, [i // 2 + lanes * (i % 2) for i in range(2 * lanes)]) for x, y in zip(lines[::2], lines[1::2])]
+            lines = [b.interleave(lines[n:n + beside]) for n in range(0, count, beside)]
         if group * beside > 1:
             lines = [b.reinterpret(v, ir.vec(unit, lanes)) for v in lines]
         grouped = row if group == 1 else b.bin("lshr", row, group.bit_length() - 1, "exact")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.elements import REGISTER
-from ...llvm.ir import Val
+from ...llvm.ir import Val, const
 from ...plan.records import Fill, Rows, Stage
 from .. import access
 from ..element import convert
@@ -16,6 +16,8 @@ def converted(b, v: Val, source: str, to: str) -> Val:
     """`v`, of TTIR's element type `source`, as another type's."""
     if source == to:
         return v
+    if to == "u8":
+        return b.xor(v, const("i8", -128, v.lanes))
     if to[0] == "i":
         return b.cast("sext", v, REGISTER[to])
     return convert.float_to_float(b, v, source, to)
@@ -33,15 +35,13 @@ def fill(k, step: Fill):
     def one(u):
         access.store_buffer(nest, buf, dims, element())
 
-    def pair(u):
+    def several(u):
         (inner, _), = step.nest.steps.items()
-        n = nest.lanes
-        low, high = (b.splat(x, n) for x in (element(), nest.next_along(inner, element)))
-        both = b.shuffle(low, high, [x // 2 + n * (x % 2) for x in range(2 * n)])
-        b.store(both, access.buffer_address(nest, buf, dims)[0], ir.bits_of(both.elem) // 8)
+        together = b.interleave([b.splat(nest.along(inner, n, element), nest.lanes) for n in range(step.group)])
+        b.store(together, access.buffer_address(nest, buf, dims)[0], ir.bits_of(together.elem) // 8)
 
     nest.first = ahead(nest, step.nest.chunks, [v])
-    nest.run(pair if step.pairs else one, step.nest.chunks or step.unroll)
+    nest.run(several if step.group > 1 else one, step.nest.chunks or step.unroll)
 
 
 # --- row by row ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,93 @@
+"""Products of int8 by VNNI, four neighbours along K at once: by the instruction where this CPU has it, else by LLVM IR that does what Intel's manual says of VPDPBUSD."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from test_amx import GUARD, SIZES, by_columns, computed_kernel, operands, product, product_kernel, pytestmark  # noqa: F401  (the mark)
+from triport.backends.cpu.emit import module
+from triport.backends.cpu.llvm import targets
+from triport.backends.cpu.llvm.host import features
+
+NAMES = {256: "avxvnni", 512: "avx512vnni"}
+
+
+def in_its_place(bits: int) -> str:
+    """A function of LLVM IR that adds up four products of a byte without and one with a sign in each of the lanes of a vector."""
+    n = bits // 32
+    ints, words, given = f"<{n} x i32>", f"<{4 * n} x i32>", f"<{4 * n} x i8>"
+    lines = [f"%u = bitcast {ints} %a to {given}", f"%s = bitcast {ints} %b to {given}", f"%x = zext {given} %u to {words}", f"%y = sext {given} %s to {words}", f"%p0 = mul {words} %x, %y"]
+    for k in range(4):
+        lanes = ", ".join(f"i32 {4 * i + k}" for i in range(n))
+        lines += [f"%q{k} = shufflevector {words} %p0, {words} poison, <{n} x i32> <{lanes}>", f"%s{k} = add {ints} {f'%s{k - 1}' if k else '%acc'}, %q{k}"]
+    return f"define internal {ints} @vnni_{bits}({ints} %acc, {ints} %a, {ints} %b) alwaysinline {{\n" + "\n".join(lines) + f"\nret {ints} %s3\n}}\n"
+
+
+@pytest.fixture(params=["instruction", "in its place"])
+def vnni(request, monkeypatch, tmp_path):
+    """Kernels are compiled for a row with it. Its answer: how many instructions of its kind the kernels had."""
+    row = targets.native()
+    bits = 512 if row.vector_bits == 512 else 256
+    if request.param == "instruction" and not features().get(NAMES[bits]):
+        pytest.skip("this CPU has no VNNI: another machine has it")
+    given = targets._AVX512_VNNI if bits == 512 else targets._VNNI
+    made = dataclasses.replace(row, vector_bits=bits, products=(given, *(p for p in row.products if p.takes != "i8")))
+    lower, counts = module.lower_module, []
+
+    def lowered(*args, **kwargs):
+        found = lower(*args, **kwargs)
+        name = given.intrinsic
+        counts.append(len(re.findall(rf"call [^@]*@{re.escape(name)}\(", found.text)))
+        if request.param == "instruction":
+            return found
+        text = re.sub(rf"declare [^\n]*@{re.escape(name)}\([^\n]*\n", "", found.text).replace(f"@{name}(", f"@vnni_{bits}(")
+        return dataclasses.replace(found, text=text + in_its_place(bits))
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(targets, "native", lambda: made)
+    monkeypatch.setattr(module, "lower_module", lowered)
+    for kernel in (product_kernel, computed_kernel):
+        kernel.device_caches.clear()
+    yield counts
+    for kernel in (product_kernel, computed_kernel):
+        kernel.device_caches.clear()
+
+
+@pytest.mark.parametrize("layout", ["rows", "a by columns", "b by columns"])
+@pytest.mark.parametrize("blocks", [(32, 32, 64), (64, 64, 16), (128, 128, 64)])
+@pytest.mark.parametrize("m,n,k", [*SIZES, (130, 140, 250), (7, 300, 515)])
+def test_products(m, n, k, blocks, layout, vnni, seed):
+    a, b = operands(torch.int8, m, n, k, seed)
+    a, b = by_columns(a) if layout == "a by columns" else a, by_columns(b) if layout == "b by columns" else b
+    out, guard = product(a, b, blocks, torch.int32)
+    assert torch.equal(out.double(), a.double() @ b.double()) and (guard == GUARD).all()
+    assert sum(vnni) > 0
+
+
+def test_operands_that_are_computed(vnni, seed):
+    m, n, k = 64, 32, 128
+    a, b = operands(torch.int8, m, n, k, seed)
+    out = torch.full((m * n + 64,), GUARD, dtype=torch.int32)
+    computed_kernel[(1,)](a, b, out, M=m, N=n, K=k)
+    want = (a >> 1).double() @ (b ^ 3).double() * 2 + torch.arange(n).double()
+    assert torch.equal(out[:m * n].view(m, n).double(), want) and (out[m * n:] == GUARD).all() and sum(vnni) > 0
+
+
+@pytest.mark.parametrize("x,y", [(-128, -128), (127, 127), (-128, 127), (127, -128), (0, -128), (-128, 0)])
+def test_the_widest_numbers(x, y, vnni):
+    """A byte without a sign times one with: 255 x -128 a term."""
+    a, b = torch.full((64, 512), x, dtype=torch.int8), torch.full((512, 64), y, dtype=torch.int8)
+    out, _ = product(a, b, (64, 64, 64), torch.int32)
+    assert (out == 512 * x * y).all() and sum(vnni) > 0
+
+
+@pytest.mark.parametrize("host, row, wanted", [
+    ({"avx512vnni": True}, "x86-64-v4", ["vpdpbusd.512", "pmaddw.d.512"]), ({}, "x86-64-v4", ["pmaddw.d.512"]), ({"avxvnni": True}, "x86-64-v3", ["vpdpbusd.256", "pmadd.wd"]),
+    ({"avx512vnni": True, "avx512bf16": True}, "x86-64-v4", ["dpbf16ps.512", "vpdpbusd.512", "pmaddw.d.512"]), ({}, "x86-64-v3", ["pmadd.wd"])])
+def test_who_has_it(host, row, wanted, monkeypatch):
+    from triport.backends.cpu.llvm import host as of_host
+    monkeypatch.setattr(of_host, "features", lambda: host)
+    monkeypatch.setattr(targets, "widest", lambda machine, has: targets.TARGETS[row])
+    found = targets.native.__wrapped__()
+    assert len(found.products) == len(wanted) and all(p.intrinsic.endswith(w) for p, w in zip(found.products, wanted))
