@@ -20,7 +20,7 @@ def product_kernel(a_ptr, b_ptr, out_ptr, m, n, k, am, ak, bk, bn, BM: tl.conste
         here = start + rk
         a = tl.load(a_ptr + rm[:, None] * am + here[None, :] * ak, mask=(rm[:, None] < m) & (here[None, :] < k), other=0)
         b = tl.load(b_ptr + here[:, None] * bk + rn[None, :] * bn, mask=(here[:, None] < k) & (rn[None, :] < n), other=0)
-        acc = tl.dot(a, b, acc)
+        acc = tl.dot(a, b, acc, out_dtype=ACC)
     tl.store(out_ptr + rm[:, None] * n + rn[None, :], acc, mask=(rm[:, None] < m) & (rn[None, :] < n))
 
 
@@ -29,7 +29,7 @@ def computed_kernel(a_ptr, b_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: 
     m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
     a = tl.load(a_ptr + m[:, None] * K + k[None, :])
     b = tl.load(b_ptr + k[:, None] * N + n[None, :])
-    c = tl.dot((a >> 1).to(tl.int8), (b ^ 3).to(tl.int8))
+    c = tl.dot((a >> 1).to(tl.int8), (b ^ 3).to(tl.int8), out_dtype=tl.int32)
     tl.store(out_ptr + m[:, None] * N + n[None, :], c * 2 + n[None, :])
 
 
