@@ -94,7 +94,7 @@ def install(monkeypatch) -> Machine:
     """From now on kernels are compiled for such a machine. One thread is to launch them."""
     machine, amx, lower = Machine(), row(), module.lower_module
 
-    def lowered(*args, **kwargs):
+    def lowered(*args, machine=machine, **kwargs):  # which code that was compiled calls
         made = lower(*args, **kwargs)
         return dataclasses.replace(made, text=re.sub(rf"@llvm\.x86\.({'|'.join(INSTRUCTIONS)})\b", r"@amx_\1", made.text))
 

@@ -107,6 +107,33 @@ def test_several_pieces_of_k_at_once(turned, k, amx, seed):
     assert torch.equal(out.double(), a.double() @ b.double()) and (guard == GUARD).all() and amx.counts["tdpbssd"] > 0
 
 
+@triton.jit
+def masked_kernel(a_ptr, b_ptr, out_ptr, m, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr):
+    rm, rn, rk = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), ACC)
+    for start in range(0, k, BK):
+        here = start + rk
+        a = tl.load(a_ptr + rm[:, None] + here[None, :] * BM, mask=rm[:, None] < m, other=1)
+        acc = tl.dot(a, tl.load(b_ptr + here[:, None] * BN + rn[None, :]), acc, out_dtype=ACC)
+    tl.store(out_ptr + rm[:, None] * BN + rn[None, :], acc)
+
+
+@pytest.mark.parametrize("rows", [16, 32, 64])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16], ids=["int8", "bf16"])
+def test_columns_shorter_than_a_vector_are_packed(dtype, rows, amx, seed):
+    """A that lies by columns and is not 0 where it is masked: it is not turned, and its columns have fewer numbers than a vector."""
+    masked_kernel.device_caches.clear()
+    n, k, m = 32, 256, rows - 3
+    a, b = operands(dtype, rows, n, k, seed)
+    acc = torch.int32 if dtype == torch.int8 else torch.float32
+    out = torch.full((rows * n + 64,), GUARD, dtype=acc)
+    masked_kernel[(1,)](by_columns(a), b, out, m, k, BM=rows, BN=n, BK=128, ACC=tl.int32 if dtype == torch.int8 else tl.float32)
+    masked_kernel.device_caches.clear()
+    want = torch.cat([a[:m].double(), torch.ones(rows - m, k).double()])
+    error = (out[:rows * n].view(rows, n).double() - want @ b.double()).abs() / (want.abs() @ b.double().abs() + 1e-30)
+    assert error.max() < 1e-6 and (out[rows * n:] == GUARD).all() and amx.counts["tdpbssd" if dtype == torch.int8 else "tdpbf16ps"] > 0
+
+
 @pytest.mark.parametrize("blocks", [(8, 16, 64), (16, 8, 64), (16, 16, 16)])
 def test_what_no_tile_fits(blocks, amx, seed):
     a, b = operands(torch.int8, 33, 20, 70, seed)

@@ -5,6 +5,8 @@ import re
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from test_amx import GUARD, SIZES, by_columns, computed_kernel, operands, product, product_kernel, pytestmark  # noqa: F401  (the mark)
 from triport.backends.cpu.emit import module
 from triport.backends.cpu.llvm import targets
@@ -91,3 +93,43 @@ def test_who_has_it(host, row, wanted, monkeypatch):
     monkeypatch.setattr(targets, "widest", lambda machine, has: targets.TARGETS[row])
     found = targets.native.__wrapped__()
     assert len(found.products) == len(wanted) and all(p.intrinsic.endswith(w) for p, w in zip(found.products, wanted))
+
+
+@triton.jit
+def chain_kernel(a_ptr, b_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PIECES: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a, b = tl.load(a_ptr + m[:, None] * K + k[None, :]), tl.load(b_ptr + k[:, None] * N + n[None, :])
+    acc = tl.zeros((M, N), tl.int32)
+    for p in tl.static_range(PIECES):
+        acc = tl.dot((a ^ p).to(tl.int8), b, acc, out_dtype=tl.int32)
+    tl.store(out_ptr + m[:, None] * N + n[None, :], acc)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 4])
+@pytest.mark.parametrize("k", [1, 2, 4, 8, 16])
+def test_pieces_that_are_fewer_than_an_instruction_takes(k, pieces, seed):
+    """Several products that are carried out at once: it is the terms of each that fill a lane."""
+    a, b = operands(torch.int8, 16, 32, k, seed)
+    out = torch.full((16 * 32 + 64,), GUARD, dtype=torch.int32)
+    chain_kernel[(1,)](a, b, out, M=16, N=32, K=k, PIECES=pieces)
+    want = sum((a ^ p).double() @ b.double() for p in range(pieces))
+    assert torch.equal(out[:512].view(16, 32).double(), want) and (out[512:] == GUARD).all()
+
+
+@triton.jit
+def batch_kernel(a_ptr, b_ptr, out_ptr, B: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    i, m, n, k = tl.arange(0, B)[:, None, None], tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a = tl.load(a_ptr + i * M * K + m[None, :, None] * K + k[None, None, :])
+    b = tl.load(b_ptr + i * K * N + k[None, :, None] * N + n[None, None, :])
+    tl.store(out_ptr + i * M * N + m[None, :, None] * N + n[None, None, :], tl.dot(a, b, out_dtype=tl.int32))
+
+
+@pytest.mark.parametrize("n", [4, 8, 16, 32])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_batches(batch, n, seed):
+    """Of one matrix, too, whose accumulators would be stored from registers if it had no batch."""
+    make = torch.Generator().manual_seed(seed)
+    a, b = (torch.randint(-128, 128, s, generator=make, dtype=torch.int8) for s in ((batch, 64, 32), (batch, 32, n)))
+    out = torch.full((batch * 64 * n + 64,), GUARD, dtype=torch.int32)
+    batch_kernel[(1,)](a, b, out, B=batch, M=64, N=n, K=32)
+    assert torch.equal(out[:-64].view(batch, 64, n).double(), a.double() @ b.double()) and (out[-64:] == GUARD).all()

@@ -83,7 +83,7 @@ def _planned(s, root: Root, product, value: Value) -> NestPlan | None:
     op = root.op
     ptr, stored, *mask = op.operands
     ident = (0, 1)
-    if ptr.type.shape != value.type.shape or s.facts.consumers(value) != {op} or not root.nest.merged and root.nest.vdim != 1 or s.facts.cost(stored) > MOST:
+    if len(ptr.type.shape) != 2 or ptr.type.shape != value.type.shape or s.facts.consumers(value) != {op} or not root.nest.merged and root.nest.vdim != 1 or s.facts.cost(stored) > MOST:
         return None
     if poly_const(Space(s.known, ptr.type.shape).affine(ptr, ident).coef.get(1, {})) != 1:  # a vector would be scattered
         return None

@@ -101,24 +101,24 @@ def _check(s: Schedule, op: Op):
         raise s.refuse(op, f"operands {a} and {b} do not go together")
 
 
-def _kind(target, a: str, b: str, m: int, n: int, k: int) -> Kind:
-    """How the target multiplies these operands best."""
+def _kind(target, a: str, b: str, m: int, n: int, k: int, piece: int) -> Kind:
+    """How the target multiplies these operands best, whose k terms come in pieces that are put in place one by one."""
     for p in target.products:
         steps = p.tiles or p.blocks or (1, 1, 1)
         if p.tiles and k == steps[2] // 2:  # tiles of A that are half as wide, and of B half as high
             steps = *steps[:2], k
-        if a == b == p.takes and k > 1 and k % p.group == 0 and n >= target.lanes(32) and all(size % step == 0 for size, step in zip((m, n, k), steps)):
+        if a == b == p.takes and piece % p.group == 0 and n >= target.lanes(32) and all(size % step == 0 for size, step in zip((m, n, k), steps)):
             return Kind(p.packed, p.acc, p)
     return Kind(a if a == b and a in target.widens else COMPUTE[a], COMPUTE[a])
 
 
 def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, first: Op | None = None):
     """The steps of op's result = the sum of lhs[u] @ rhs[u], and c. `first`: the operation that reads c."""
-    *batch, m, k = lhs[0].type.shape
-    k *= len(lhs)
+    *batch, m, piece = lhs[0].type.shape
+    k = piece * len(lhs)
     n = rhs[0].type.shape[-1]
     out = op.result
-    kind = _kind(s.target, lhs[0].type.elem, rhs[0].type.elem, m, n, k)
+    kind = _kind(s.target, lhs[0].type.elem, rhs[0].type.elem, m, n, k, piece)
     lanes = min(s.target.dot_lanes(ir.bits_of(REGISTER[kind.acc])), n)
     height, vectors = kind.by and kind.by.shape or s.target.dot
     height, vectors = min(height, m), max(1, min(vectors, n // lanes))

@@ -157,7 +157,7 @@ class Schedule:
                 break
             self.materialise(early[0], why=early[1])
         self.estimates |= estimates.divisions(self.target, visited)
-        lanes, registers, chunks = want.lanes, 1, 0
+        lanes, registers, chunks = want.lanes and min(want.lanes, shape[vdim]), 1, 0
         if lanes is None:
             one = self.target.lanes(order.lane_bits(visited))
             needs = pressure.needs(self.target, space, visited, vdim, want.sinks, want.along, loops[-1] if loops else None) if want.groups and _in_order(want.into, vdim) else None
