@@ -22,13 +22,17 @@ BK = 64
 #: (BM, BN, slots of shared memory, pieces of 64 columns of the result there, us of a tile beside its terms, us of BK terms where all multiprocessors work) on an
 #: H100 (docs/performance.md)
 TMA = ((128, 256, 3, 4, 2.5, 0.62), (128, 192, 4, 3, 1.3, 0.47), (128, 128, 5, 2, 0.8, 0.335), (64, 256, 4, 4, 0.8, 0.335), (64, 128, 6, 2, 0.35, 0.215), (64, 64, 8, 1, 0.2, 0.14))
+#: the same of a product alone, whose widths no pieces of 64 columns make, for a right factor whose lines are its columns (rows take twice the time): an H100's 132 multiprocessors have
+#: one of 1536 x 1536 each
+UNEVEN = ((128, 144, 5, 2, 1.2, 0.38),)
 #: blocks of a cluster that have a softmax's lines together, at most; multiprocessors among which clusters of more than two are placed, at most
 SPAN, NEIGHBOURS = 8, 18
 #: us of exchanging statistics within a cluster; us of a second kernel's launch, and bytes a us that it scales
 EXCHANGE, SECOND, SECOND_PACE = 1.0, 2.5, 2.5e6
-#: bytes that lines of memory are multiples of where blocks fetch for themselves. Else two share what they fetch of b, for boxes lie across twice as many lines of the second cache:
-#: 3000 cubed 127 and 94 us on an H100 (torch 82); of 3072 both take 85
-LINE = 128
+#: (bytes that lines of memory are no multiples of, how many times as long multiplying takes where blocks fetch for themselves: boxes lie across more lines of the second cache). Where two share
+#: what they fetch of b it takes so many us more, and so many times as long. An H100, each for itself and two: 3000 cubed 127 us and 94, 2064 (tiles of 192) 41.2 and 39.7, 2080 38.3 and 35.5,
+#: 1440 (of 144) 13.1 and 14.1, 1536 12.4 and 13.7
+ACROSS, TOGETHER = ((64, 1.5), (128, 1.15)), (1.0, 1.05)
 
 
 class Way(NamedTuple):
@@ -82,6 +86,7 @@ class _Described(NamedTuple):
     a_turned: bool
     b_turned: bool
     axis: int | None
+    flipped: bool = False  # c is the transpose of the product
 
     @classmethod
     def of(cls, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int | None) -> _Described | None:
@@ -92,42 +97,53 @@ class _Described(NamedTuple):
         laid = [turned(x.shape, x.stride(), 2, x.data_ptr() % 16 == 0) for x in (a, b, c)]
         if None in laid or max(*a.shape, *b.shape) >= COUNTED:
             return None
-        return cls(*(x.T if is_turned else x for x, is_turned in zip((a, b), laid)), c, *laid[:2], axis)
+        return cls(*(x.T if is_turned else x for x, is_turned in zip((a, b), laid)), c, *laid[:2], axis, axis == 0)
+
+    def by_columns(self) -> _Described | None:
+        """The same, or of the transposes, such that lines of the right factor are its columns; None where they are so in neither."""
+        if self.b_turned:
+            return self
+        return None if self.a_turned else self._replace(a=self.b, b=self.a, a_turned=True, b_turned=True, flipped=not self.flipped)
 
     def sizes(self) -> tuple[int, int, int]:
         """Of the product that is computed: rows, terms, columns."""
         a, b = (x.T if is_turned else x for x, is_turned in ((self.a, self.a_turned), (self.b, self.b_turned)))
         return *a.shape, b.shape[1]
 
-    def crosses(self) -> bool:
-        """Do lines of the operands begin within lines of the second cache?"""
-        return any(x.stride(0) * 2 % LINE for x in (self.a, self.b))
+    def across(self) -> float:
+        """How many times as long it takes because lines of the operands begin within lines of the second cache."""
+        return next((slower for line, slower in ACROSS if any(x.stride(0) * 2 % line for x in (self.a, self.b))), 1.0)
 
     def way(self, t: str, tile: tuple, blocks: int, ctas: int, span: int = 0) -> Way:
         (m, k, n), (bm, bn, stages, panels, *_) = self.sizes(), tile
+        uneven = bn % 64 != 0
         boxes = (cuda.Boxes(self.a, (BK if self.a_turned else bm, 64)), cuda.Boxes(self.b, (bn // ctas if self.b_turned else BK // ctas, 64)), cuda.Boxes(self.c, (64, 64)))
         shared = 1024 + stages * ((bm + bn) * BK * 2 + 16) + bm * panels * 128 + (bm * 16 if span else 0)
-        flags = _flags(self.a_turned, self.b_turned, *(() if self.axis is None else (self.axis == 0,)))
-        return Way("tma", f"{t}, {bm}, {bn}, {stages}, {panels}, {span or ctas}, {flags}", (blocks,), 2 * bm + 128, boxes, (m, n, k), shared, bn, span or ctas)
+        flags = _flags(self.a_turned, self.b_turned, *(() if self.axis is None and not uneven else (self.flipped,)))
+        return Way("tma_uneven" if uneven else "tma", f"{t}, {bm}, {bn}, {stages}, {panels}, {span or ctas}, {flags}", (blocks,), 2 * bm + 128,
+                   (*boxes, self.c) if uneven else boxes, (m, n, k), shared, bn, span or ctas)
 
 
 def _by_tma(d: _Described, t: str, count: int) -> Way:
     """By blocks that stay."""
-    m, k, n = d.sizes()
-    tile, ctas, _ = _fastest(m, k, n, d.crosses(), count)
+    ways = [(d, *_fastest(*d.sizes(), d.across(), count))]
+    if d.axis is None and (other := d.by_columns()) is not None:
+        ways.append((other, *_fastest(*other.sizes(), d.across(), count, UNEVEN)))
+    d, tile, ctas, _ = min(ways, key=lambda way: way[3])
+    m, _, n = d.sizes()
     return d.way(t, tile, min(cdiv(m, tile[0] * ctas) * cdiv(n, tile[1]), count // ctas) * ctas, ctas)
 
 
 @functools.lru_cache(maxsize=1024)
-def _fastest(m: int, k: int, n: int, crosses: bool, count: int) -> tuple[tuple, int, float]:
+def _fastest(m: int, k: int, n: int, across: float, count: int, tiles: tuple = TMA) -> tuple[tuple, int, float]:
     """(tile, blocks of a cluster, about how many us)."""
-    ctas = 2 if crosses and m > TMA[-1][0] else 1
-
-    def takes(tile: tuple) -> float:
-        bm, bn, _, _, begin, pace = tile
-        return cdiv(cdiv(m, bm * ctas) * cdiv(n, bn), count // ctas) * (begin + cdiv(k, BK) * pace)
-    tile = min(TMA, key=takes)
-    return tile, ctas, takes(tile)
+    def takes(way: tuple) -> float:
+        (bm, bn, _, _, begin, pace), ctas = way
+        more, slower = (0, across) if ctas == 1 else TOGETHER
+        return cdiv(cdiv(m, bm * ctas) * cdiv(n, bn), count // ctas) * (begin + more + cdiv(k, BK) * pace * slower)
+    several = (1, 2) if across > 1 and m > TMA[-1][0] else (1,)
+    way = min(((tile, ctas) for tile in tiles for ctas in several), key=takes)
+    return *way, takes(way)
 
 
 def spanning(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int) -> Way | None:
@@ -137,7 +153,7 @@ def spanning(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int) -> Wa
         return None
     (m, k, n), count = d.sizes(), cuda.limits(a.device.index)[0]
     tile, us = _spanning(m, k, n, count)
-    if tile is None or us > _fastest(m, k, n, d.crosses(), count)[2] + SECOND + 4 * m * n / SECOND_PACE:
+    if tile is None or us > _fastest(m, k, n, d.across(), count)[2] + SECOND + 4 * m * n / SECOND_PACE:
         return None
     span = cdiv(n, tile[1])
     return d.way(cuda.element(a), tile, min(cdiv(m, tile[0]), _at_once(span, count)) * span, 1, span)

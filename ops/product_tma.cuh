@@ -85,6 +85,25 @@ template <int PANELS, bool FLIPPED, class T, class Acc> __device__ inline void s
     }
 }
 
+// The columns of a warp group's 64 x BN that no whole piece of 64 holds, to row-major c, of m x n or FLIPPED n x m. Pairs of columns are there or not, for lines are
+// multiples of 16 bytes.
+template <bool FLIPPED, class T, class Acc> __device__ inline void store_rest(Acc& acc, T* c, Tile tile, i64 m, i64 n) {
+#pragma unroll
+    for (int i = 0; i < Acc::M; i++)
+#pragma unroll
+        for (int j = Acc::BN / 64 * 16; j < Acc::N; j += 2) {
+            const i64 row = tile.m + Acc::row0() + Acc::down(i), column = tile.n + Acc::col0() + Acc::across(j);
+            if (row >= m || column >= n) continue;
+            const Two<T> both = narrow_both<T>(acc(i, j), acc(i, j + 1));
+            if constexpr (!FLIPPED) {
+                *reinterpret_cast<Two<T>*>(c + row * n + column) = both;
+            } else {
+                c[column * m + row] = both.x;
+                if (column + 1 < n) c[(column + 1) * m + row] = both.y;
+            }
+        }
+}
+
 // The softmax of a warp group's exponentials, whose rows SPAN blocks of the cluster have together. tops, sums: of the group's rows, at the same place of each.
 template <int SPAN, class Acc> __device__ inline void join_blocks(Acc& acc, const float* tops, const float* sums, float* scratch) {
     using L = Lines<true, Acc>;
@@ -112,12 +131,14 @@ template <int SPAN, class Acc> __device__ inline void join_blocks(Acc& acc, cons
 }
 
 // a_map, b_map, c_map: of the matrices as they lie in memory, in boxes of 64 elements by BM lines (64 where A_TURNED), by BN / CTAS (64 / CTAS where not B_TURNED)
-// and by 64. RESULT: PLAIN or ROWS; FLIPPED: c is the transpose of the product. SPAN: blocks of a cluster that have a softmax's rows together, so that c is the
+// and by 64. BN: a multiple of 64, or B_TURNED and a multiple of 8, of which
+// `store_rest` has what is left, for c at `to`. RESULT: PLAIN or ROWS; FLIPPED: c is the transpose of the product. SPAN: blocks of a cluster that have a softmax's rows together, so that c is the
 // softmax; 0: without, and clusters are of CTAS.
 // Dynamic shared memory: 1024 + STAGES * ((BM + BN) * 128 + 16) + BM * PANELS * 128 bytes, and with a SPAN BM * 16. Threads: 2 * BM + 128.
 template <class T, int BM, int BN, int STAGES, int PANELS, int CTAS, int SPAN, bool A_TURNED, bool B_TURNED, bool FLIPPED, int RESULT>
-__device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, float* stats, i64 m, i64 n, i64 k) {
+__device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, float* stats, i64 m, i64 n, i64 k, T* to = nullptr) {
     static_assert(CTAS == 1 || SPAN == 0);
+    static_assert(BN % 64 == 0 || (RESULT == PLAIN && B_TURNED));
     constexpr int BK = 64, GROUPS = BM / 64, A_BYTES = BM * BK * 2, SLOT = A_BYTES + BN * BK * 2, STORED = 64 * PANELS * 128, CLUSTER = SPAN > 0 ? SPAN : CTAS;
     extern __shared__ __align__(128) unsigned char all_shared[];
     const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(all_shared)), base = (start + 1023) / 1024 * 1024;
@@ -190,7 +211,7 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
         const int group = warp / 4;
         const unsigned long long from_a = descriptor(base + group * (64 * 128), BK * 128), from_b = descriptor(base + A_BYTES, BK * 128);  // in the first slot
         unsigned char* own = all_shared + stored + group * STORED;
-        const unsigned to = CTAS > 1 ? lane : rank;  // whom this lane tells that a slot is free
+        const unsigned whom = CTAS > 1 ? lane : rank;  // this lane tells that a slot is free
         int parity = 0;
 #pragma unroll 1
         for (unsigned index = first; index < tiles; index += after) {
@@ -208,12 +229,12 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
                 for (int kk = 0; kk < BK / 16; kk++)
                     Wgmma<T>::template run<A_TURNED, !B_TURNED>(acc.at, in_a + kk * ((A_TURNED ? 2048 : 32) >> 4), in_b + kk * ((B_TURNED ? 32 : 2048) >> 4));
                 asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                if (p > 0 && lane < CTAS) empty(before).arrive(to);  // the piece before is multiplied
+                if (p > 0 && lane < CTAS) empty(before).arrive(whom);  // the piece before is multiplied
                 before = slot;
                 step();
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            if (lane < CTAS) empty(before).arrive(to);
+            if (lane < CTAS) empty(before).arrive(whom);
             if constexpr (RESULT != PLAIN) {
                 if (Acc::Team::thread() == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");  // `own` is free
                 if constexpr (SPAN > 0) {
@@ -228,6 +249,7 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
                 }
             }
             if (tile.m < m) store_boxes<PANELS, FLIPPED, T>(acc, c_map, tile, own);
+            if constexpr (BN % 64) store_rest<FLIPPED>(acc, to, tile, m, n);
         }
         if (Acc::Team::thread() == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
     }

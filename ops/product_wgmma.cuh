@@ -15,18 +15,20 @@ __device__ inline unsigned long long descriptor(unsigned at, unsigned panel) {
 #define TRIPORT_32(d, i) \
     TRIPORT_4(d, i), TRIPORT_4(d, i + 1), TRIPORT_4(d, i + 2), TRIPORT_4(d, i + 3), TRIPORT_4(d, i + 4), TRIPORT_4(d, i + 5), TRIPORT_4(d, i + 6), TRIPORT_4(d, i + 7)
 #define TRIPORT_64(d) TRIPORT_32(d, 0), TRIPORT_32(d, 8)
+#define TRIPORT_72(d) TRIPORT_64(d), TRIPORT_4(d, 16), TRIPORT_4(d, 17)
 #define TRIPORT_96(d) TRIPORT_64(d), TRIPORT_32(d, 16)
 #define TRIPORT_128(d) TRIPORT_96(d), TRIPORT_32(d, 24)
 #define TRIPORT_0_31 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define TRIPORT_0_63                                                                                                                            \
     TRIPORT_0_31 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TRIPORT_0_71 TRIPORT_0_63 ",%64,%65,%66,%67,%68,%69,%70,%71"
 #define TRIPORT_0_95                                                                                                                            \
     TRIPORT_0_63 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define TRIPORT_0_127                                                                                                                           \
     TRIPORT_0_95 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,"    \
                  "%121,%122,%123,%124,%125,%126,%127"
 
-// d += a @ b of 64 x 16 and 16 x (64, 128, 192 or 256).
+// d += a @ b of 64 x 16 and 16 x (64, 128, 144, 192 or 256).
 template <class T> struct Wgmma;
 #define TRIPORT_WGMMA_BY(NAME, COUNT, N, REGISTERS, ACCUMULATORS, A, B, TURNS_A, TURNS_B)                                                         \
     template <int TURN_A, int TURN_B> static __device__ inline void run(float (&d)[COUNT][4], unsigned long long a, unsigned long long b) {      \
@@ -37,6 +39,7 @@ template <class T> struct Wgmma;
     template <> struct Wgmma<TYPE> {                                                                                                              \
         TRIPORT_WGMMA_BY(NAME, 8, "64", TRIPORT_0_31, TRIPORT_32(d, 0), "%32", "%33", "%34", "%35")                                               \
         TRIPORT_WGMMA_BY(NAME, 16, "128", TRIPORT_0_63, TRIPORT_64(d), "%64", "%65", "%66", "%67")                                                \
+        TRIPORT_WGMMA_BY(NAME, 18, "144", TRIPORT_0_71, TRIPORT_72(d), "%72", "%73", "%74", "%75")                                                \
         TRIPORT_WGMMA_BY(NAME, 24, "192", TRIPORT_0_95, TRIPORT_96(d), "%96", "%97", "%98", "%99")                                                \
         TRIPORT_WGMMA_BY(NAME, 32, "256", TRIPORT_0_127, TRIPORT_128(d), "%128", "%129", "%130", "%131")                                          \
     };

@@ -75,6 +75,14 @@ def test_lines_across_those_of_the_second_cache_are_fetched_for_two(h100):
     assert product_cuda.fastest(*operands(64, 3000, 3000)).cluster == 1, "there is one row of tiles"
 
 
+def test_tiles_of_144_columns_where_these_fill_the_gpu(h100):
+    way = product_cuda.fastest(*operands(1536, 1536, 1536))
+    assert way.name == "tma_uneven" and way.grid == (132,) and way.operands[-1].shape == (1536, 1536)
+    assert product_cuda.fastest(*operands(1536, 1536, 1536), 1).name == "tma", "a softmax has none such"
+    for size in (512, 1024, 2048, 4096):
+        assert product_cuda.fastest(*operands(size, size, size)).name == "tma"
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_clusters_have_whole_rows_and_columns_where_they_are_short(h100, axis):
     way = product_cuda.spanning(*operands(512, 512, 512), axis)
@@ -107,7 +115,7 @@ def test_whatever_the_sizes_memory_suffices(h100, axis):
         for way in (product_cuda.fastest(*given, axis), None if axis is None else product_cuda.spanning(*given, axis)):
             if way is not None:
                 assert way.shared <= SHARED and way.grid[0] % way.cluster == 0 and 0 < way.grid[0] <= 132
-                assert way.cluster <= 8 and all(1 <= side <= 256 for box in way.operands for side in box.box)
+                assert way.cluster <= 8 and all(1 <= side <= 256 for box in way.operands[:3] for side in box.box)
 
 
 def test_statistics_have_room_behind_the_barriers(h100):
@@ -134,6 +142,18 @@ def test_the_accelerator_fetches_and_stores(tile):
         assert ("MULTICAST" in text) == multicast and not usage["stack, bytes"]
         if "softmax_tma" not in name:  # whose blocks read each other's statistics
             assert "MEMBAR.ALL.GPU" not in text, "no piece waits for what a tile before it stored"
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("tile", product_cuda.UNEVEN, ids=lambda t: f"{t[0]}x{t[1]}")
+@pytest.mark.parametrize("turned", ["false, true, false", "true, true, true"])
+def test_uneven_tiles_store_their_rest_by_themselves(tile, turned):
+    bm, bn, stages, panels = tile[:4]
+    built = nvrtc.compile(OPS / "matmul.cu", f"matmul_tma_uneven<half, {bm}, {bn}, {stages}, {panels}, 1, {turned}>", "sm_90a")
+    text, usage = tools.sass(built.cubin), tools.cubin_usage(built.cubin, built.name)
+    assert len(re.findall(rf"HGMMA\.64x{bn}x16\.F32", text)) == 4 and not usage["stack, bytes"] and "UTMASTG" in text
+    pairs = bn % 64 // 8 * 2  # of a thread: two rows of two columns in 8
+    assert len(re.findall(r"\bSTG\.E ", text)) == (0 if turned.endswith("true") else pairs) and len(re.findall(r"\bSTG\.E\.U16 ", text)) == (2 * pairs if turned.endswith("true") else 0)
 
 
 @pytest.fixture
@@ -181,14 +201,14 @@ SHAPES = [(512, 256, 768), (200, 136, 264), (8, 8, 8), (1000, 1000, 1000), (1928
 
 
 def _forced(monkeypatch, tile, ctas=1, span=False):
-    monkeypatch.setattr(product_cuda, "_fastest", lambda *sizes: (tile, ctas, 1e9))
+    monkeypatch.setattr(product_cuda, "_fastest", lambda m, k, n, crosses, count, tiles=product_cuda.TMA: (tile if tile in tiles else tiles[0], ctas, 0.0 if tile in tiles else 1e9))
     monkeypatch.setattr(product_cuda, "_spanning", lambda m, k, n, count: (tile, 0.0) if span and n <= tile[1] * product_cuda.SPAN else (None, 0.0))
 
 
 @hopper
 @pytest.mark.gpu
 @pytest.mark.parametrize("ctas", [1, 2])
-@pytest.mark.parametrize("tile", product_cuda.TMA, ids=lambda t: f"{t[0]}x{t[1]}")
+@pytest.mark.parametrize("tile", (*product_cuda.TMA, *product_cuda.UNEVEN), ids=lambda t: f"{t[0]}x{t[1]}")
 def test_products_of_all_tiles(tile, ctas, monkeypatch):
     """Nothing is written beside the result."""
     _forced(monkeypatch, tile, ctas)
@@ -197,7 +217,8 @@ def test_products_of_all_tiles(tile, ctas, monkeypatch):
         a, b = matrix(m, k, a_turned, dtype, "cuda"), matrix(k, n, b_turned, dtype, "cuda")
         room = torch.full((m * n + 256,), 7.0, dtype=dtype, device="cuda")
         way = product_cuda.fastest(a, b, c := room[128:128 + m * n].view(m, n))
-        assert way.name == "tma" and f" {tile[0]}, {tile[1]}, " in way.template
+        uneven = tile[1] % 64 and (a_turned, b_turned) != (True, False)
+        assert way.name == ("tma_uneven" if uneven else "tma") and (f" {tile[0]}, {tile[1]}, " in way.template or tile[1] % 64 and not uneven)
         cuda.launch(OPS / "matmul.cu", way.kernel("matmul"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
         assert check.error(c, a.double() @ b.double()) < (8e-3 if dtype == BF16 else 1e-3), (m, k, n)
         assert (room[:128] == 7).all() and (room[-128:] == 7).all()
