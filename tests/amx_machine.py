@@ -87,7 +87,7 @@ class Machine:
 def row() -> targets.Target:
     """This machine's row, with AMX: vectors have 512 bits, which LLVM makes of shorter ones where need be."""
     with_tiles = tuple(p for p in targets.get("sapphirerapids").products if p.tiles)
-    return dataclasses.replace(targets.native(), vector_bits=512, products=with_tiles)
+    return dataclasses.replace(targets.native(), isa="AMX in Python", vector_bits=512, products=with_tiles)
 
 
 def install(monkeypatch) -> Machine:

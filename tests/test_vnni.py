@@ -34,7 +34,8 @@ def vnni(request, monkeypatch, tmp_path):
     if request.param == "instruction" and not features().get(NAMES[bits]):
         pytest.skip("this CPU has no VNNI: another machine has it")
     given = targets._AVX512_VNNI if bits == 512 else targets._VNNI
-    made = dataclasses.replace(row, vector_bits=bits, products=(given, *(p for p in row.products if p.takes != "i8")))
+    # whatever is cached where was not compiled for this row
+    made = dataclasses.replace(row, isa=f"VNNI of {tmp_path}, {request.param}", vector_bits=bits, products=(given, *(p for p in row.products if p.takes != "i8")))
     lower, counts = module.lower_module, []
 
     def lowered(*args, **kwargs):
