@@ -29,7 +29,7 @@ from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import alike, begun, matmul_kernel, multiprocessors, product_backward, product_jvp, whole_tile_for
 from . import autocast, batching, product_cuda, product_way, thin, thin_softmax
-from .parts import above, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
+from .parts import above, exp_inside, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
 from .product import product_tile, tile_of_program
 from .straight import straight, turn_kernel
 from .spanning import SPAN, comes_first, tile_for  # noqa: F401  (SPAN: a search fills the tables that an op's module has)
@@ -48,23 +48,24 @@ def reference(a, b, dim=0):
 @triton.jit
 def product_exp_kernel(a_ptr, b_ptr, c_ptr, stats_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn,
                        AXIS: tl.constexpr, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-                       GROUP: tl.constexpr, NORMAL: tl.constexpr = False):
+                       GROUP: tl.constexpr, NORMAL: tl.constexpr = False, CPU: tl.constexpr = False):
     """c = exp(a @ b - top), top the tile's maximum along AXIS; stats = (all tops, all sums of c), a part for each tile.
-    WHOLE: a tile spans AXIS, so c is divided by its sum and that is all."""
+    WHOLE: a tile spans AXIS, so c is divided by its sum and that is all. CPU: in the way that is faster on one."""
     ACC: tl.constexpr = tl.float64 if a_ptr.dtype.element_ty == tl.float64 else tl.float32
     tile_m, tile_n = tile_of_program(tl.program_id(0), m, n, BM, BN, GROUP)
     rows = tile_m * BM + tl.arange(0, BM)
     cols = tile_n * BN + tl.arange(0, BN)
     acc = product_tile(a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK, ACC)
     inside = (rows[:, None] < m) & (cols[None, :] < n)
-    x = tl.where(inside, acc, -float("inf"))
+    if CPU:
+        e, top, total = exp_inside(acc, inside, AXIS, NORMAL)
+    else:
+        e, top, total = exp_of(tl.where(inside, acc, -float("inf")), AXIS, NORMAL)
     c_ptrs = c_ptr + rows.to(tl.int64)[:, None] * n + cols[None, :]
     if WHOLE:
-        e = exp_normal(x - tl.expand_dims(tl.max(x, axis=AXIS), AXIS), NORMAL)
-        y = scaled_normal(e, tl.expand_dims(1.0 / tl.sum(e, axis=AXIS), AXIS), NORMAL)
+        y = scaled_normal(e, tl.expand_dims(1.0 / total, AXIS), NORMAL)
         tl.store(c_ptrs, y.to(c_ptr.dtype.element_ty), mask=inside)
         return
-    e, top, total = exp_of(x, AXIS, NORMAL)
     tl.store(c_ptrs, e.to(c_ptr.dtype.element_ty), mask=inside)
     part = tile_m if AXIS == 0 else tile_n
     parts = tl.num_programs(0) // tl.cdiv(n, BN) if AXIS == 0 else tl.num_programs(0) // tl.cdiv(m, BM)
@@ -189,7 +190,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     else:
         a, b = near(a, 1), near(b, 0)
         launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
-               a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t, **normal(a))
+               a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t, **normal(a), CPU=a.device.type == "cpu")
     if not whole:
         bm, bn = TILES.get(a.device.type)[axis]
         bm, bn = (min(bm, step), bn) if axis == 0 else (bm, min(bn, step))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from ..ttir.ops import row
 from ..ttir.types import Op, Value
@@ -42,6 +43,25 @@ def worth_keeping(s, v: Value, op: Op) -> bool:
     if v.op.block is not s.block:
         return False
     return s.sequence.last(v) > s.sequence.done[op]
+
+
+def reached(s, values: list[Value], now: int, kept: Iterable[Value] = ()) -> list[Value]:
+    """Of values that are worth keeping, those that roots behind the number `now` read other than through one of them, or of what is kept already: of exp(x) and a selection of it the
+    selection."""
+    roots = {op for v in values for op in s.sequence.later(v, now)}
+    if len(values) + len(kept := {*kept, *values}) < 3 or any(op.name.startswith("scf.") for op in roots):
+        return values
+    stack, found, seen = [v for op in roots for v in op.operands], set(), set()
+    while stack:
+        v = stack.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v in kept:
+            found.add(v)
+        elif v not in s.buffers and v.op is not None and s.lazy(v.op):
+            stack += v.op.operands
+    return [v for v in values if v in found]
 
 
 def first_to_materialise(s, space: Space, visited, order, vdim: int | None = None) -> tuple[Value, str] | None:

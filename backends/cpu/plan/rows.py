@@ -200,11 +200,13 @@ def _kept(s: Schedule, group: Group, nest: NestPlan, shape) -> tuple[dict[Value,
             if dims == _IDENTITY and v.type.shape == shape and v not in kept and later and v not in s.buffers \
                     and v.op is not None and s.lazy(v.op) and keeping.keepable(s, v) and v.op.block is s.block \
                     and all(keeping.reads_identically(s, u, v) for u in later & inside):  # other rows are not there yet
-                own = later <= inside
-                kept[v] = s.alloc((1, shape[1]) if own else shape, v.type.elem)
-                if own:
-                    kept[v] = replace(kept[v], shape=shape, strides=(0, 1))
                 mine.append(v)
+        mine = keeping.reached(s, list(dict.fromkeys(mine)), s.sequence.end[op], kept)
+        for v in mine:
+            own = s.sequence.later(v, s.sequence.end[op]) <= inside
+            kept[v] = s.alloc((1, shape[1]) if own else shape, v.type.elem)
+            if own:
+                kept[v] = replace(kept[v], shape=shape, strides=(0, 1))
         keeps.append(mine)
     return kept, keeps
 

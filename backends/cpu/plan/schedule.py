@@ -169,6 +169,7 @@ class Schedule:
         full = tuple(want.shape)
         ident = tuple(range(len(shape)))
         keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and keeping.worth_keeping(self, v, op)] if op else []
+        keeps = keeping.reached(self, keeps, self.sequence.done[op]) if keeps else []
         return NestPlan(
             shape, full, tuple(loops), vdim, lanes, 1 if shape != full else order.times_unrolled(self.known, visited, self.target, self.before),
             tuple(space.atoms(visited, self.proved)),
