@@ -197,7 +197,7 @@ def test_the_first_launch_describes_too(driver, monkeypatch):
 
 # --- on a GPU --------------------------------------------------------------------------------------------------------------
 
-SHAPES = [(512, 256, 768), (200, 136, 264), (8, 8, 8), (1000, 1000, 1000), (1928, 72, 2056)]
+SHAPES = [(512, 256, 768), (200, 136, 264), (8, 8, 8), (1000, 1000, 1000), (1928, 72, 2056), (301, 200, 1544)]
 
 
 def _forced(monkeypatch, tile, ctas=1, span=False):
@@ -212,7 +212,7 @@ def _forced(monkeypatch, tile, ctas=1, span=False):
 def test_products_of_all_tiles(tile, ctas, monkeypatch):
     """Nothing is written beside the result."""
     _forced(monkeypatch, tile, ctas)
-    for (m, k, n), (a_turned, b_turned) in zip(SHAPES, [(False, False), (False, True), (False, False), (True, False), (True, True)]):
+    for (m, k, n), (a_turned, b_turned) in zip(SHAPES, [(False, False), (False, True), (False, False), (True, False), (True, True), (False, False)]):
         dtype = BF16 if m == 200 else HALF
         a, b = matrix(m, k, a_turned, dtype, "cuda"), matrix(k, n, b_turned, dtype, "cuda")
         room = torch.full((m * n + 256,), 7.0, dtype=dtype, device="cuda")
