@@ -85,8 +85,8 @@ template <int PANELS, bool FLIPPED, class T, class Acc> __device__ inline void s
     }
 }
 
-// The columns of a warp group's 64 x BN that no whole piece of 64 holds, to row-major c, of m x n or FLIPPED n x m. Pairs of columns are there or not, for lines are
-// multiples of 16 bytes.
+// The columns of a warp group's 64 x BN that no whole piece of 64 holds, to row-major c, of m x n or FLIPPED n x m. Where columns lie side by side pairs of them are
+// there or not, for lines are multiples of 16 bytes.
 template <bool FLIPPED, class T, class Acc> __device__ inline void store_rest(Acc& acc, T* c, Tile tile, i64 m, i64 n) {
 #pragma unroll
     for (int i = 0; i < Acc::M; i++)

@@ -1,5 +1,6 @@
 """Products by AMX's tiles, on any x86-64: in code that calls tiles in Python (`amx_machine.py`) where it would have instructions."""
 
+import contextlib
 import platform
 
 import amx_machine
@@ -33,17 +34,24 @@ def computed_kernel(a_ptr, b_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: 
     tl.store(out_ptr + m[:, None] * N + n[None, :], c * 2 + n[None, :])
 
 
+@contextlib.contextmanager
+def compiled_here(*kernels):
+    """What was compiled before is not known within it, and what is compiled within it not afterwards."""
+    for kernel in kernels:
+        kernel.device_caches.clear()
+    yield
+    for kernel in kernels:
+        kernel.device_caches.clear()
+
+
 @pytest.fixture
 def amx(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for kernel in (product_kernel, computed_kernel):
-        kernel.device_caches.clear()
-    machine = amx_machine.install(monkeypatch)
-    yield machine
-    for kernel in (product_kernel, computed_kernel):
-        kernel.device_caches.clear()
+    with compiled_here(product_kernel, computed_kernel, masked_kernel):
+        machine = amx_machine.install(monkeypatch)
+        yield machine
     torch.set_num_threads(threads)
     assert not machine.wrong, machine.wrong[:3]
 
@@ -62,6 +70,22 @@ def product(a, b, blocks, acc):
     bm, bn, bk = blocks
     product_kernel[(triton.cdiv(m, bm), triton.cdiv(n, bn))](a, b, out, m, n, k, *a.stride(), *b.stride(), BM=bm, BN=bn, BK=bk, ACC=tl.int32 if acc == torch.int32 else tl.float32)
     return out[:m * n].view(m, n), out[m * n:]
+
+
+def right(a, b, blocks) -> bool:
+    """Is the product of int8 exact, with nothing written behind it?"""
+    out, guard = product(a, b, blocks, torch.int32)
+    return torch.equal(out.double(), a.double() @ b.double()) and bool((guard == GUARD).all())
+
+
+def right_of_computed(seed: int) -> bool:
+    """The same where both factors are computed, and the result goes on."""
+    m, n, k = 64, 32, 128
+    a, b = operands(torch.int8, m, n, k, seed)
+    out = torch.full((m * n + 64,), GUARD, dtype=torch.int32)
+    computed_kernel[(1,)](a, b, out, M=m, N=n, K=k)
+    want = (a >> 1).double() @ (b ^ 3).double() * 2 + torch.arange(n).double()
+    return torch.equal(out[:m * n].view(m, n).double(), want) and bool((out[m * n:] == GUARD).all())
 
 
 def by_columns(x):
@@ -94,17 +118,14 @@ def test_products(dtype, m, n, k, layout, amx, seed):
 
 @pytest.mark.parametrize("blocks", [(16, 16, 64), (16, 32, 32), (64, 16, 128), (128, 64, 64), (32, 128, 32)])
 def test_tiles_of_other_blocks(blocks, amx, seed):
-    a, b = operands(torch.int8, 70, 90, 160, seed)
-    out, guard = product(a, b, blocks, torch.int32)
-    assert torch.equal(out.double(), a.double() @ b.double()) and (guard == GUARD).all() and amx.counts["tdpbssd"] > 0
+    assert right(*operands(torch.int8, 70, 90, 160, seed), blocks) and amx.counts["tdpbssd"] > 0
 
 
 @pytest.mark.parametrize("k", [249, 250, 251, 252, 259])
 @pytest.mark.parametrize("turned", [False, True], ids=["b by rows", "b by columns"])
 def test_several_pieces_of_k_at_once(turned, k, amx, seed):
     a, b = operands(torch.int8, 130, 140, k, seed)
-    out, guard = product(a, by_columns(b) if turned else b, (128, 128, 64), torch.int32)
-    assert torch.equal(out.double(), a.double() @ b.double()) and (guard == GUARD).all() and amx.counts["tdpbssd"] > 0
+    assert right(a, by_columns(b) if turned else b, (128, 128, 64)) and amx.counts["tdpbssd"] > 0
 
 
 @triton.jit
@@ -122,13 +143,11 @@ def masked_kernel(a_ptr, b_ptr, out_ptr, m, k, BM: tl.constexpr, BN: tl.constexp
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16], ids=["int8", "bf16"])
 def test_columns_shorter_than_a_vector_are_packed(dtype, rows, amx, seed):
     """A that lies by columns and is not 0 where it is masked: it is not turned, and its columns have fewer numbers than a vector."""
-    masked_kernel.device_caches.clear()
     n, k, m = 32, 256, rows - 3
     a, b = operands(dtype, rows, n, k, seed)
     acc = torch.int32 if dtype == torch.int8 else torch.float32
     out = torch.full((rows * n + 64,), GUARD, dtype=acc)
     masked_kernel[(1,)](by_columns(a), b, out, m, k, BM=rows, BN=n, BK=128, ACC=tl.int32 if dtype == torch.int8 else tl.float32)
-    masked_kernel.device_caches.clear()
     want = torch.cat([a[:m].double(), torch.ones(rows - m, k).double()])
     error = (out[:rows * n].view(rows, n).double() - want @ b.double()).abs() / (want.abs() @ b.double().abs() + 1e-30)
     assert error.max() < 1e-6 and (out[rows * n:] == GUARD).all() and amx.counts["tdpbssd" if dtype == torch.int8 else "tdpbf16ps"] > 0
@@ -136,9 +155,7 @@ def test_columns_shorter_than_a_vector_are_packed(dtype, rows, amx, seed):
 
 @pytest.mark.parametrize("blocks", [(8, 16, 64), (16, 8, 64), (16, 16, 16)])
 def test_what_no_tile_fits(blocks, amx, seed):
-    a, b = operands(torch.int8, 33, 20, 70, seed)
-    out, guard = product(a, b, blocks, torch.int32)
-    assert torch.equal(out.double(), a.double() @ b.double()) and (guard == GUARD).all() and amx.counts["tdpbssd"] == 0
+    assert right(*operands(torch.int8, 33, 20, 70, seed), blocks) and amx.counts["tdpbssd"] == 0
 
 
 def test_the_widest_sums(amx):
@@ -148,12 +165,7 @@ def test_the_widest_sums(amx):
 
 
 def test_operands_that_are_computed(amx, seed):
-    m, n, k = 64, 32, 128
-    a, b = operands(torch.int8, m, n, k, seed)
-    out = torch.full((m * n + 64,), GUARD, dtype=torch.int32)
-    computed_kernel[(1,)](a, b, out, M=m, N=n, K=k)
-    want = (a >> 1).double() @ (b ^ 3).double() * 2 + torch.arange(n).double()
-    assert torch.equal(out[:m * n].view(m, n).double(), want) and (out[m * n:] == GUARD).all() and amx.counts["tdpbssd"] > 0
+    assert right_of_computed(seed) and amx.counts["tdpbssd"] > 0
 
 
 def test_the_machine_finds_what_is_forbidden(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from test_amx import GUARD, SIZES, by_columns, computed_kernel, operands, product, product_kernel, pytestmark  # noqa: F401  (the mark)
+from test_amx import GUARD, SIZES, by_columns, compiled_here, computed_kernel, operands, product, product_kernel, pytestmark, right, right_of_computed  # noqa: F401  (the mark)
 from triport.backends.cpu.emit import module
 from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.llvm.host import features
@@ -50,11 +50,8 @@ def vnni(request, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(targets, "native", lambda: made)
     monkeypatch.setattr(module, "lower_module", lowered)
-    for kernel in (product_kernel, computed_kernel):
-        kernel.device_caches.clear()
-    yield counts
-    for kernel in (product_kernel, computed_kernel):
-        kernel.device_caches.clear()
+    with compiled_here(product_kernel, computed_kernel):
+        yield counts
 
 
 @pytest.mark.parametrize("layout", ["rows", "a by columns", "b by columns"])
@@ -63,18 +60,11 @@ def vnni(request, monkeypatch, tmp_path):
 def test_products(m, n, k, blocks, layout, vnni, seed):
     a, b = operands(torch.int8, m, n, k, seed)
     a, b = by_columns(a) if layout == "a by columns" else a, by_columns(b) if layout == "b by columns" else b
-    out, guard = product(a, b, blocks, torch.int32)
-    assert torch.equal(out.double(), a.double() @ b.double()) and (guard == GUARD).all()
-    assert sum(vnni) > 0
+    assert right(a, b, blocks) and sum(vnni) > 0
 
 
 def test_operands_that_are_computed(vnni, seed):
-    m, n, k = 64, 32, 128
-    a, b = operands(torch.int8, m, n, k, seed)
-    out = torch.full((m * n + 64,), GUARD, dtype=torch.int32)
-    computed_kernel[(1,)](a, b, out, M=m, N=n, K=k)
-    want = (a >> 1).double() @ (b ^ 3).double() * 2 + torch.arange(n).double()
-    assert torch.equal(out[:m * n].view(m, n).double(), want) and (out[m * n:] == GUARD).all() and sum(vnni) > 0
+    assert right_of_computed(seed) and sum(vnni) > 0
 
 
 @pytest.mark.parametrize("x,y", [(-128, -128), (127, 127), (-128, 127), (127, -128), (0, -128), (-128, 0)])

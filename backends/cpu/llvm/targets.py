@@ -21,8 +21,8 @@ class Product:
     name: for people; takes: TTIR's element type of both operands; packed, acc: the types that operands are packed to and that is added up in;
     intrinsic: LLVM's name; lane: LLVM's type of its operands' elements, or acc's for a lane of them; adds: it takes the accumulators too (else its result is added to
     them); tiles: None for vectors; for AMX's tile registers the multiples of M, N and K that it takes, or half of the latter as all of K; blocks: the same for SpacemiT's IME, which
-    multiplies blocks in vector registers and has no intrinsic; shape: (rows, vectors) of the micro-kernel where that is not the target's; group: neighbours in a lane; unsigned: its left factors have no sign, so that they are packed 128 larger
-    than they are, and what that adds is taken off again."""
+    multiplies blocks in vector registers and has no intrinsic; shape: (rows, vectors) of the micro-kernel where that is not the target's; group: neighbours in a lane; unsigned:
+    its left factors have no sign, so that they are packed 128 larger than they are, and what that adds is taken off again."""
 
     name: str
     takes: str

@@ -48,8 +48,8 @@ def worth_keeping(s, v: Value, op: Op) -> bool:
 def reached(s, values: list[Value], now: int, kept: Iterable[Value] = ()) -> list[Value]:
     """Of values that are worth keeping, those that roots behind the number `now` read other than through one of them, or of what is kept already: of exp(x) and a selection of it the
     selection."""
-    roots = {op for v in values for op in s.sequence.later(v, now)}
-    if len(values) + len(kept := {*kept, *values}) < 3 or any(op.name.startswith("scf.") for op in roots):
+    roots, kept = {op for v in values for op in s.sequence.later(v, now)}, {*kept, *values}
+    if len(kept) < 2 or any(op.name.startswith("scf.") for op in roots):
         return values
     stack, found, seen = [v for op in roots for v in op.operands], set(), set()
     while stack:

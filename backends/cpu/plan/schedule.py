@@ -168,8 +168,8 @@ class Schedule:
             registers = -(-lanes // one)
         full = tuple(want.shape)
         ident = tuple(range(len(shape)))
-        keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and keeping.worth_keeping(self, v, op)] if op else []
-        keeps = keeping.reached(self, keeps, self.sequence.done[op]) if keeps else []
+        keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and op and keeping.worth_keeping(self, v, op)]
+        keeps = keeping.reached(self, keeps, self.sequence.done[op]) if op else []
         return NestPlan(
             shape, full, tuple(loops), vdim, lanes, 1 if shape != full else order.times_unrolled(self.known, visited, self.target, self.before),
             tuple(space.atoms(visited, self.proved)),

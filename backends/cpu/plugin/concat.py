@@ -72,9 +72,11 @@ def side_by_side(one, other) -> bool:
 
 def _parts(node) -> set:
     """Names of the tensors that a node writes parts of; none if it writes one of its own, or is no element-wise kernel of Triton for the CPU."""
+    if getattr(_config(), "cpu_backend", "") != "triton":
+        return set()
     from torch._inductor import ir
     device = node.get_device()
-    if getattr(_config(), "cpu_backend", "") != "triton" or device is None or device.type != "cpu" or node.is_reduction() or node.is_template():
+    if device is None or device.type != "cpu" or node.is_reduction() or node.is_template():
         return set()
     layouts = [getattr(buffer.node, "layout", None) for buffer in node.get_outputs()]
     return {layout.view.get_name() for layout in layouts} if layouts and all(isinstance(layout, ir.NonOwningLayout) for layout in layouts) else set()

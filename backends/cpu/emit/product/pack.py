@@ -316,9 +316,9 @@ def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val):
 
             main = b.and_(rows_end, i64(-g))
             k.loop(i64(0), main, g, lambda q: row(q, g), "row")
-            for count in range(1, g):  # what is left of a group
-                left = main if g == 2 else b.select(b.icmp("eq", b.sub(rows_end, main), i64(count)), main, rows_end)
-                k.loop(left, rows_end, g, lambda q, count=count: row(q, count), "last")
+            left = b.sub(rows_end, main)
+            for count in range(1, g):
+                k.guarded(b.icmp("eq", left, count), lambda count=count: row(main, count))
 
         def put(q, v, lines):
             b.store(b.interleave(lines), b.gep(packed, to, b.add(b.mul(q, i64(width)), i64(v * g))), ir.bits_of(packed) // 8)
