@@ -23,10 +23,10 @@ from . import check, clock, noise
 DTYPES_CHOSEN = ("fp32", "fp16", "bf16")
 #: matrices for the ops on rows, beside their own cases: long rows, short ones, lines that 16 bytes divide and 16 elements do not, lines that nothing divides
 _ROWS = ("1024x1024", "256x131072", "2048x16384", "65536x256", "32768x1000", "1024x50257", "333x257", "4096x8191")
-_SQUARES = (128, 256, 512, 1000, 1024, 1536, 2048, 3000, 3072, 4096)
-#: products beside their own cases: squares, of which 1000 and 3000 have lines across those of the second cache; few rows, few terms, few columns, both; lines that nothing divides
+_SQUARES = (128, 256, 512, 768, 1000, 1024, 1280, 1440, 1536, 2048, 2064, 3000, 3072, 4096)
+#: products beside their own cases: squares, of which 1000 and 3000 have lines across sectors of the second cache, 1440 and 2064 across its lines; many terms, few rows, few terms, few columns, both; lines that nothing divides
 _FEW_ROWS = tuple(f"{rows}x4096,4096x4096" for rows in (1, 16, 64))
-_PRODUCTS = (*(f"{s}x{s},{s}x{s}" for s in _SQUARES), *_FEW_ROWS, "8192x512,512x8192", "4096x4096,4096x64", "65536x64,64x128", "65536x256,256x512", "333x257,257x511", "2047x2049,2049x2045")
+_PRODUCTS = (*(f"{s}x{s},{s}x{s}" for s in _SQUARES), *_FEW_ROWS, "512x8192,8192x512", "1024x4096,4096x1024", "8192x512,512x8192", "4096x4096,4096x64", "65536x64,64x128", "65536x256,256x512", "333x257,257x511", "2047x2049,2049x2045")
 #: op -> shapes beside its own cases
 _GRID = {
     "add_relu": _ROWS, "add_mul_act": _ROWS,

@@ -10,17 +10,10 @@ matmul_mma(const T* a, i64 a_stride, const T* b, i64 b_stride, T* c, i64 m, i64 
 }
 
 #if __CUDA_ARCH_FEAT_SM90_ALL
-template <class T, int BM, int BN, int STAGES, int PANELS, int CTAS, bool A_TURNED, bool B_TURNED>
-__global__ void __launch_bounds__(2 * BM + 128, 1)
-matmul_tma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap c, i64 m, i64 n, i64 k) {
-    product_tma<T, BM, BN, STAGES, PANELS, CTAS, 0, A_TURNED, B_TURNED, false, PLAIN>(a, b, c, nullptr, m, n, k);
-}
-
-// With tiles whose width is no multiple of 64. FLIPPED: c is the transpose of the product.
 template <class T, int BM, int BN, int STAGES, int PANELS, int CTAS, bool A_TURNED, bool B_TURNED, bool FLIPPED>
 __global__ void __launch_bounds__(2 * BM + 128, 1)
-matmul_tma_uneven(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap c, T* to, i64 m, i64 n, i64 k) {
-    product_tma<T, BM, BN, STAGES, PANELS, CTAS, 0, A_TURNED, B_TURNED, FLIPPED, PLAIN>(a, b, c, nullptr, m, n, k, to);
+matmul_tma(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap c, i64 m, i64 n, i64 k) {
+    product_tma<T, BM, BN, STAGES, PANELS, CTAS, 0, A_TURNED, B_TURNED, FLIPPED, PLAIN>(a, b, c, nullptr, m, n, k);
 }
 
 template <class T, int BM, int BN, int STAGES, bool A_TURNED, bool B_TURNED, bool WHOLE>

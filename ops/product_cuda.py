@@ -12,27 +12,18 @@ from typing import NamedTuple
 import torch
 
 from ..backends import cuda
+from . import product_tiles
+from .product_tiles import BK, EVEN, TILES, Tile
 from .product_tma import COUNTED, turned
 from .sizes import cdiv
 
 #: (BM, BN, warps along m, along n, speed of a full tile relative to others); pieces of K are BK long
 WGMMA = ((128, 256, 8, 1, 1.0), (128, 128, 8, 1, 0.8), (64, 128, 4, 1, 0.6))
 MMA = ((128, 256, 2, 4, 1.0), (128, 128, 2, 2, 0.85), (64, 64, 2, 2, 0.5))
-BK = 64
-#: (BM, BN, slots of shared memory, pieces of 64 columns of the result there, us of a tile beside its terms, us of BK terms where all multiprocessors work) on an
-#: H100 (docs/performance.md)
-TMA = ((128, 256, 3, 4, 2.5, 0.62), (128, 192, 4, 3, 1.3, 0.47), (128, 128, 5, 2, 0.8, 0.335), (64, 256, 4, 4, 0.8, 0.335), (64, 128, 6, 2, 0.35, 0.215), (64, 64, 8, 1, 0.2, 0.14))
-#: the same of a product alone, whose widths no pieces of 64 columns make, for a right factor whose lines are its columns (rows take twice the time): an H100's 132 multiprocessors have
-#: one of 1536 x 1536 each
-UNEVEN = ((128, 144, 5, 2, 1.2, 0.38),)
 #: blocks of a cluster that have a softmax's lines together, at most; multiprocessors among which clusters of more than two are placed, at most
 SPAN, NEIGHBOURS = 8, 18
 #: us of exchanging statistics within a cluster; us of a second kernel's launch, and bytes a us that it scales
 EXCHANGE, SECOND, SECOND_PACE = 1.0, 2.5, 2.5e6
-#: (bytes that lines of memory are no multiples of, how many times as long multiplying takes where blocks fetch for themselves: boxes lie across more lines of the second cache). Where two share
-#: what they fetch of b it takes so many us more, and so many times as long. An H100, each for itself and two: 3000 cubed 127 us and 94, 2064 (tiles of 192) 41.2 and 39.7, 2080 38.3 and 35.5,
-#: 1440 (of 144) 13.1 and 14.1, 1536 12.4 and 13.7
-ACROSS, TOGETHER = ((64, 1.5), (128, 1.15)), (1.0, 1.05)
 
 
 class Way(NamedTuple):
@@ -99,11 +90,12 @@ class _Described(NamedTuple):
             return None
         return cls(*(x.T if is_turned else x for x, is_turned in zip((a, b), laid)), c, *laid[:2], axis, axis == 0)
 
-    def by_columns(self) -> _Described | None:
-        """The same, or of the transposes, such that lines of the right factor are its columns; None where they are so in neither."""
-        if self.b_turned:
-            return self
-        return None if self.a_turned else self._replace(a=self.b, b=self.a, a_turned=True, b_turned=True, flipped=not self.flipped)
+    def turned(self) -> _Described:
+        """The same of the transposes."""
+        return self._replace(a=self.b, b=self.a, a_turned=not self.b_turned, b_turned=not self.a_turned, flipped=not self.flipped)
+
+    def tiles(self) -> tuple[Tile, ...]:
+        return TILES if self.b_turned else EVEN
 
     def sizes(self) -> tuple[int, int, int]:
         """Of the product that is computed: rows, terms, columns."""
@@ -111,39 +103,21 @@ class _Described(NamedTuple):
         return *a.shape, b.shape[1]
 
     def across(self) -> float:
-        """How many times as long it takes because lines of the operands begin within lines of the second cache."""
-        return next((slower for line, slower in ACROSS if any(x.stride(0) * 2 % line for x in (self.a, self.b))), 1.0)
+        return product_tiles.across(self.a.stride(0), self.b.stride(0))
 
-    def way(self, t: str, tile: tuple, blocks: int, ctas: int, span: int = 0) -> Way:
-        (m, k, n), (bm, bn, stages, panels, *_) = self.sizes(), tile
-        uneven = bn % 64 != 0
+    def way(self, t: str, tile: Tile, blocks: int, ctas: int, span: int = 0) -> Way:
+        (m, k, n), bm, bn = self.sizes(), tile.bm, tile.bn
         boxes = (cuda.Boxes(self.a, (BK if self.a_turned else bm, 64)), cuda.Boxes(self.b, (bn // ctas if self.b_turned else BK // ctas, 64)), cuda.Boxes(self.c, (64, 64)))
-        shared = 1024 + stages * ((bm + bn) * BK * 2 + 16) + bm * panels * 128 + (bm * 16 if span else 0)
-        flags = _flags(self.a_turned, self.b_turned, *(() if self.axis is None and not uneven else (self.flipped,)))
-        return Way("tma_uneven" if uneven else "tma", f"{t}, {bm}, {bn}, {stages}, {panels}, {span or ctas}, {flags}", (blocks,), 2 * bm + 128,
-                   (*boxes, self.c) if uneven else boxes, (m, n, k), shared, bn, span or ctas)
+        template = f"{t}, {bm}, {bn}, {tile.stages}, {tile.panels}, {span or ctas}, {_flags(self.a_turned, self.b_turned, self.flipped)}"
+        return Way("tma", template, (blocks,), 2 * bm + 128, boxes, (m, n, k), tile.shared, bn, span or ctas)
 
 
 def _by_tma(d: _Described, t: str, count: int) -> Way:
-    """By blocks that stay."""
-    ways = [(d, *_fastest(*d.sizes(), d.across(), count))]
-    if d.axis is None and (other := d.by_columns()) is not None:
-        ways.append((other, *_fastest(*other.sizes(), d.across(), count, UNEVEN)))
+    """By blocks that stay: c, or, where that is faster and no softmax says which, its transpose from the operands' transposes."""
+    ways = [(x, *product_tiles.fastest(*x.sizes(), x.across(), count, x.tiles())) for x in ((d, d.turned()) if d.axis is None else (d,))]
     d, tile, ctas, _ = min(ways, key=lambda way: way[3])
     m, _, n = d.sizes()
-    return d.way(t, tile, min(cdiv(m, tile[0] * ctas) * cdiv(n, tile[1]), count // ctas) * ctas, ctas)
-
-
-@functools.lru_cache(maxsize=1024)
-def _fastest(m: int, k: int, n: int, across: float, count: int, tiles: tuple = TMA) -> tuple[tuple, int, float]:
-    """(tile, blocks of a cluster, about how many us)."""
-    def takes(way: tuple) -> float:
-        (bm, bn, _, _, begin, pace), ctas = way
-        more, slower = (0, across) if ctas == 1 else TOGETHER
-        return cdiv(cdiv(m, bm * ctas) * cdiv(n, bn), count // ctas) * (begin + more + cdiv(k, BK) * pace * slower)
-    several = (1, 2) if across > 1 and m > TMA[-1][0] else (1,)
-    way = min(((tile, ctas) for tile in tiles for ctas in several), key=takes)
-    return *way, takes(way)
+    return d.way(t, tile, min(cdiv(m, tile.bm * ctas) * cdiv(n, tile.bn), count // ctas) * ctas, ctas)
 
 
 def spanning(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int) -> Way | None:
@@ -152,20 +126,20 @@ def spanning(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int) -> Wa
     if (d := _Described.of(a, b, c, axis)) is None:
         return None
     (m, k, n), count = d.sizes(), cuda.limits(a.device.index)[0]
-    tile, us = _spanning(m, k, n, count)
-    if tile is None or us > _fastest(m, k, n, d.across(), count)[2] + SECOND + 4 * m * n / SECOND_PACE:
+    tile, us = _spanning(m, k, n, count, d.tiles())
+    if tile is None or us > product_tiles.fastest(m, k, n, d.across(), count, d.tiles())[2] + SECOND + 4 * m * n / SECOND_PACE:
         return None
-    span = cdiv(n, tile[1])
-    return d.way(cuda.element(a), tile, min(cdiv(m, tile[0]), _at_once(span, count)) * span, 1, span)
+    span = cdiv(n, tile.bn)
+    return d.way(cuda.element(a), tile, min(cdiv(m, tile.bm), _at_once(span, count)) * span, 1, span)
 
 
 @functools.lru_cache(maxsize=1024)
-def _spanning(m: int, k: int, n: int, count: int) -> tuple[tuple | None, float]:
+def _spanning(m: int, k: int, n: int, count: int, tiles: tuple[Tile, ...]) -> tuple[Tile | None, float]:
     """(tile, about how many us) of the fastest for rows of n; (None, 0) where no cluster has them."""
-    def takes(tile: tuple) -> float:
-        span = cdiv(n, tile[1])
-        return cdiv(cdiv(m, tile[0]), _at_once(span, count)) * (tile[4] + cdiv(k, BK) * tile[5] + (EXCHANGE if span > 1 else 0))
-    tile = min((x for x in TMA if cdiv(n, x[1]) <= SPAN), key=takes, default=None)
+    def takes(tile: Tile) -> float:
+        span = cdiv(n, tile.bn)
+        return tile.us(cdiv(m, tile.bm) * span, _at_once(span, count) * span, k, count, beside=EXCHANGE if span > 1 else 0)
+    tile = min((x for x in tiles if cdiv(n, x.bn) <= SPAN), key=takes, default=None)
     return tile, 0 if tile is None else takes(tile)
 
 

@@ -47,16 +47,17 @@ template <int CTAS> __device__ inline void fetch_box(unsigned to, const TensorMa
                      "r"(int(x)), "r"(int(y)), "r"(barrier.at), "h"(static_cast<unsigned short>((1 << CTAS) - 1)) : "memory");
 }
 
-// A warp group's 64 x BN, rounded, through PANELS pieces of shared memory, of 64 columns each, to where c's map says; what lies outside of c is not written. FLIPPED:
-// c is the transpose. The group goes on while they are written.
+// A warp group's 64 x BN, rounded, through PANELS pieces of shared memory, of 64 columns each, to where c's map says; what lies outside of c is not written. Where BN
+// is no multiple of 64 the last piece has columns of the one before once more. FLIPPED: c is the transpose. The group goes on while they are written.
 template <int PANELS, bool FLIPPED, class T, class Acc> __device__ inline void store_boxes(Acc& acc, const TensorMap& c_map, Tile tile, unsigned char* own) {
-    constexpr int EACH = 64, BYTES = 64 * EACH * 2;
-    static_assert(Acc::BN / EACH % PANELS == 0);
+    constexpr int EACH = 64, BYTES = 64 * EACH * 2, PIECES = (Acc::BN + EACH - 1) / EACH;
+    static_assert(PIECES % PANELS == 0);
     // Where the line of one of four matrices of 8 x 8 goes whose address this lane tells stmatrix: their rows, or columns, are lines.
     const int lane = threadIdx.x % 32, line = lane % 8, which = lane / 8, down = Acc::warp_m() * 2 + which % 2, right = which / 2;
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(own)) + ((FLIPPED ? right : down) * 8 + line) * 128;
 #pragma unroll
-    for (int g = 0; g < Acc::BN / EACH; g++) {
+    for (int g = 0; g < PIECES; g++) {
+        const int from = g * EACH < Acc::BN - EACH ? g * EACH : Acc::BN - EACH;
         const unsigned panel = g % PANELS * BYTES;
         if (Acc::Team::thread() == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PANELS - 1) : "memory");  // what was here is read
         Acc::Team::meet();
@@ -65,7 +66,7 @@ template <int PANELS, bool FLIPPED, class T, class Acc> __device__ inline void s
             unsigned x[4];
 #pragma unroll
             for (int q = 0; q < 4; q++) {
-                const int j = g * (EACH / 4) + (chunk + q / 2) * 2;
+                const int j = from / 4 + (chunk + q / 2) * 2;
                 x[q] = __builtin_bit_cast(unsigned, narrow_both<T>(acc(q % 2, j), acc(q % 2, j + 1)));
             }
             if constexpr (FLIPPED)
@@ -78,30 +79,11 @@ template <int PANELS, bool FLIPPED, class T, class Acc> __device__ inline void s
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         Acc::Team::meet();
         if (Acc::Team::thread() == 0) {
-            const int m = int(tile.m), n = int(tile.n) + g * EACH;
+            const int m = int(tile.m), n = int(tile.n) + from;
             asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3]; cp.async.bulk.commit_group;" ::"l"(&c_map), "r"(FLIPPED ? m : n),
                          "r"(FLIPPED ? n : m), "r"(static_cast<unsigned>(__cvta_generic_to_shared(own)) + panel) : "memory");
         }
     }
-}
-
-// The columns of a warp group's 64 x BN that no whole piece of 64 holds, to row-major c, of m x n or FLIPPED n x m. Where columns lie side by side pairs of them are
-// there or not, for lines are multiples of 16 bytes.
-template <bool FLIPPED, class T, class Acc> __device__ inline void store_rest(Acc& acc, T* c, Tile tile, i64 m, i64 n) {
-#pragma unroll
-    for (int i = 0; i < Acc::M; i++)
-#pragma unroll
-        for (int j = Acc::BN / 64 * 16; j < Acc::N; j += 2) {
-            const i64 row = tile.m + Acc::row0() + Acc::down(i), column = tile.n + Acc::col0() + Acc::across(j);
-            if (row >= m || column >= n) continue;
-            const Two<T> both = narrow_both<T>(acc(i, j), acc(i, j + 1));
-            if constexpr (!FLIPPED) {
-                *reinterpret_cast<Two<T>*>(c + row * n + column) = both;
-            } else {
-                c[column * m + row] = both.x;
-                if (column + 1 < n) c[(column + 1) * m + row] = both.y;
-            }
-        }
 }
 
 // The softmax of a warp group's exponentials, whose rows SPAN blocks of the cluster have together. tops, sums: of the group's rows, at the same place of each.
@@ -131,14 +113,13 @@ template <int SPAN, class Acc> __device__ inline void join_blocks(Acc& acc, cons
 }
 
 // a_map, b_map, c_map: of the matrices as they lie in memory, in boxes of 64 elements by BM lines (64 where A_TURNED), by BN / CTAS (64 / CTAS where not B_TURNED)
-// and by 64. BN: a multiple of 64, or B_TURNED and a multiple of 8, of which
-// `store_rest` has what is left, for c at `to`. RESULT: PLAIN or ROWS; FLIPPED: c is the transpose of the product. SPAN: blocks of a cluster that have a softmax's rows together, so that c is the
-// softmax; 0: without, and clusters are of CTAS.
+// and by 64. BN: a multiple of 64, or B_TURNED and a multiple of 16. RESULT: PLAIN or ROWS; FLIPPED: c is the transpose of the product. SPAN: blocks of a cluster that have
+// a softmax's rows together, so that c is the softmax; 0: without, and clusters are of CTAS.
 // Dynamic shared memory: 1024 + STAGES * ((BM + BN) * 128 + 16) + BM * PANELS * 128 bytes, and with a SPAN BM * 16. Threads: 2 * BM + 128.
 template <class T, int BM, int BN, int STAGES, int PANELS, int CTAS, int SPAN, bool A_TURNED, bool B_TURNED, bool FLIPPED, int RESULT>
-__device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, float* stats, i64 m, i64 n, i64 k, T* to = nullptr) {
+__device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_map, const TensorMap& c_map, float* stats, i64 m, i64 n, i64 k) {
     static_assert(CTAS == 1 || SPAN == 0);
-    static_assert(BN % 64 == 0 || (RESULT == PLAIN && B_TURNED));
+    static_assert(BN % 64 == 0 || B_TURNED);
     constexpr int BK = 64, GROUPS = BM / 64, A_BYTES = BM * BK * 2, SLOT = A_BYTES + BN * BK * 2, STORED = 64 * PANELS * 128, CLUSTER = SPAN > 0 ? SPAN : CTAS;
     extern __shared__ __align__(128) unsigned char all_shared[];
     const unsigned start = static_cast<unsigned>(__cvta_generic_to_shared(all_shared)), base = (start + 1023) / 1024 * 1024;
@@ -173,9 +154,10 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
             turn ^= 1;
         }
     };
-    // Registers go round where a block was launched with 168 a thread: the warp group that fetches gives up what the two others take. More would be waited for forever.
+    // Registers go round where a block was launched with 168 a thread, or 128: the warp group that fetches gives up what the two others, or three, take. More would be waited for forever.
     if (warp >= GROUPS * 4) {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if constexpr (GROUPS == 3) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
 #pragma unroll 1
         for (unsigned index = first; index < tiles; index += after) {
             if (warp == GROUPS * 4 && elected()) {
@@ -207,6 +189,7 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
         __syncwarp();
     } else {
         if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        if constexpr (GROUPS == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
         using Acc = WgmmaAcc<64, BN, WarpGroup>;
         const int group = warp / 4;
         const unsigned long long from_a = descriptor(base + group * (64 * 128), BK * 128), from_b = descriptor(base + A_BYTES, BK * 128);  // in the first slot
@@ -249,7 +232,6 @@ __device__ inline void product_tma(const TensorMap& a_map, const TensorMap& b_ma
                 }
             }
             if (tile.m < m) store_boxes<PANELS, FLIPPED, T>(acc, c_map, tile, own);
-            if constexpr (BN % 64) store_rest<FLIPPED>(acc, to, tile, m, n);
         }
         if (Acc::Team::thread() == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
     }

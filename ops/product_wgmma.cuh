@@ -12,23 +12,35 @@ __device__ inline unsigned long long descriptor(unsigned at, unsigned panel) {
 }
 
 #define TRIPORT_4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define TRIPORT_32(d, i) \
-    TRIPORT_4(d, i), TRIPORT_4(d, i + 1), TRIPORT_4(d, i + 2), TRIPORT_4(d, i + 3), TRIPORT_4(d, i + 4), TRIPORT_4(d, i + 5), TRIPORT_4(d, i + 6), TRIPORT_4(d, i + 7)
-#define TRIPORT_64(d) TRIPORT_32(d, 0), TRIPORT_32(d, 8)
-#define TRIPORT_72(d) TRIPORT_64(d), TRIPORT_4(d, 16), TRIPORT_4(d, 17)
-#define TRIPORT_96(d) TRIPORT_64(d), TRIPORT_32(d, 16)
-#define TRIPORT_128(d) TRIPORT_96(d), TRIPORT_32(d, 24)
-#define TRIPORT_0_31 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define TRIPORT_0_63                                                                                                                            \
-    TRIPORT_0_31 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define TRIPORT_0_71 TRIPORT_0_63 ",%64,%65,%66,%67,%68,%69,%70,%71"
-#define TRIPORT_0_95                                                                                                                            \
-    TRIPORT_0_63 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define TRIPORT_0_127                                                                                                                           \
-    TRIPORT_0_95 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,"    \
-                 "%121,%122,%123,%124,%125,%126,%127"
+#define TRIPORT_ACC_64(d) \
+    TRIPORT_4(d, 0), TRIPORT_4(d, 1), TRIPORT_4(d, 2), TRIPORT_4(d, 3), TRIPORT_4(d, 4), TRIPORT_4(d, 5), TRIPORT_4(d, 6), TRIPORT_4(d, 7)
+#define TRIPORT_ACC_80(d) TRIPORT_ACC_64(d), TRIPORT_4(d, 8), TRIPORT_4(d, 9)
+#define TRIPORT_ACC_96(d) TRIPORT_ACC_80(d), TRIPORT_4(d, 10), TRIPORT_4(d, 11)
+#define TRIPORT_ACC_112(d) TRIPORT_ACC_96(d), TRIPORT_4(d, 12), TRIPORT_4(d, 13)
+#define TRIPORT_ACC_128(d) TRIPORT_ACC_112(d), TRIPORT_4(d, 14), TRIPORT_4(d, 15)
+#define TRIPORT_ACC_144(d) TRIPORT_ACC_128(d), TRIPORT_4(d, 16), TRIPORT_4(d, 17)
+#define TRIPORT_ACC_160(d) TRIPORT_ACC_144(d), TRIPORT_4(d, 18), TRIPORT_4(d, 19)
+#define TRIPORT_ACC_176(d) TRIPORT_ACC_160(d), TRIPORT_4(d, 20), TRIPORT_4(d, 21)
+#define TRIPORT_ACC_192(d) TRIPORT_ACC_176(d), TRIPORT_4(d, 22), TRIPORT_4(d, 23)
+#define TRIPORT_ACC_208(d) TRIPORT_ACC_192(d), TRIPORT_4(d, 24), TRIPORT_4(d, 25)
+#define TRIPORT_ACC_224(d) TRIPORT_ACC_208(d), TRIPORT_4(d, 26), TRIPORT_4(d, 27)
+#define TRIPORT_ACC_240(d) TRIPORT_ACC_224(d), TRIPORT_4(d, 28), TRIPORT_4(d, 29)
+#define TRIPORT_ACC_256(d) TRIPORT_ACC_240(d), TRIPORT_4(d, 30), TRIPORT_4(d, 31)
+#define TRIPORT_REGS_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define TRIPORT_REGS_80 TRIPORT_REGS_64 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define TRIPORT_REGS_96 TRIPORT_REGS_80 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define TRIPORT_REGS_112 TRIPORT_REGS_96 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define TRIPORT_REGS_128 TRIPORT_REGS_112 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define TRIPORT_REGS_144 TRIPORT_REGS_128 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define TRIPORT_REGS_160 TRIPORT_REGS_144 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define TRIPORT_REGS_176 TRIPORT_REGS_160 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define TRIPORT_REGS_192 TRIPORT_REGS_176 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define TRIPORT_REGS_208 TRIPORT_REGS_192 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define TRIPORT_REGS_224 TRIPORT_REGS_208 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define TRIPORT_REGS_240 TRIPORT_REGS_224 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define TRIPORT_REGS_256 TRIPORT_REGS_240 ",%120,%121,%122,%123,%124,%125,%126,%127"
 
-// d += a @ b of 64 x 16 and 16 x (64, 128, 144, 192 or 256).
+// d += a @ b of 64 x 16 and 16 x N, N from 64 to 256 by 16.
 template <class T> struct Wgmma;
 #define TRIPORT_WGMMA_BY(NAME, COUNT, N, REGISTERS, ACCUMULATORS, A, B, TURNS_A, TURNS_B)                                                         \
     template <int TURN_A, int TURN_B> static __device__ inline void run(float (&d)[COUNT][4], unsigned long long a, unsigned long long b) {      \
@@ -37,11 +49,19 @@ template <class T> struct Wgmma;
     }
 #define TRIPORT_WGMMA(TYPE, NAME)                                                                                                                 \
     template <> struct Wgmma<TYPE> {                                                                                                              \
-        TRIPORT_WGMMA_BY(NAME, 8, "64", TRIPORT_0_31, TRIPORT_32(d, 0), "%32", "%33", "%34", "%35")                                               \
-        TRIPORT_WGMMA_BY(NAME, 16, "128", TRIPORT_0_63, TRIPORT_64(d), "%64", "%65", "%66", "%67")                                                \
-        TRIPORT_WGMMA_BY(NAME, 18, "144", TRIPORT_0_71, TRIPORT_72(d), "%72", "%73", "%74", "%75")                                                \
-        TRIPORT_WGMMA_BY(NAME, 24, "192", TRIPORT_0_95, TRIPORT_96(d), "%96", "%97", "%98", "%99")                                                \
-        TRIPORT_WGMMA_BY(NAME, 32, "256", TRIPORT_0_127, TRIPORT_128(d), "%128", "%129", "%130", "%131")                                          \
+        TRIPORT_WGMMA_BY(NAME, 8, "64", TRIPORT_REGS_64, TRIPORT_ACC_64(d), "%32", "%33", "%34", "%35")                                           \
+        TRIPORT_WGMMA_BY(NAME, 10, "80", TRIPORT_REGS_80, TRIPORT_ACC_80(d), "%40", "%41", "%42", "%43")                                          \
+        TRIPORT_WGMMA_BY(NAME, 12, "96", TRIPORT_REGS_96, TRIPORT_ACC_96(d), "%48", "%49", "%50", "%51")                                          \
+        TRIPORT_WGMMA_BY(NAME, 14, "112", TRIPORT_REGS_112, TRIPORT_ACC_112(d), "%56", "%57", "%58", "%59")                                       \
+        TRIPORT_WGMMA_BY(NAME, 16, "128", TRIPORT_REGS_128, TRIPORT_ACC_128(d), "%64", "%65", "%66", "%67")                                       \
+        TRIPORT_WGMMA_BY(NAME, 18, "144", TRIPORT_REGS_144, TRIPORT_ACC_144(d), "%72", "%73", "%74", "%75")                                       \
+        TRIPORT_WGMMA_BY(NAME, 20, "160", TRIPORT_REGS_160, TRIPORT_ACC_160(d), "%80", "%81", "%82", "%83")                                       \
+        TRIPORT_WGMMA_BY(NAME, 22, "176", TRIPORT_REGS_176, TRIPORT_ACC_176(d), "%88", "%89", "%90", "%91")                                       \
+        TRIPORT_WGMMA_BY(NAME, 24, "192", TRIPORT_REGS_192, TRIPORT_ACC_192(d), "%96", "%97", "%98", "%99")                                       \
+        TRIPORT_WGMMA_BY(NAME, 26, "208", TRIPORT_REGS_208, TRIPORT_ACC_208(d), "%104", "%105", "%106", "%107")                                   \
+        TRIPORT_WGMMA_BY(NAME, 28, "224", TRIPORT_REGS_224, TRIPORT_ACC_224(d), "%112", "%113", "%114", "%115")                                   \
+        TRIPORT_WGMMA_BY(NAME, 30, "240", TRIPORT_REGS_240, TRIPORT_ACC_240(d), "%120", "%121", "%122", "%123")                                   \
+        TRIPORT_WGMMA_BY(NAME, 32, "256", TRIPORT_REGS_256, TRIPORT_ACC_256(d), "%128", "%129", "%130", "%131")                                   \
     };
 TRIPORT_WGMMA(half, "f16")
 TRIPORT_WGMMA(bf16, "bf16")

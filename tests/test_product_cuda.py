@@ -15,13 +15,14 @@ from triport.backends import cuda, nvrtc
 from triport.backends.base import Error
 from triport.backends.dispatch import cuda_calls
 from triport.bench import check
-from triport.ops import product_cuda
+from triport.ops import product_cuda, product_tiles
 from triport.ops.matmul_softmax import _matmul_softmax_cuda
 from triport.tools.inspector import tools
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
 hopper = pytest.mark.skipif(bool(unavailable("cuda")) or torch.cuda.get_device_capability() != (9, 0), reason="these kernels are compute capability 9.0's: " + str(unavailable("cuda")))
 OPS = Path(ops.__file__).parent
+each_tile = pytest.mark.parametrize("tile", product_tiles.TILES, ids=lambda t: f"{t.bm}x{t.bn}")
 HALF, BF16 = torch.float16, torch.bfloat16
 #: bytes of shared memory that a block of an H100 can have
 SHARED = 232448
@@ -69,18 +70,37 @@ def test_other_gpus_have_other_kernels(h100, monkeypatch):
     assert product_cuda.fastest(*operands(512, 256, 768)).name == "wgmma", "a driver that describes no matrices"
 
 
-def test_lines_across_those_of_the_second_cache_are_fetched_for_two(h100):
-    assert product_cuda.fastest(*operands(3072, 3072, 3072)).cluster == 1
-    assert product_cuda.fastest(*operands(3000, 3000, 3000)).cluster == 2
+def test_lines_across_sectors_are_fetched_for_two(h100):
+    assert [product_cuda.fastest(*operands(size, size, size)).cluster for size in (3072, 3000, 3024)] == [1, 2, 1], "3024's begin at multiples of 32 bytes"
     assert product_cuda.fastest(*operands(64, 3000, 3000)).cluster == 1, "there is one row of tiles"
 
 
-def test_tiles_of_144_columns_where_these_fill_the_gpu(h100):
-    way = product_cuda.fastest(*operands(1536, 1536, 1536))
-    assert way.name == "tma_uneven" and way.grid == (132,) and way.operands[-1].shape == (1536, 1536)
-    assert product_cuda.fastest(*operands(1536, 1536, 1536), 1).name == "tma", "a softmax has none such"
-    for size in (512, 1024, 2048, 4096):
-        assert product_cuda.fastest(*operands(size, size, size)).name == "tma"
+@pytest.mark.parametrize("size, tile", [(1536, "128, 144"), (2064, "192, 176"), (2080, "192, 176")])
+def test_tiles_that_fill_the_gpu(h100, size, tile):
+    """132 multiprocessors have one each, of a product whose right factor's columns are lines: as it is, or of the transposes."""
+    given = operands(size, size, size)
+    way = product_cuda.fastest(*given)
+    assert way.grid == (132,) and f" {tile}, " in way.template and way.template.endswith("true, true, true")
+    assert way.operands[0].matrix.data_ptr() == given[1].data_ptr()
+    a, b = matrix(size, size), matrix(size, size, turned=True)
+    assert product_cuda.fastest(a, b, result(a, b)).template.endswith("false, true, false")
+
+
+def test_tiles_of_any_right_factor(h100):
+    """Where neither the product's is one whose lines are its columns, nor its transpose's; and a softmax cannot choose."""
+    for a_turned, axis in ((True, None), (False, 1), (True, 0)):
+        a, b = matrix(1536, 1536, a_turned), matrix(1536, 1536)
+        for way in (product_cuda.fastest(a, b, result(a, b), axis), None if axis is None else product_cuda.spanning(a, b, result(a, b), axis)):
+            assert way is None or way.part % 64 == 0
+    a, b = matrix(1536, 1536), matrix(1536, 1536, turned=True)
+    assert product_cuda.fastest(a, b, result(a, b), 1).part == 144
+
+
+@pytest.mark.parametrize("m, n", [(128 * 12, 208 * 11), (208 * 11, 128 * 12)])
+def test_a_product_is_of_the_transposes_where_tiles_lie_better_so(h100, m, n):
+    a, b = matrix(m, 2048), matrix(2048, n, turned=True)
+    way = product_cuda.fastest(a, b, result(a, b))
+    assert way.grid == (132,) and way.sizes == (128 * 12, 208 * 11, 2048)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -88,7 +108,7 @@ def test_clusters_have_whole_rows_and_columns_where_they_are_short(h100, axis):
     way = product_cuda.spanning(*operands(512, 512, 512), axis)
     assert way.cluster * way.part >= 512 and way.grid[0] % way.cluster == 0
     assert product_cuda.spanning(*operands(4096, 512, 4096), axis) is None
-    length = product_cuda.SPAN * max(tile[1] for tile in product_cuda.TMA)
+    length = product_cuda.SPAN * max(tile.bn for tile in product_tiles.EVEN)
     short, long = ((length + d * 8, 64) if axis == 0 else (64, length + d * 8) for d in (0, 1))
     assert product_cuda.spanning(*operands(short[0], 64, short[1]), axis).cluster == product_cuda.SPAN and product_cuda.spanning(*operands(long[0], 64, long[1]), axis) is None
 
@@ -118,42 +138,31 @@ def test_whatever_the_sizes_memory_suffices(h100, axis):
                 assert way.cluster <= 8 and all(1 <= side <= 256 for box in way.operands[:3] for side in box.box)
 
 
-def test_statistics_have_room_behind_the_barriers(h100):
-    """16 bytes a row, as product_tma.cuh has it: a maximum and a sum, of this tile and the one before."""
-    d = product_cuda._Described.of(*operands(512, 256, 512), 1)
-    for tile in product_cuda.TMA:
-        assert d.way("half", tile, 8, 1, span=4).shared - d.way("half", tile, 8, 1).shared == 16 * tile[0]
+@each_tile
+def test_statistics_have_room_behind_the_barriers(tile):
+    """16 bytes a row, as product_tma.cuh has it: a maximum and a sum, of this tile and the one before. What lies in front of them begins at a multiple of 1024."""
+    in_front = 1023 + tile.stages * ((tile.bm + tile.bn) * 128 + 16) + tile.bm * tile.panels * 128
+    assert in_front + 16 * tile.bm <= tile.shared <= SHARED and tile.stages >= 3 and -(-tile.bn // 64) % tile.panels == 0
 
 
 # --- machine code ----------------------------------------------------------------------------------------------------------
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("tile", product_cuda.TMA, ids=lambda t: f"{t[0]}x{t[1]}")
+@each_tile
 def test_the_accelerator_fetches_and_stores(tile):
     """Tensor cores multiply from where it writes, and nothing is spilled."""
-    bm, bn, stages, panels = tile[:4]
-    for file, name, multicast in (("matmul.cu", f"matmul_tma<half, {bm}, {bn}, {stages}, {panels}, 2, false, false>", True),
-                                  ("matmul_softmax.cu", f"product_exp_tma<bf16, {bm}, {bn}, {stages}, {panels}, 1, true, true, true>", False),
-                                  ("matmul_softmax.cu", f"product_softmax_tma<half, {bm}, {bn}, {stages}, {panels}, 3, false, true, false>", False)):
+    bm, bn, turned = tile.bm, tile.bn, "false, false" if tile.even else "false, true"
+    shape = f"{bm}, {bn}, {tile.stages}, {tile.panels}"
+    for file, name, multicast in (("matmul.cu", f"matmul_tma<half, {shape}, 2, {turned}, false>", True),
+                                  ("matmul_softmax.cu", f"product_exp_tma<bf16, {shape}, 1, true, true, true>", False),
+                                  ("matmul_softmax.cu", f"product_softmax_tma<half, {shape}, 3, false, true, false>", False)):
         built = nvrtc.compile(OPS / file, name, "sm_90a")
         text, usage = tools.sass(built.cubin), tools.cubin_usage(built.cubin, built.name)
         assert len(re.findall(rf"HGMMA\.64x{bn}x16\.F32", text)) == 4 and "UTMALDG" in text and "UTMASTG" in text and "LDGSTS" not in text
         assert ("MULTICAST" in text) == multicast and not usage["stack, bytes"]
         if "softmax_tma" not in name:  # whose blocks read each other's statistics
             assert "MEMBAR.ALL.GPU" not in text, "no piece waits for what a tile before it stored"
-
-
-@needs_nvrtc
-@pytest.mark.parametrize("tile", product_cuda.UNEVEN, ids=lambda t: f"{t[0]}x{t[1]}")
-@pytest.mark.parametrize("turned", ["false, true, false", "true, true, true"])
-def test_uneven_tiles_store_their_rest_by_themselves(tile, turned):
-    bm, bn, stages, panels = tile[:4]
-    built = nvrtc.compile(OPS / "matmul.cu", f"matmul_tma_uneven<half, {bm}, {bn}, {stages}, {panels}, 1, {turned}>", "sm_90a")
-    text, usage = tools.sass(built.cubin), tools.cubin_usage(built.cubin, built.name)
-    assert len(re.findall(rf"HGMMA\.64x{bn}x16\.F32", text)) == 4 and not usage["stack, bytes"] and "UTMASTG" in text
-    pairs = bn % 64 // 8 * 2  # of a thread: two rows of two columns in 8
-    assert len(re.findall(r"\bSTG\.E ", text)) == (0 if turned.endswith("true") else pairs) and len(re.findall(r"\bSTG\.E\.U16 ", text)) == (2 * pairs if turned.endswith("true") else 0)
 
 
 @pytest.fixture
@@ -201,14 +210,15 @@ SHAPES = [(512, 256, 768), (200, 136, 264), (8, 8, 8), (1000, 1000, 1000), (1928
 
 
 def _forced(monkeypatch, tile, ctas=1, span=False):
-    monkeypatch.setattr(product_cuda, "_fastest", lambda m, k, n, crosses, count, tiles=product_cuda.TMA: (tile if tile in tiles else tiles[0], ctas, 0.0 if tile in tiles else 1e9))
-    monkeypatch.setattr(product_cuda, "_spanning", lambda m, k, n, count: (tile, 0.0) if span and n <= tile[1] * product_cuda.SPAN else (None, 0.0))
+    """Tiles of another width where lines of the right factor are not its columns."""
+    monkeypatch.setattr(product_tiles, "fastest", lambda m, k, n, across, count, tiles: (tile, ctas, 0.0) if tile in tiles else (tiles[0], ctas, 1e9))
+    monkeypatch.setattr(product_cuda, "_spanning", lambda m, k, n, count, tiles: (tile, 0.0) if span and tile in tiles and n <= tile.bn * product_cuda.SPAN else (None, 0.0))
 
 
 @hopper
 @pytest.mark.gpu
 @pytest.mark.parametrize("ctas", [1, 2])
-@pytest.mark.parametrize("tile", (*product_cuda.TMA, *product_cuda.UNEVEN), ids=lambda t: f"{t[0]}x{t[1]}")
+@each_tile
 def test_products_of_all_tiles(tile, ctas, monkeypatch):
     """Nothing is written beside the result."""
     _forced(monkeypatch, tile, ctas)
@@ -217,8 +227,7 @@ def test_products_of_all_tiles(tile, ctas, monkeypatch):
         a, b = matrix(m, k, a_turned, dtype, "cuda"), matrix(k, n, b_turned, dtype, "cuda")
         room = torch.full((m * n + 256,), 7.0, dtype=dtype, device="cuda")
         way = product_cuda.fastest(a, b, c := room[128:128 + m * n].view(m, n))
-        uneven = tile[1] % 64 and (a_turned, b_turned) != (True, False)
-        assert way.name == ("tma_uneven" if uneven else "tma") and (f" {tile[0]}, {tile[1]}, " in way.template or tile[1] % 64 and not uneven)
+        assert way.name == "tma" and (f" {tile.bm}, {tile.bn}, " in way.template) == (tile.even or (a_turned, b_turned) != (True, False))
         cuda.launch(OPS / "matmul.cu", way.kernel("matmul"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
         assert check.error(c, a.double() @ b.double()) < (8e-3 if dtype == BF16 else 1e-3), (m, k, n)
         assert (room[:128] == 7).all() and (room[-128:] == 7).all()
@@ -228,10 +237,10 @@ def test_products_of_all_tiles(tile, ctas, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("span", [True, False])
-@pytest.mark.parametrize("tile", product_cuda.TMA, ids=lambda t: f"{t[0]}x{t[1]}")
+@each_tile
 def test_softmaxes_of_all_tiles(tile, span, dim, monkeypatch):
     _forced(monkeypatch, tile, 1 + (not span), span)
-    for (m, k, n), turned in zip([(504, 512, 496), (200, 136, 264), (2048, 128, 2040), (64, 64, 20000), (20000, 64, 64)], [False, True, False, True, False]):
+    for (m, k, n), turned in zip([(504, 512, 496), (200, 136, 264), (2048, 128, 2040), (64, 64, 20000), (20000, 64, 64)], [not tile.even and dim == 1, dim == 1 or tile.even, not tile.even and dim == 1] * 2):
         a, b = matrix(m, k, turned, HALF, "cuda") / k**0.5, matrix(k, n, turned, HALF, "cuda")
         y = _matmul_softmax_cuda(a, b, dim)
         assert check.error(y, torch.softmax(a.double() @ b.double(), dim)) < 2e-3, (m, k, n)
