@@ -229,6 +229,22 @@ class Memory(Arithmetic):
             vectors = [self.shuffle(x, y, turns) for x, y in zip(vectors[:half], vectors[half:])]
         return vectors[0]
 
+    def transposed(self, lines: list[Val]) -> list[Val]:
+        """n vectors of n lanes, a power of two, as the rows of a square, transposed: in log2 n rounds the off-diagonal blocks of ever smaller squares change places."""
+        n = len(lines)
+        half = n // 2
+        while half:
+            low = [x if not x & half else n + x - half for x in range(n)]
+            high = [x + half if not x & half else n + x for x in range(n)]
+            out = list(lines)
+            for i in range(n):
+                if not i & half:
+                    out[i] = self.shuffle(lines[i], lines[i + half], low)
+                    out[i + half] = self.shuffle(lines[i], lines[i + half], high)
+            lines = out
+            half //= 2
+        return lines
+
     def some(self, v: Val) -> Val:
         """Does an i1 hold in one lane at least?"""
         return v if v.lanes == 1 else self.call(f"llvm.vector.reduce.or.{mangle(v.ty)}", "i1", [v])

@@ -196,7 +196,8 @@ class Scalar:
 @dataclass(frozen=True)
 class Fill:
     """A tensor's elements are put into `buffer`, converted to its element type. unroll: chunks of the innermost loop that go together; group: a lane
-    is so many neighbours along that loop, the first one low. op: for whose sake; why: the reason, for people."""
+    is so many neighbours along that loop, the first one low; turned: as many of its indices as there are lanes go together, whose vectors are transposed. op: for whose
+    sake; why: the reason, for people."""
 
     op: Op
     value: Value
@@ -205,6 +206,7 @@ class Fill:
     unroll: int = 1
     group: int = 1
     why: str = ""
+    turned: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..ttir.types import Op
-from . import order
+from . import order, turning
 from .ending import handed_over
 from .looks import Check, FiniteStore, Made
 from .memory_order import before_atomic, before_write
@@ -25,8 +25,22 @@ def store(s: Schedule, op: Op):
     if not ptr.type.is_tensor:
         s.finish(Root(op, None))
         return
-    nest = s.nest(Walk(ptr.type.shape, _sinks([ptr, val] + ([mask] if mask else [])), merge=True, groups=True), op)
+    sinks = _sinks([ptr, val] + ([mask] if mask else []))
+    nest = s.nest(Walk(ptr.type.shape, sinks, _stored_along(s, op, sinks), merge=True, groups=True), op)
     s.finish(handed_over(s, Root(op, s.keep(nest, op))))
+
+
+def _stored_along(s: Schedule, op: Op, sinks) -> int | None:
+    """The dimension along which lanes of a store go that lie side by side, though what is stored would have another one; that is in scratch then, if it pays."""
+    ptr, value = op.operands[:2]
+    space = Space(s.known, ptr.type.shape)
+    visited = space.explore(sinks)
+    found = turning.stored(s, space, visited, order.vector_dimension(space, visited, s.target), ptr, value)
+    if found is None:
+        return None
+    if found[1]:
+        s.materialise(value, why="it is stored along another dimension than it is computed")
+    return found[0]
 
 
 def _sinks(values) -> list:

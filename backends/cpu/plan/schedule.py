@@ -13,7 +13,7 @@ from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value
-from . import estimates, keeping, order, pressure, quotients, ranges
+from . import estimates, keeping, order, pressure, quotients, ranges, turning
 from .facts import Facts, partners
 from .lazy import Lazy, renamed
 from .records import Buffer, Constant, Fill, Idle, Induction, Keep, NestPlan, Part, Place, Root, Walk, inner_first, row_major
@@ -142,16 +142,23 @@ class Schedule:
     def nest(self, want: Walk, op: Op | None = None) -> NestPlan:
         """How to walk an index space. What must be in memory first is put there. op: the root that it is for, whose nest keeps what later
         roots want (`keep` gives it places)."""
+        turned: dict[Value, Buffer] = {}  # for this nest's sake: others may read them as they lie
         while True:
-            space = Space(self.known, want.shape)
+            known = replace(self.known, buffers={**self.buffers, **turned}) if turned else self.known
+            space = Space(known, want.shape)
             visited = space.explore(want.sinks)
             if want.merge and want.vdim is None:
-                space.shape = order.merged(self.known, visited, space.shape, want.inner, want.into)
+                space.shape = order.merged(known, visited, space.shape, want.inner, want.into)
             shape = space.shape
             vdim = want.vdim if want.vdim is not None else order.vector_dimension(space, visited, self.target)
             loops = [d for d in range(len(shape)) if d not in (vdim, want.inner)] + ([vdim] if shape else [])
             if want.inner is not None and want.inner != vdim:
                 loops.append(want.inner)
+            if want.lanes is None and want.into is None:
+                found = turning.first(self, space, [x for x in visited if x[0] not in want.late and x[0] not in turned], vdim)
+                if found is not None:
+                    turned[found.value] = self._turn(found)
+                    continue
             early = keeping.first_to_materialise(self, space, [x for x in visited if x[0] not in want.late], loops, vdim if want.lanes is None else None)
             if early is None:
                 break
@@ -168,12 +175,12 @@ class Schedule:
             registers = -(-lanes // one)
         full = tuple(want.shape)
         ident = tuple(range(len(shape)))
-        keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and op and keeping.worth_keeping(self, v, op)]
+        keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and op and v not in turned and keeping.worth_keeping(self, v, op)]
         keeps = keeping.reached(self, keeps, self.sequence.done[op]) if op else []
         return NestPlan(
-            shape, full, tuple(loops), vdim, lanes, 1 if shape != full else order.times_unrolled(self.known, visited, self.target, self.before),
+            shape, full, tuple(loops), vdim, lanes, 1 if shape != full else order.times_unrolled(known, visited, self.target, self.before),
             tuple(space.atoms(visited, self.proved)),
-            {v: self.buffers[v] for v, _ in visited if v in self.buffers},
+            {v: known.buffers[v] for v, _ in visited if v in known.buffers},
             {v: self.inductions[v] for v, _ in visited if v in self.inductions},
             tuple(Keep(v, None, None) for v in keeps), quotients.found(space, visited, vdim, self.proved), registers=registers, chunks=chunks)
 
@@ -208,6 +215,14 @@ class Schedule:
             self.add(Fill(self.op, v, buf, nest, why=why))
             self.buffers[v] = buf
         return self.buffers[v]
+
+    def _turn(self, found: turning.Turned) -> Buffer:
+        """Put a load into scratch whose neighbours lie along another dimension than it is read along."""
+        v, lies, read, lanes = found
+        buf = self.alloc(v.type.shape, v.type.elem, inner_first(v.type.shape, read))
+        nest = self.nest(Walk(v.type.shape, [(v, tuple(range(len(v.type.shape))))], lies, lanes, read))
+        self.add(Fill(self.op, v, buf, replace(nest, steps={read: lanes}), why="its neighbours in memory lie along another dimension", turned=True))
+        return buf
 
     def materialise_row_major(self, v: Value, why: str = "") -> Buffer:
         """As `materialise`, in row-major order."""

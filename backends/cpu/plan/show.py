@@ -186,6 +186,8 @@ def _named(page, step: records.Named):
 
 def _fill(page, step: records.Fill):
     why = f", because {step.why}" if step.why else ""
+    if step.turned:
+        why = f", in blocks of {step.nest.lanes} x {step.nest.lanes} that are transposed{why}"
     page.say(f"put {page.name(step.value)} into memory ({page._place(step.value, step.buffer)}): {page.nest(step.nest)}{page._beside(step.nest.chunks)}{why}")
 
 

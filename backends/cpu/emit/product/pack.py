@@ -389,26 +389,8 @@ def turn(k, at: Place, shape, packed: str, lanes: int, out: Val, where, group: i
         if group * beside > 1:
             lines = [b.reinterpret(v, ir.vec(unit, lanes)) for v in lines]
         grouped = row if group == 1 else b.bin("lshr", row, group.bit_length() - 1, "exact")
-        for t, v in enumerate(transposed(b, lines)):
+        for t, v in enumerate(b.transposed(lines)):
             b.store(v, b.gep(REGISTER[packed], out, where(column, b.add(grouped, i64(t)))), size if group == 1 else size * group)
 
     k.loop(i64(0), i64(shape[1]), lanes * beside, lambda column: k.loop(
         i64(0), i64(shape[0]), lanes * group, lambda row: block(column, row), "row"), "column")
-
-
-def transposed(b, lines: list[Val]) -> list[Val]:
-    """n vectors of n lanes (a power of two) as the rows of a square, transposed: in log2 n rounds the off-diagonal blocks of ever
-    smaller squares change places."""
-    n = len(lines)
-    half = n // 2
-    while half:
-        low = [x if not x & half else n + x - half for x in range(n)]
-        high = [x + half if not x & half else n + x for x in range(n)]
-        out = list(lines)
-        for i in range(n):
-            if not i & half:
-                out[i] = b.shuffle(lines[i], lines[i + half], low)
-                out[i + half] = b.shuffle(lines[i], lines[i + half], high)
-        lines = out
-        half //= 2
-    return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.elements import REGISTER
-from ...llvm.ir import Val, const
+from ...llvm.ir import Val, const, i64
 from ...plan.records import Fill, Rows, Stage
 from .. import access
 from ..element import convert
@@ -40,8 +40,15 @@ def fill(k, step: Fill):
         together = b.interleave([b.splat(nest.along(inner, n, element), nest.lanes) for n in range(step.group)])
         b.store(together, access.buffer_address(nest, buf, dims)[0], ir.bits_of(together.elem) // 8)
 
+    def block(u):
+        (inner, side), = step.nest.steps.items()
+        lines = [b.splat(nest.along(inner, n, element), nest.lanes) for n in range(side)]
+        first, apart = access.buffer_address(nest, buf, dims)
+        for n, line in enumerate(b.transposed(lines)):
+            b.store(line, b.gep(line.elem, first, i64(n * apart)), ir.bits_of(line.elem) // 8)
+
     nest.first = ahead(nest, step.nest.chunks, [v])
-    nest.run(several if step.group > 1 else one, step.nest.chunks or step.unroll)
+    nest.run(block if step.turned else several if step.group > 1 else one, step.nest.chunks or step.unroll)
 
 
 # --- row by row ------------------------------------------------------------------------------------------------------

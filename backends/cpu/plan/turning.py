@@ -1,0 +1,92 @@
+"""Loads, stores and values in scratch that lie along another dimension than lanes go over.
+
+As where a matrix is copied or used transposed. Gathering such a load costs two instructions an element or more. It goes through scratch instead, by square blocks that are transposed in
+registers: n loads, n log2 n shuffles and n stores for n vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..llvm.elements import bytes_of
+from ..llvm.targets import Target
+from ..ttir.types import Type, Value
+from . import quotients
+from .facts import Affine, poly, poly_add
+from .space import Space
+
+#: bytes of scratch that such a tensor may take: it, and what is made of it, are to stay in the second cache
+MOST = 1 << 17
+
+
+class Turned(NamedTuple):
+    """A load's value, its dimension whose elements lie side by side in memory, the one that lanes go over where it is read, and the lanes of a block's side."""
+
+    value: Value
+    lies: int
+    read: int
+    lanes: int
+
+
+def first(s, space: Space, visited: Iterable[tuple[Value, tuple]], vdim: int) -> Turned | None:
+    """The first such load, or value in scratch, among what a nest over `space` visits whose lanes go over `vdim`; s: the schedule."""
+    for v, dims in visited:
+        if sorted(dims) != list(space.identity) or [space.shape[d] for d in dims] != list(v.type.shape):
+            continue
+        lanes = side(s.target, v.type)
+        along = _lies_along(s, space, v, dims, vdim, lanes) if lanes > 1 and space.shape[vdim] >= lanes else None
+        if along is not None:
+            return Turned(v, dims.index(along), dims.index(vdim), lanes)
+    return None
+
+
+def _lies_along(s, space: Space, v: Value, dims: tuple, vdim: int, lanes: int) -> int | None:
+    """The dimension along which v's elements lie side by side, if that is not `vdim`; None where all of that one's are the same, too."""
+    buf = space.known.buffers.get(v)
+    if buf is not None:
+        steps = {d: buf.strides[axis] for axis, d in enumerate(dims)}
+        return None if buf.panel or steps[vdim] in (0, 1) else next((d for d, step in steps.items() if step == 1 and space.shape[d] >= lanes), None)
+    if v.op is None or v.op.name != "tt.load":
+        return None
+    at = space.affine(v.op.operands[0], dims)
+    moves = vdim in at.coef or any(vdim in on for _, on, _ in at.opaque)
+    return contiguous(s, space, at, vdim, lanes) if moves else None
+
+
+def contiguous(s, space: Space, at: Affine, vdim: int, lanes: int) -> int | None:
+    """The dimension along which `lanes` neighbours lie side by side at an address; None where `vdim` is one."""
+    if at.ptr is None or at.ptr.type.is_tensor or _by_one(s, space, at, vdim, lanes):
+        return None
+    return next((d for d, n in enumerate(space.shape) if d != vdim and n >= lanes and _by_one(s, space, at, d, lanes)), None)
+
+
+def _by_one(s, space: Space, at: Affine, d: int, lanes: int) -> bool:
+    """Do neighbours along `d` lie side by side, where a chunk of lanes begins at a multiple of them?"""
+    step = at.coef.get(d, {})
+    for v, on, scale in at.opaque:
+        if d in on:
+            found = quotients.quotient(space, v, on, d, s.proved)
+            if found is None or found.of % lanes:
+                return False
+            step = poly_add(step, scale) if found.step else step
+    return step == poly(1)
+
+
+def stored(s, space: Space, visited: list[tuple[Value, tuple]], vdim: int, ptr: Value, value: Value) -> tuple[int, bool] | None:
+    """Of a store whose neighbours lie along another dimension than `vdim`, along which lanes would go for the sake of what it stores: that dimension, and whether what it stores is computed
+    into scratch first, since more than one load would go through scratch else. None for others."""
+    lanes = side(s.target, value.type)
+    along = contiguous(s, space, space.affine(ptr, space.identity), vdim, lanes) if lanes > 1 and space.shape[vdim] >= lanes else None
+    if along is None:
+        return None
+    turned = [v for v, dims in visited if len(dims) == len(space.shape) and _lies_along(s, space, v, dims, along, lanes) is not None]
+    return along, len(turned) > 1
+
+
+def side(target: Target, tensor: Type) -> int:
+    """Lanes of a block's side: a vector's, as far as half of the registers hold the block; 1 for what is not turned."""
+    if not target.turns or tensor.elem in ("i1", "ptr") or math.prod(tensor.shape) * bytes_of(tensor.elem) > MOST:
+        return 1
+    return min(target.lanes(8 * bytes_of(tensor.elem)), target.registers // 2)
