@@ -15,11 +15,11 @@ from .dispatch import launch, wrap_triton
 from .sizes import cdiv
 from .tuning import plainly_here, workers
 
-TILE = 64, 16  # lines, terms: the fastest of six on a Zen 5 in fp32 and bf16
+TILE = 64, 32  # lines, terms: the fastest of ten on a Zen 5 in fp32 and bf16, or near it
 #: columns of the product from which on copying pays, by AMX too; not in fp16, of which everything is packed in any case. Time as it lies over time copied, one thread of a
-#: Zen 5, fp32 and bf16: 1024 x 1024 x 256 0.95, 0.92; x 512 1.06, 1.03; 1024 cubed 1.15, 1.09; 2048 x 512 x 2048 1.16, 1.11; 768 x 256 x 3072 1.19, 1.07; 333 x 257 x 511 1.29, 1.15;
-#: 256 cubed 0.94, 0.80; 2048 cubed 1.28, 1.18. Of an Emerald Rapids, bf16 by AMX: 512 cubed 0.78, 1024 0.94, 2048 1.04, 768 x 256 x 3072 1.10
-COLUMNS, BY_TILES = 448, 2048
+#: Zen 5, fp32 and bf16: 1024 x 1024 x 256 1.03, 1.02; 512 cubed 1.11, 1.07; 1024 cubed 1.14, 1.12; 768 x 256 x 3072 1.22, 1.24; 768 x 394 x 768 1.34, 1.13; 333 x 257 x 511 1.38, 1.35.
+#: Two of an Emerald Rapids, whose caches give less for more: fp32 512 cubed 0.99, 1024 cubed 1.07, 768 x 256 x 768 1.05; bf16 by AMX 512 cubed 0.84, 1024 1.14, 768 x 256 x 3072 1.07
+COLUMNS, BY_TILES = 448, 1024
 #: numbers of the factor for one or two threads, and for each two of more: every launch wakes all
 NUMBERS = 1 << 16
 
@@ -39,12 +39,15 @@ def by_tiles() -> bool:
     return any(p.tiles and p.takes == "bf16" for p in targets.native().products)
 
 
+def pays(dtype: torch.dtype, m: int, k: int, n: int) -> bool:
+    """Is a transposed first factor, M x K, of a product with n columns better copied?"""
+    return dtype != torch.float16 and n >= (BY_TILES if dtype == torch.bfloat16 and by_tiles() else COLUMNS) and m * k >= NUMBERS * max(1, workers() // 2)
+
+
 def straight(a: torch.Tensor, n: int, op: str) -> torch.Tensor:
     """a, M x K, or where that pays for its product with n columns a copy that is contiguous."""
     (m, k), (line, term) = a.shape, a.stride()
-    if line != 1 or not plainly_here(a, op, m, n, k) or term < m or a.dtype == torch.float16:
-        return a
-    if n < (BY_TILES if a.dtype == torch.bfloat16 and by_tiles() else COLUMNS) or m * k < NUMBERS * max(1, workers() // 2):
+    if line != 1 or not plainly_here(a, op, m, n, k) or term < m or not pays(a.dtype, m, k, n):
         return a
     made = temporary(torch.empty((m, k), dtype=a.dtype, device=a.device))
     launch(wrap_triton(turn_kernel), (cdiv(m, TILE[0]), cdiv(k, TILE[1])), a, made, m, k, term, BM=TILE[0], BK=TILE[1])

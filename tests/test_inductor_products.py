@@ -195,13 +195,39 @@ def test_a_torch_that_takes_no_such_product_says_so_once(monkeypatch, seed):
 
 @pytest.mark.parametrize("maker,dtype,torchs", [("AuthenticAMD", torch.float32, False), ("AuthenticAMD", torch.bfloat16, True), ("GenuineIntel", torch.float32, True)])
 def test_whose_a_product_with_a_transposed_left_factor_is(maker, dtype, torchs, monkeypatch):
-    """torch's where it has instructions, but for fp32 on AMD's CPUs."""
+    """torch's where it has instructions and copying does not pay, but for fp32 on AMD's CPUs."""
     monkeypatch.setattr(products, "multiplies", lambda dtype: True)
     monkeypatch.setattr(products, "maker", lambda: maker)
     for fn, expected in ((lambda a, b: a.t() @ b, torchs), (lambda a, b: a @ b, False), (lambda a, b: a @ b.t(), False)):
         got, code = compiled(fn, a := R(32, 32).to(dtype), b := R(32, 32).to(dtype))
         assert ("extern_kernels.mm" in code) == expected
         torch.testing.assert_close(got, fn(a, b), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("maker, pays", [("AuthenticAMD", True), ("AuthenticAMD", False), ("GenuineIntel", True)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_weights_by_a_copy(dtype, maker, pays, monkeypatch, seed):
+    """By the kernel that sums the bias's gradient of the same numbers, where copying pays; an Intel's stay torch's."""
+    monkeypatch.setattr(products, "multiplies", lambda dtype: True)
+    monkeypatch.setattr(products, "maker", lambda: maker)
+    asked, lies = [], products._straight().pays
+    monkeypatch.setattr(products._straight(), "pays", lambda *shape: asked.append(shape) or pays)
+
+    def gradients(y, x):
+        return y.t() @ x, y.sum(0)
+
+    torch.manual_seed(seed)
+    y, x = R(100, 130).to(dtype), R(100, 70).to(dtype)
+    got, code = compiled(gradients, y, x)
+    for mine, theirs in zip(got, gradients(y.double(), x.double())):
+        assert error(mine, theirs) <= 2 * ALLOWED[dtype]
+    amd = maker == "AuthenticAMD"
+    assert asked == [(dtype, 130, 100, 70)] * amd
+    if amd and pays:
+        assert "stride_ak = 1\n" in code and "extern_kernels" not in code.split("def call")[1] and code.count("@triton.jit") == 2, "a sum and a copy, and a product"
+    else:
+        assert ("extern_kernels.mm(" in code) == (not amd or dtype != torch.float32)
+    assert not lies(dtype, 130, 100, 70) and lies(dtype, 1024, 1024, 4096)
 
 
 @pytest.mark.parametrize("maker,threads,native,expected", [
