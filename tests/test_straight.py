@@ -19,6 +19,7 @@ def copied(monkeypatch):
     seen, real = [], MODULE.launch
     monkeypatch.setattr(MODULE, "launch", lambda kernel, grid, x, *args, **consts: (seen.append(tuple(x.shape)), real(kernel, grid, x, *args, **consts)))
     monkeypatch.setattr(MODULE, "COLUMNS", 40)
+    monkeypatch.setattr(MODULE, "BY_TILES", 40)
     monkeypatch.setattr(MODULE, "NUMBERS", 64)
     replay.forget()
     yield seen
