@@ -238,6 +238,7 @@ def test_what_others_read_as_it_lies(width, seed):
     if width == "native" and targets.native().turns:
         carried, = re.findall(r"put select@.* lanes along 0", made.asm["plan"])
         assert "transposed" not in carried
+        assert re.search(r"put constant into memory .* lanes along 0, because carried", made.asm["plan"]), "as what becomes of it lies"
 
 
 @triton.jit

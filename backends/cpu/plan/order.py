@@ -71,8 +71,8 @@ def _walks_as_one(together: list[bool], buf: Buffer, dims, shape):
             together[d] = False
 
 
-def vector_dimension(space: Space, visited, target: Target) -> int:
-    """The dimension with the most unit-stride accesses; the last one that is not 1 otherwise."""
+def vector_dimension(space: Space, visited, target: Target, into: Buffer | None = None) -> int:
+    """The dimension with the most unit-stride accesses; of what has none the one along which `into` lies, if it is written to one, and the last one that is not 1 otherwise."""
     shape = space.shape
     if not shape:
         return 0
@@ -80,6 +80,9 @@ def vector_dimension(space: Space, visited, target: Target) -> int:
     if not votes:
         return len(shape) - 1
     votes[max(votes)] += 0.01
+    if into is not None and not into.panel and len(into.strides) == len(shape):
+        for d in votes:
+            votes[d] += 0.02 * (into.strides[d] == 1)
     volume = math.prod(shape)
     for v, dims in visited:
         # What is read once for a whole row or column matters as little as it is read.
