@@ -131,3 +131,22 @@ def test_a_launchs_marks_do_not_reach_the_next_one():
         for shift in (0, 7, 250):
             spans[(len(starts),)](x[shift:], starts, starts + 500, N=512, READ=True, check="race")
             spans[(1,)](x[shift:], starts, starts + 500, N=512, READ=True, check="race")
+
+
+@triton.jit
+def corner(x_ptr, out_ptr, m, n, B: tl.constexpr):
+    """Of a box what is below its diagonal: of some rows all lanes are known to be active."""
+    r, c = tl.arange(0, B)[:, None], tl.arange(0, 2 * B)[None, :]
+    tl.store(out_ptr + r * 2 * B + c, tl.load(x_ptr + r * 2 * B + c, mask=(r < m) & (c < n) & (c <= r), other=7))
+
+
+@pytest.mark.parametrize("kind", ["bounds", "race", "uninit", "bounds,race,uninit"])
+def test_boxes_cut_by_a_diagonal(kind, seed):
+    x = torch.randn(16, 32, generator=torch.Generator().manual_seed(seed))
+    for m, n in ((9, 20), (16, 5), (16, 32), (3, 1)):
+        out = torch.empty(16, 32)
+        corner[(1,)](x, out, m, n, B=16, check=kind)
+        r, c = torch.arange(16)[:, None], torch.arange(32)
+        assert torch.equal(out, torch.where((r < m) & (c < n) & (c <= r), x, 7))
+    short = torch.randn(8 * 32 + 3)  # of row 8 three elements
+    assert counts(lambda: corner[(1,)](short, out, 9, 20, B=16, check="bounds")) == {"bounds": 6}, "columns 3 to 8 of row 8"

@@ -41,15 +41,30 @@ def numbers(shape, dtype, seed):
 
 @pytest.fixture(params=["native", "256 bits, 16 registers", "128 bits, 32 registers", "off"])
 def width(request, monkeypatch):
-    """Blocks of other sides, and none."""
-    row = targets.native()
+    """Blocks of other sides, and none. What was compiled for another row is not known within it."""
+    row, kernels = targets.native(), [f for f in globals().values() if isinstance(f, triton.JITFunction)]
     if request.param != "native":
         bits, registers = (int(n) for n in re.findall(r"\d+", request.param)) if request.param != "off" else (row.vector_bits, row.registers)
         if bits > row.vector_bits:
             pytest.skip(f"vectors here have {row.vector_bits} bits")
-        made = dataclasses.replace(row, isa=f"turned, {request.param}", vector_bits=bits, registers=registers, turns=request.param != "off")
+        # what the widest registers alone have instructions for
+        narrow = {} if bits == row.vector_bits else {"scalef": False, "to_bf16": "", "products": (), "estimate": "", "divides": 0}
+        made = dataclasses.replace(row, isa=f"turned, {request.param}", vector_bits=bits, registers=registers, turns=request.param != "off", **narrow)
         monkeypatch.setattr(targets, "native", lambda: made)
-    return request.param
+    for kernel in kernels:
+        kernel.device_caches.clear()
+    yield request.param
+    for kernel in kernels:
+        kernel.device_caches.clear()
+
+
+def test_the_widths_of_this_module(width):
+    x, out = torch.randn(64, 64), torch.empty(64, 64)
+    made = copy_kernel[(1,)](x, out, 64, 64, 64, 64, BM=64, BK=64)
+    sides = [int(n) for n in re.findall(BLOCKS, made.asm["plan"])]
+    native = targets.native()
+    assert sides == ([min(native.vector_bits // 32, native.registers // 2)] if native.turns else []) and torch.equal(out, x.T)
+    assert sides == {"256 bits, 16 registers": [8], "128 bits, 32 registers": [4], "off": []}.get(width, sides)
 
 
 @pytest.mark.parametrize("kernel", [copy_kernel, turn_kernel])
@@ -213,6 +228,22 @@ def test_stores(dtype, straight, width, seed):
         got = turned[GUARD:-GUARD].view(k, m).T
         assert torch.allclose(got, want, rtol=1e-6, atol=1e-5) and (turned[:GUARD] == 7).all() and (turned[-GUARD:] == 7).all()
         assert torch.equal(out, got) if straight else (out == 7).all()
+
+
+@triton.jit
+def with_a_row_kernel(x_ptr, row_ptr, out_ptr, B: tl.constexpr):
+    """What is one line, and in scratch, beside what is stored turned."""
+    r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    row, column = tl.load(row_ptr + c), tl.load(row_ptr + r)
+    tl.store(row_ptr + c, row + 1)
+    tl.store(out_ptr + r + c * B, tl.load(x_ptr + r * B + c) + row * column)
+
+
+def test_lines_beside_what_is_turned(width, seed):
+    x, row, out = numbers((32, 32), torch.float32, seed).round(), numbers((32,), torch.float32, seed + 1).round(), torch.empty(32, 32)
+    old = row.clone()
+    with_a_row_kernel[(1,)](x, row, out, B=32)
+    assert torch.equal(out.T, x + old * old[:, None]) and torch.equal(row, old + 1)
 
 
 @triton.jit

@@ -33,17 +33,18 @@ class Turned(NamedTuple):
 def first(s, space: Space, visited: Iterable[tuple[Value, tuple]], vdim: int) -> Turned | None:
     """The first such load, or value in scratch, among what a nest over `space` visits whose lanes go over `vdim`; s: the schedule."""
     for v, dims in visited:
-        if sorted(dims) != list(space.identity) or [space.shape[d] for d in dims] != list(v.type.shape):
-            continue
         lanes = side(s.target, v.type)
-        along = _lies_along(s, space, v, dims, vdim, lanes) if lanes > 1 and space.shape[vdim] >= lanes else None
+        along = _lies_along(s, space, v, dims, vdim, lanes)
         if along is not None:
             return Turned(v, dims.index(along), dims.index(vdim), lanes)
     return None
 
 
 def _lies_along(s, space: Space, v: Value, dims: tuple, vdim: int, lanes: int) -> int | None:
-    """The dimension along which v's elements lie side by side, if that is not `vdim`; None where all of that one's are the same, too."""
+    """The dimension along which the elements of a load, or of what is in scratch, lie side by side, if that is not `vdim` and both are as long as a block's side; None for others, such as what is
+    the same along a dimension."""
+    if lanes < 2 or space.shape[vdim] < lanes or sorted(dims) != list(space.identity) or [space.shape[d] for d in dims] != list(v.type.shape):
+        return None
     buf = space.known.buffers.get(v)
     if buf is not None:
         steps = {d: buf.strides[axis] for axis, d in enumerate(dims)}
@@ -81,8 +82,7 @@ def stored(s, space: Space, visited: list[tuple[Value, tuple]], vdim: int, ptr: 
     along = contiguous(s, space, space.affine(ptr, space.identity), vdim, lanes) if lanes > 1 and space.shape[vdim] >= lanes else None
     if along is None:
         return None
-    turned = [v for v, dims in visited if len(dims) == len(space.shape) and _lies_along(s, space, v, dims, along, lanes) is not None]
-    return along, len(turned) > 1
+    return along, sum(_lies_along(s, space, v, dims, along, side(s.target, v.type)) is not None for v, dims in visited) > 1
 
 
 def side(target: Target, tensor: Type) -> int:

@@ -166,7 +166,7 @@ class _Looks(Nest):
         if d != self.vdim or not self.contiguous or not (mask is None or bounds.is_true(self, mask, dims)):
             super()._loop(lo, hi, step, d, inner)
             return
-        self.k.guarded(self.b.icmp("slt", lo, hi), lambda: self._enter_level(d, lo, lambda: self._side_by_side(self.b.sub(hi, lo))))
+        self.k.guarded(self.b.icmp("slt", lo, hi), lambda: self.enter(d, lo, lambda: self._side_by_side(self.b.sub(hi, lo))))
 
     def _note(self, found: Val):
         self.b.store(self.b.add(self.b.load("i64", self.bad), found), self.bad)
