@@ -31,10 +31,11 @@ class Turned(NamedTuple):
 
 
 def first(s, space: Space, visited: Iterable[tuple[Value, tuple]], vdim: int) -> Turned | None:
-    """The first such load, or value in scratch, among what a nest over `space` visits whose lanes go over `vdim`; s: the schedule."""
+    """The first such load, or value in scratch, that is not as well gathered, among what a nest over `space` visits whose lanes go over `vdim`; s: the schedule."""
     for v, dims in visited:
         lanes = side(s.target, v.type)
-        along = _lies_along(s, space, v, dims, vdim, lanes)
+        gathered = bytes_of(v.type.elem) >= 4 and space.shape[vdim] <= s.target.gathers
+        along = None if gathered else _lies_along(s, space, v, dims, vdim, lanes)
         if along is not None:
             return Turned(v, dims.index(along), dims.index(vdim), lanes)
     return None
