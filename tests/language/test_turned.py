@@ -1,330 +1,176 @@
-"""Loads, stores and values in scratch that lie along another dimension than the one that goes over lanes (plan/turning.py)."""
-
-import dataclasses
-import re
+"""What a loop carries and adds up from memory that is contiguous along another dimension than its last one: kept in that order, and right whatever else reads it."""
 
 import pytest
 import torch
 import triton
 import triton.language as tl
-from triport.backends.cpu.llvm import targets
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triport.bench import check
 
-BLOCKS = "blocks of (\\d+) x \\1 that are transposed"
-GUARD = 37
+M, N = 64, 8
 
 
 @triton.jit
-def copy_kernel(x_ptr, out_ptr, m, k, step, line, BM: tl.constexpr, BK: tl.constexpr):
-    """out (m x k, lines `line` apart) = x transposed, whose lines are `step` apart."""
-    r, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BK + tl.arange(0, BK)
-    inside = (r[:, None] < m) & (c[None, :] < k)
-    tl.store(out_ptr + r[:, None] * line + c[None, :], tl.load(x_ptr + c[None, :] * step + r[:, None], mask=inside), mask=inside)
+def columns_kernel(x_ptr, out_ptr, n, rows, M: tl.constexpr, N: tl.constexpr):
+    """As Inductor sums columns up."""
+    at = tl.program_id(0) * M + tl.arange(0, M)[:, None]
+    acc = tl.full((M, N), 0, out_ptr.dtype.element_ty)
+    for start in tl.range(0, rows, N):
+        row = start + tl.arange(0, N)[None, :]
+        inside = (row < rows) & (at < n)
+        x = tl.load(x_ptr + at + n * row, inside, other=0)
+        acc = tl.where(inside, acc + x.to(acc.dtype), acc)
+    tl.store(out_ptr + at, tl.sum(acc, 1)[:, None], at < n)
 
 
 @triton.jit
-def turn_kernel(x_ptr, out_ptr, m, k, step, line, BM: tl.constexpr, BK: tl.constexpr):
-    """The same by tl.trans."""
-    r, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BK + tl.arange(0, BK)
-    x = tl.load(x_ptr + c[:, None] * step + r[None, :], mask=(c[:, None] < k) & (r[None, :] < m))
-    tl.store(out_ptr + r[:, None] * line + c[None, :], tl.trans(x), mask=(r[:, None] < m) & (c[None, :] < k))
-
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float8_e5m2, torch.bool)
-
-
-def numbers(shape, dtype, seed):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 50
-    return x > 0 if dtype == torch.bool else x.to(dtype)
-
-
-@pytest.fixture(params=["native", "256 bits, 16 registers", "128 bits, 32 registers", "off"])
-def width(request, monkeypatch):
-    """Blocks of other sides, and none. What was compiled for another row is not known within it."""
-    row, kernels = targets.native(), [f for f in globals().values() if isinstance(f, triton.JITFunction)]
-    if request.param != "native":
-        bits, registers = (int(n) for n in re.findall(r"\d+", request.param)) if request.param != "off" else (row.vector_bits, row.registers)
-        if bits > row.vector_bits:
-            pytest.skip(f"vectors here have {row.vector_bits} bits")
-        # what the widest registers alone have instructions for
-        narrow = {} if bits == row.vector_bits else {"scalef": False, "to_bf16": "", "products": (), "estimate": "", "divides": 0}
-        made = dataclasses.replace(row, isa=f"turned, {request.param}", vector_bits=bits, registers=registers, turns=request.param != "off", **narrow)
-        monkeypatch.setattr(targets, "native", lambda: made)
-    for kernel in kernels:
-        kernel.device_caches.clear()
-    yield request.param
-    for kernel in kernels:
-        kernel.device_caches.clear()
-
-
-def test_the_widths_of_this_module(width):
-    x, out = torch.randn(64, 64), torch.empty(64, 64)
-    made = copy_kernel[(1,)](x, out, 64, 64, 64, 64, BM=64, BK=64)
-    sides = [int(n) for n in re.findall(BLOCKS, made.asm["plan"])]
-    native = targets.native()
-    assert sides == ([min(native.vector_bits // 32, native.registers // 2)] if native.turns else []) and torch.equal(out, x.T)
-    assert sides == {"256 bits, 16 registers": [8], "128 bits, 32 registers": [4], "off": []}.get(width, sides)
-
-
-@pytest.mark.parametrize("kernel", [copy_kernel, turn_kernel])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_copies(kernel, dtype, width, seed):
-    """Of whole tiles and of parts, from lines with gaps to lines with gaps, whose gaps stay."""
-    for m, k, room, tile in ((64, 64, 0, (64, 64)), (67, 41, 3, (32, 32)), (130, 33, 0, (64, 16)), (17, 200, 5, (16, 128)), (5, 3, 0, (32, 64)), (100, 64, 1, (128, 16))):
-        x, out = numbers((k, m + room), dtype, seed), numbers((m, k + 2), dtype, seed + 1)
-        before = out.clone()
-        kernel[(triton.cdiv(m, tile[0]), triton.cdiv(k, tile[1]))](x, out, m, k, m + room, k + 2, BM=tile[0], BK=tile[1])
-        as_bytes = (out, x, before) if dtype != torch.float8_e5m2 else (t.view(torch.uint8) for t in (out, x, before))
-        got, given, kept = as_bytes
-        assert torch.equal(got[:, :k], given[:, :m].T) and torch.equal(got[:, k:], kept[:, k:]), (m, k)
+def turned_inside_kernel(x_ptr, out_ptr, rows, S: tl.constexpr):
+    """Each trip reads the transpose of what it writes: no element's place may be written before all are read."""
+    i, j = tl.arange(0, S)[:, None], tl.arange(0, S)[None, :]
+    acc = tl.load(out_ptr + i * S + j)
+    for trip in range(rows):
+        acc = tl.trans(acc) + tl.load(x_ptr + trip * S * S + i + S * j)
+    tl.store(out_ptr + i * S + j, acc)
 
 
 @triton.jit
-def mixed_kernel(x_ptr, y_ptr, out_ptr, idx_ptr, m, k, other, BM: tl.constexpr, BK: tl.constexpr):
-    """Straight and turned operands, other numbers outside of a mask that is no box, lines by index."""
-    r, c = tl.arange(0, BM), tl.arange(0, BK)
-    inside = (r[:, None] < m) & (c[None, :] < k)
-    y = tl.load(y_ptr + r[:, None] * k + c[None, :], mask=inside, other=0.0)
-    x = tl.load(x_ptr + c[None, :] * m + r[:, None], mask=inside & ((r[:, None] + c[None, :]) % 3 != 0), other=other)
-    line = tl.load(idx_ptr + c, mask=c < k, other=0)
-    z = tl.load(x_ptr + line[None, :] * m + r[:, None], mask=inside, other=0.0)
-    tl.store(out_ptr + r[:, None] * k + c[None, :], x * 2 + y * z, mask=inside)
-
-
-@pytest.mark.parametrize("m, k, tile", [(64, 64, (64, 64)), (61, 47, (64, 64)), (20, 16, (32, 16))])
-def test_with_others(m, k, tile, width, seed):
-    x, y, out = numbers((k, m), torch.float32, seed), numbers((m, k), torch.float32, seed + 1), torch.empty(m, k)
-    idx = torch.randint(k, (k,), generator=torch.Generator().manual_seed(seed))
-    mixed_kernel[(1,)](x, y, out, idx, m, k, -7.5, BM=tile[0], BK=tile[1])
-    there = (torch.arange(m)[:, None] + torch.arange(k)) % 3 != 0
-    assert torch.allclose(out, torch.where(there, x.T, -7.5) * 2 + y * x[idx].T, rtol=1e-6)
+def backwards_kernel(x_ptr, out_ptr, rows, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+    """Each trip reads backwards what it writes."""
+    i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    acc = tl.load(out_ptr + i * N + j)
+    for trip in range(rows):
+        acc = tl.flip(acc, AXIS) + tl.load(x_ptr + trip * M * N + i + M * j)
+    tl.store(out_ptr + i * N + j, acc)
 
 
 @triton.jit
-def symmetric_kernel(x_ptr, out_ptr, B: tl.constexpr):
-    """One load, read along both dimensions."""
-    r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    x = tl.load(x_ptr + r * B + c)
-    tl.store(out_ptr + r * B + c, x * 2 + tl.trans(x))
-    y = x - tl.trans(x) * 3
-    tl.store(out_ptr + B * B + r * B + c, y + tl.trans(y))
-
-
-def test_what_is_read_both_ways(width, seed):
-    x, out = numbers((32, 32), torch.float32, seed).round(), torch.empty(2, 32, 32)
-    symmetric_kernel[(1,)](x, out, B=32)
-    y = x - x.T * 3
-    assert torch.equal(out[0], x * 2 + x.T) and torch.equal(out[1], y + y.T)
+def swapped_kernel(x_ptr, out_ptr, rows, M: tl.constexpr, N: tl.constexpr):
+    """Two that change places."""
+    i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    a = tl.load(out_ptr + i * N + j)
+    b = a * 2
+    for trip in range(rows):
+        x = tl.load(x_ptr + trip * M * N + i + M * j)
+        a, b = b + x, a - x
+    tl.store(out_ptr + i * N + j, a)
+    tl.store(out_ptr + M * N + i * N + j, b)
 
 
 @triton.jit
-def channels_kernel(x_ptr, out_ptr, ynumel, xnumel, PLANE: tl.constexpr, C: tl.constexpr, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
-    """Channels last -> first, by flat indices as Inductor has them."""
-    y, x = (tl.program_id(1) * YBLOCK + tl.arange(0, YBLOCK))[:, None], (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[None, :]
-    inside = (y < ynumel) & (x < xnumel)
-    tl.store(out_ptr + x + PLANE * y, tl.load(x_ptr + y % C + C * x + PLANE * C * (y // C), inside) * 2, inside)
-
-
-@pytest.mark.parametrize("c", [64, 32, 48, 50, 1])
-def test_flat_indices(c, width, seed):
-    """Whether or not blocks divide the channels."""
-    batch, plane = 3, 70
-    x, out = numbers((batch, plane, c), torch.float32, seed), torch.empty(batch, c, plane)
-    for tile in ((32, 32), (16, 64), (128, 16)):
-        made = channels_kernel[(triton.cdiv(plane, tile[1]), triton.cdiv(batch * c, tile[0]))](x, out.zero_(), batch * c, plane, plane, c, *tile)
-        assert torch.equal(out, x.transpose(1, 2) * 2)
-    if width == "native" and targets.native().vector_bits == 512 and not targets.native().gathers:
-        assert bool(re.search(BLOCKS, made.asm["plan"])) == (c % 16 == 0)
+def read_ways_kernel(x_ptr, out_ptr, rows, M: tl.constexpr, N: tl.constexpr):
+    """Read in the loop by sums along both dimensions, in another shape, backwards, by halves and by a gather."""
+    i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    acc = tl.zeros((M, N), tl.float32)
+    total = tl.zeros((M // 2, 2 * N), tl.float32)
+    for trip in range(rows):
+        x = tl.load(x_ptr + trip * M * N + i + M * j)
+        acc += x + tl.sum(acc, 1)[:, None] * 0.25 - tl.max(acc, 0)[None, :] * 0.5 + tl.flip(acc, 1) * 0.125
+        total += tl.reshape(acc, (M // 2, 2 * N))
+        low, high = tl.split(tl.reshape(acc, (M, N // 2, 2)))
+        acc += tl.gather(acc, (j + i * 0 + 1) % N, 1) * 0.1 + tl.reshape(tl.join(high, low), (M, N)) * 0.2
+    tl.store(out_ptr + i * N + j, acc)
+    tl.store(out_ptr + M * N + tl.arange(0, M // 2)[:, None] * 2 * N + tl.arange(0, 2 * N)[None, :], total)
 
 
 @triton.jit
-def in_place_kernel(x_ptr, n, B: tl.constexpr):
-    """All is read before anything is written."""
-    r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    inside = (r < n) & (c < n)
-    tl.store(x_ptr + r * n + c, tl.load(x_ptr + c * n + r, mask=inside), mask=inside)
+def product_kernel(x_ptr, a_ptr, b_ptr, out_ptr, rows, M: tl.constexpr, N: tl.constexpr):
+    """A product adds to it; then a sum from memory does."""
+    i, j, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, 16)
+    a, b = tl.load(a_ptr + i[:, None] * 16 + k[None, :]), tl.load(b_ptr + k[:, None] * N + j[None, :])
+    acc = tl.zeros((M, N), tl.float32)
+    for trip in range(rows):
+        acc = tl.dot(a, b, acc, input_precision="ieee") + tl.load(x_ptr + trip * M * N + i[:, None] + M * j[None, :])
+    tl.store(out_ptr + i[:, None] * N + j[None, :], acc)
 
 
 @triton.jit
-def between_kernel(x_ptr, out_ptr, B: tl.constexpr):
-    """A load behind a store to the same memory sees it, one in front of it does not."""
-    r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    before = tl.load(x_ptr + c * B + r)
-    tl.store(x_ptr + r * B + c, tl.load(x_ptr + r * B + c) + 1)
-    behind = tl.load(x_ptr + c * B + r)
-    tl.store(out_ptr + r * B + c, before * 1000 + behind)
+def nested_kernel(x_ptr, out_ptr, outer, inner, M: tl.constexpr, N: tl.constexpr):
+    """A loop in a loop, and one that goes on while something holds."""
+    i, j = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    total = tl.zeros((M, N), tl.float32)
+    for o in range(outer):
+        acc = tl.full((M, N), 1.0, tl.float32)
+        ptrs = x_ptr + o * inner * M * N + i + M * j
+        for _ in range(inner):
+            acc = acc * 0.5 + tl.load(ptrs)
+            ptrs += M * N
+        total += acc
+    left = outer
+    while left > 0:
+        total = total * 0.5 + tl.load(x_ptr + (left - 1) * M * N + i + M * j)
+        left -= 1
+    tl.store(out_ptr + i * N + j, total)
 
 
-def test_order_of_memory(width, seed):
-    for n in (64, 50):
-        x = numbers((n, n), torch.float32, seed)
-        want = x.T.clone()
-        in_place_kernel[(1,)](x, n, B=64)
-        assert torch.equal(x, want)
-    x, out = torch.randint(100, (64, 64), generator=torch.Generator().manual_seed(seed)).float(), torch.empty(64, 64)
-    old = x.clone()
-    between_kernel[(1,)](x, out, B=64)
-    assert torch.equal(x, old + 1) and torch.equal(out, old.T * 1000 + old.T + 1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.float16])
+@pytest.mark.parametrize("m,width", [(64, 8), (64, 64), (32, 128), (256, 1), (16, 3), (128, 2)])
+@pytest.mark.parametrize("rows,n", [(100, 200), (1, 64), (64, 63)])
+def test_sums_of_columns(rows, n, m, width, dtype, seed):
+    width = triton.next_power_of_2(width)
+    x = (torch.randn(rows, n, generator=torch.Generator().manual_seed(seed)) * 50).to(dtype)
+    out, whole = check.guarded((n,), torch.float32 if dtype is torch.float16 else dtype)
+    columns_kernel[(triton.cdiv(n, m),)](x, out, n, rows, M=m, N=width)
+    want = x.double().sum(0)
+    bound = 0 if dtype is torch.int32 else 1e-5 if dtype.itemsize < 8 else 1e-13
+    assert ((out.double() - want).abs() <= bound * x.double().abs().sum(0)).all() and check.guards_hold(whole)
 
 
-@triton.jit
-def sums_kernel(x_ptr, y_ptr, sums_ptr, out_ptr, n, BM: tl.constexpr, BK: tl.constexpr, TRIPS: tl.constexpr):
-    """In a loop, with sums over lines and over columns of what is turned and what is not, and a softmax behind it."""
-    r, c = tl.arange(0, BM), tl.arange(0, BK)
-    total = tl.zeros((BM, BK), tl.float32)
-    for trip in range(TRIPS):
-        x = tl.load(x_ptr + (trip * BK + c[None, :]) * n + r[:, None], mask=r[:, None] < n, other=0.0)
-        y = tl.load(y_ptr + r[:, None] * BK * TRIPS + trip * BK + c[None, :], mask=r[:, None] < n, other=0.0)
-        total += x * y
-    tl.store(sums_ptr + c, tl.sum(total, 0))
-    e = tl.exp(total - tl.max(total, 1)[:, None])
-    tl.store(out_ptr + r[:, None] * BK + c[None, :], e / tl.sum(e, 1)[:, None], mask=r[:, None] < n)
+def test_its_own_transpose(seed):
+    x, start = torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(seed)), torch.randn(32, 32, generator=torch.Generator().manual_seed(seed + 1))
+    out, want = start.clone(), start.clone()
+    turned_inside_kernel[(1,)](x, out, 3, S=32)
+    for part in x:
+        want = want.T + part.T
+    assert torch.equal(out, want)
 
 
-def test_loops_and_sums(width, seed):
-    n, bk, trips = 27, 16, 3
-    x, y = (numbers(s, torch.float32, seed + i) / 50 for i, s in enumerate(((bk * trips, n), (n, bk * trips))))
-    sums, out = torch.empty(bk), torch.empty(n, bk)
-    sums_kernel[(1,)](x, y, sums, out, n, BM=32, BK=bk, TRIPS=trips)
-    total = (x.T.double() * y.double()).view(n, trips, bk).sum(1)
-    assert torch.allclose(sums.double(), total.sum(0), rtol=1e-5, atol=1e-5) and torch.allclose(out.double(), torch.softmax(total, 1), rtol=1e-5)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_itself_backwards(axis, seed):
+    x, start = torch.randn(3, N, M, generator=torch.Generator().manual_seed(seed)), torch.randn(M, N, generator=torch.Generator().manual_seed(seed + 1))
+    out, want = start.clone(), start.clone()
+    backwards_kernel[(1,)](x, out, 3, M=M, N=N, AXIS=axis)
+    for part in x:
+        want = want.flip(axis) + part.T
+    assert torch.equal(out, want)
 
 
-@triton.jit
-def cube_kernel(x_ptr, out_ptr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr):
-    """out[c, a, b] = x[a, b, c]."""
-    a, b, c = tl.arange(0, A)[None, :, None], tl.arange(0, B)[None, None, :], tl.arange(0, C)[:, None, None]
-    tl.store(out_ptr + (c * A + a) * B + b, tl.load(x_ptr + (a * B + b) * C + c) + 1)
+def test_two_change_places(seed):
+    x = torch.randn(5, N, M, generator=torch.Generator().manual_seed(seed))
+    out = torch.randn(2, M, N, generator=torch.Generator().manual_seed(seed + 1))
+    a, b = out[0].clone(), out[0] * 2
+    swapped_kernel[(1,)](x, out, 5, M=M, N=N)
+    for part in x:
+        a, b = b + part.T, a - part.T
+    assert torch.equal(out[0], a) and torch.equal(out[1], b)
 
 
-def test_three_dimensions(width, seed):
-    for a, b, c in ((4, 32, 16), (2, 16, 64), (16, 2, 32)):
-        x, out = numbers((a, b, c), torch.float32, seed), torch.empty(c, a, b)
-        cube_kernel[(1,)](x, out, a, b, c)
-        assert torch.equal(out, x.permute(2, 0, 1) + 1)
+def test_however_it_is_read(seed):
+    x, out = torch.randn(4, N, M, generator=torch.Generator().manual_seed(seed)), torch.zeros(2, M, N)
+    read_ways_kernel[(1,)](x, out, 4, M=M, N=N)
+    acc, total = torch.zeros(M, N, dtype=torch.float64), torch.zeros(M // 2, 2 * N, dtype=torch.float64)
+    for part in x.double():
+        acc = acc + part.T + acc.sum(1, keepdim=True) * 0.25 - acc.amax(0, keepdim=True) * 0.5 + acc.flip(1) * 0.125
+        total = total + acc.reshape(M // 2, 2 * N)
+        pairs = acc.reshape(M, N // 2, 2).flip(2).reshape(M, N)
+        acc = acc + acc.roll(-1, 1) * 0.1 + pairs * 0.2
+    assert check.error(out[0], acc) < 1e-5 and check.error(out[1].reshape(M // 2, 2 * N), total) < 1e-5
 
 
-@triton.jit
-def both_ways_kernel(x_ptr, y_ptr, out_ptr, turned_ptr, m, k, BM: tl.constexpr, BK: tl.constexpr, STRAIGHT: tl.constexpr):
-    """What is computed of straight loads is stored turned, and straight before it."""
-    r, c = tl.program_id(0) * BM + tl.arange(0, BM)[:, None], tl.program_id(1) * BK + tl.arange(0, BK)[None, :]
-    inside = (r < m) & (c < k)
-    x, y = tl.load(x_ptr + r * k + c, mask=inside, other=1.0), tl.load(y_ptr + r * k + c, mask=inside, other=1.0)
-    z = tl.exp(x * 0.01).to(x.dtype) + y
-    if STRAIGHT:
-        tl.store(out_ptr + r * k + c, z, mask=inside)
-    tl.store(turned_ptr + c * m + r, z, mask=inside)
+def test_a_product_adds_to_it(seed):
+    g = torch.Generator().manual_seed(seed)
+    x, a, b, out = torch.randn(3, N * 2, M, generator=g), torch.randn(M, 16, generator=g), torch.randn(16, N * 2, generator=g), torch.empty(M, N * 2)
+    product_kernel[(1,)](x, a, b, out, 3, M=M, N=N * 2)
+    assert check.error(out, 3 * (a.double() @ b.double()) + x.double().sum(0).T) < 1e-6
 
 
-@pytest.mark.parametrize("straight", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_stores(dtype, straight, width, seed):
-    for m, k, tile in ((64, 64, (64, 64)), (130, 41, (32, 64)), (33, 130, (128, 16)), (70, 70, (16, 16))):
-        x, y = numbers((m, k), dtype, seed), numbers((m, k), dtype, seed + 1)
-        out, turned = torch.full((m, k), 7, dtype=dtype), torch.full((m * k + 2 * GUARD,), 7, dtype=dtype)
-        both_ways_kernel[(triton.cdiv(m, tile[0]), triton.cdiv(k, tile[1]))](x, y, out, turned[GUARD:], m, k, BM=tile[0], BK=tile[1], STRAIGHT=straight)
-        want = (x * 0.01).exp() + y
-        got = turned[GUARD:-GUARD].view(k, m).T
-        assert torch.allclose(got, want, rtol=1e-6, atol=1e-5) and (turned[:GUARD] == 7).all() and (turned[-GUARD:] == 7).all()
-        assert torch.equal(out, got) if straight else (out == 7).all()
-
-
-@triton.jit
-def with_a_row_kernel(x_ptr, row_ptr, out_ptr, B: tl.constexpr):
-    """What is one line, and in scratch, beside what is stored turned."""
-    r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    row, column = tl.load(row_ptr + c), tl.load(row_ptr + r)
-    tl.store(row_ptr + c, row + 1)
-    tl.store(out_ptr + r + c * B, tl.load(x_ptr + r * B + c) + row * column)
-
-
-def test_lines_beside_what_is_turned(width, seed):
-    x, row, out = numbers((32, 32), torch.float32, seed).round(), numbers((32,), torch.float32, seed + 1).round(), torch.empty(32, 32)
-    old = row.clone()
-    with_a_row_kernel[(1,)](x, row, out, B=32)
-    assert torch.equal(out.T, x + old * old[:, None]) and torch.equal(row, old + 1)
-
-
-@triton.jit
-def sum_and_copy_kernel(x_ptr, copy_ptr, sums_ptr, m, k, BM: tl.constexpr, BK: tl.constexpr):
-    """A loop sums lines along their terms, and copies them to where these lie side by side."""
-    r = tl.program_id(0) * BM + tl.arange(0, BM)[:, None]
-    total = tl.full([BM, BK], 0, tl.float32)
-    for begin in range(0, k, BK):
-        c = begin + tl.arange(0, BK)[None, :]
-        inside = (c < k) & (r < m)
-        x = tl.load(x_ptr + c * m + r, mask=inside, other=0.0)
-        total = tl.where(inside, total + x, total)
-        tl.store(copy_ptr + r * k + c, x, mask=inside)
-    tl.store(sums_ptr + r, tl.sum(total, 1)[:, None], mask=r < m)
-
-
-def test_what_others_read_as_it_lies(width, seed):
-    """A load that is turned for one root's sake stays as it is for others."""
-    for m, k, tile in ((64, 64, (64, 32)), (100, 70, (32, 16)), (30, 130, (32, 64))):
-        x, copy, sums = numbers((k, m), torch.float32, seed), torch.empty(m, k), torch.empty(m)
-        made = sum_and_copy_kernel[(triton.cdiv(m, tile[0]),)](x, copy, sums, m, k, BM=tile[0], BK=tile[1])
-        assert torch.equal(copy, x.T) and torch.allclose(sums.double(), x.double().sum(0), rtol=1e-5, atol=1e-3)
-    if width == "native" and targets.native().turns:
-        carried, = re.findall(r"put select@.* lanes along 0", made.asm["plan"])
-        assert "transposed" not in carried
-        assert re.search(r"put constant into memory .* lanes along 0, because carried", made.asm["plan"]), "as what becomes of it lies"
-
-
-@triton.jit
-def product_kernel(a_ptr, b_ptr, out_ptr, turned_ptr, m, n, k, B: tl.constexpr):
-    """c and its transpose, both times by factors of c's lines."""
-    r, c, t = tl.program_id(0) * B + tl.arange(0, B), tl.program_id(1) * B + tl.arange(0, B), tl.arange(0, B)
-    acc = tl.zeros((B, B), tl.float32)
-    for begin in range(0, k, B):
-        inside = begin + t < k
-        a = tl.load(a_ptr + r[:, None] * k + begin + t[None, :], mask=(r[:, None] < m) & inside[None, :], other=0.0)
-        b = tl.load(b_ptr + (begin + t[:, None]) * n + c[None, :], mask=inside[:, None] & (c[None, :] < n), other=0.0)
-        acc = tl.dot(a, b, acc, input_precision="ieee")
-    inside = (r[:, None] < m) & (c[None, :] < n)
-    acc *= r[:, None] + 1
-    tl.store(out_ptr + r[:, None] * n + c[None, :], acc, mask=inside)
-    tl.store(turned_ptr + c[None, :] * m + r[:, None], acc, mask=inside)
-
-
-def test_products(width, seed):
-    for m, n, k in ((32, 32, 32), (70, 45, 100), (33, 128, 16)):
-        a, b = numbers((m, k), torch.float32, seed) / 50, numbers((k, n), torch.float32, seed + 1) / 50
-        out, turned = torch.empty(m, n), torch.empty(n, m)
-        product_kernel[(triton.cdiv(m, 32), triton.cdiv(n, 32))](a, b, out, turned, m, n, k, B=32)
-        want = a.double() @ b.double() * torch.arange(1, m + 1)[:, None]
-        assert torch.equal(out, turned.T) and (out - want).abs().max() < 1e-5 * want.abs().max()
-
-
-def compiled(kernel, target, elem="fp32", **constants):
-    types = {"idx_ptr": "*i64", "other": "fp32"}
-    signature = {name: types.get(name, f"*{elem}" if name.endswith("_ptr") else "i32") for name in kernel.arg_names if name not in constants}
-    return triton.compile(ASTSource(kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants), target=GPUTarget("cpu", target, 1)).asm
-
-
-@pytest.mark.parametrize("target, elem, side", [("x86-64-v4", "fp32", 16), ("x86-64-v4", "bf16", 16), ("x86-64-v4", "fp64", 8), ("x86-64-v3", "fp32", 8), ("x86-64-v3", "fp16", 8),
-                                                ("neoverse-v2", "fp32", 4), ("neoverse-v2", "i8", 16), ("sapphirerapids", "fp32", 16), ("spacemit-x60", "fp32", 0)])
-def test_blocks_by_target(target, elem, side):
-    """As the plan says, and nothing is gathered; RISC-V has loads with a stride, which are as fast as its shuffles."""
-    asm = compiled(copy_kernel, target, elem, BM=64, BK=64)
-    assert [int(n) for n in re.findall(BLOCKS, asm["plan"])] == [side] * bool(side)
-    assert ("masked.gather" in asm["llir"]) == (not side)
-
-
-def test_what_is_left_as_it_is():
-    """A tile too small for a block, one too large for scratch, loads that lie as they are read, and on Intels floats of few neighbours."""
-    for elem, turned in (("fp32", False), ("bf16", True)):
-        assert bool(re.search(BLOCKS, compiled(copy_kernel, "sapphirerapids", elem, BM=64, BK=32)["plan"])) == turned
-    assert not re.search(BLOCKS, compiled(copy_kernel, "x86-64-v4", BM=8, BK=64)["plan"])
-    assert not re.search(BLOCKS, compiled(copy_kernel, "x86-64-v4", BM=256, BK=256)["plan"])
-    assert re.search(BLOCKS, compiled(copy_kernel, "x86-64-v4", BM=256, BK=128)["plan"])
-    assert len(re.findall(BLOCKS, compiled(mixed_kernel, "x86-64-v4", BM=64, BK=64)["plan"])) == 2, "x twice, y not"
-
-
-@pytest.mark.parametrize("target", ["x86-64-v4", "neoverse-v2"])
-def test_what_is_computed_of_several_loads_is_turned_once(target):
-    for straight in (True, False):
-        asm = compiled(both_ways_kernel, target, BM=64, BK=64, STRAIGHT=straight)
-        assert len(re.findall(BLOCKS, asm["plan"])) == 1 and "masked.scatter" not in asm["llir"] and "masked.gather" not in asm["llir"]
-        assert ("stored along another dimension than it is computed" in asm["plan"]) == (not straight), "else it is kept in any case"
+def test_loops_in_loops(seed):
+    x, out = torch.randn(6, N, M, generator=torch.Generator().manual_seed(seed)), torch.empty(M, N)
+    nested_kernel[(1,)](x, out, 2, 3, M=M, N=N)
+    total, parts = torch.zeros(M, N, dtype=torch.float64), iter(x.double())
+    for _ in range(2):
+        acc = torch.ones(M, N, dtype=torch.float64)
+        for _ in range(3):
+            acc = acc * 0.5 + next(parts).T
+        total += acc
+    for left in (2, 1):
+        total = total * 0.5 + x[left - 1].double().T
+    assert check.error(out, total) < 1e-6
