@@ -232,18 +232,18 @@ def test_stores(dtype, straight, width, seed):
 
 @triton.jit
 def with_a_row_kernel(x_ptr, row_ptr, out_ptr, B: tl.constexpr):
-    """What is one line, and in scratch, beside what is stored turned."""
-    r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    row, column = tl.load(row_ptr + c), tl.load(row_ptr + r)
-    tl.store(row_ptr + c, row + 1)
-    tl.store(out_ptr + r + c * B, tl.load(x_ptr + r * B + c) + row * column)
+    """What is one line, and in scratch, beside what is stored turned: as a matrix of one row, and as a vector."""
+    r, c, i = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :], tl.arange(0, B)
+    row, column, vector = tl.load(row_ptr + c), tl.load(row_ptr + r), tl.load(row_ptr + i)
+    tl.store(row_ptr + i, vector + 1)
+    tl.store(out_ptr + r + c * B, tl.load(x_ptr + r * B + c) + row * column + vector[None, :] + vector[:, None])
 
 
 def test_lines_beside_what_is_turned(width, seed):
     x, row, out = numbers((32, 32), torch.float32, seed).round(), numbers((32,), torch.float32, seed + 1).round(), torch.empty(32, 32)
     old = row.clone()
     with_a_row_kernel[(1,)](x, row, out, B=32)
-    assert torch.equal(out.T, x + old * old[:, None]) and torch.equal(row, old + 1)
+    assert torch.equal(out.T, x + old * old[:, None] + old + old[:, None]) and torch.equal(row, old + 1)
 
 
 @triton.jit

@@ -220,8 +220,7 @@ class Schedule:
         """Put a load into scratch whose neighbours lie along another dimension than it is read along."""
         v, lies, read, lanes = found
         buf = self.alloc(v.type.shape, v.type.elem, inner_first(v.type.shape, read))
-        nest = self.nest(Walk(v.type.shape, [(v, tuple(range(len(v.type.shape))))], lies, lanes, read))
-        self.add(Fill(self.op, v, buf, replace(nest, steps={read: lanes}), why="its neighbours in memory lie along another dimension", turned=True))
+        self.fill(buf, v, lies, read, why="its neighbours in memory lie along another dimension", lanes=lanes, turned=True)
         return buf
 
     def materialise_row_major(self, v: Value, why: str = "") -> Buffer:
@@ -236,17 +235,17 @@ class Schedule:
         return out
 
     def fill(self, buf: Buffer, v: Value, vdim: int | None = None, inner: int | None = None, unroll: int = 1, group: int = 1, why: str = "",
-             lanes: int | None = None):
+             lanes: int | None = None, turned: bool = False):
         """Write a tensor's elements into `buf`, converted to its element type. `inner` names the innermost loop's dimension where that is not the
         vector dimension; `unroll` chunks of that one go together. `group`: a lane is so many neighbours along `inner`, the first one low. lanes: of the
-        vector dimension, where not the target's."""
+        vector dimension, where not the target's; turned: as many neighbours along `inner` go together, whose vectors are transposed."""
         shape = v.type.shape
         dims = tuple(range(len(shape)))
         lanes = min(self.target.lanes(32), shape[vdim]) if group > 1 else lanes
         nest = self.nest(Walk(shape, [(v, dims)], vdim, lanes, inner, buf, merge=inner is None, groups=True))
-        if group > 1:
-            nest = replace(nest, steps={inner: group})
-        self.add(Fill(self.op, v, buf, nest, unroll, group, why))
+        if group > 1 or turned:
+            nest = replace(nest, steps={inner: nest.lanes if turned else group})
+        self.add(Fill(self.op, v, buf, nest, unroll, group, why, turned))
 
     # -- roots
     def finish(self, step: Root):
