@@ -14,6 +14,7 @@ MODELS = {
     "mlp": ("mlp", "an MLP's forward and backward: how time grows with steps, layers, batch and dim"),
     "lora": ("lora", "a linear layer with LoRA, ranks 8 to 64: forward, and forward and backward"),
     "dlrm": ("dlrm", "DLRM on synthetic click data: training, step time and memory"),
+    "inductor": ("inductor", "BERT, GPT-2, Llama, ViT, an MLP, DLRM by torch.compile: its C++ against its Triton"),
 }
 
 

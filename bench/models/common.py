@@ -81,8 +81,9 @@ def of_sizes(name: str, sizes: dict, variants: Callable[[Variants], None], **kwa
     return steps, lambda parser: None, run
 
 
-def measure(studies, args, draw: Callable | None = None) -> tuple[int, list[dict]]:
-    """Run studies as the options say. (exit code, rows): 1 where a variant was wrong or failed. draw(rows, figure): the plot, by default `times`."""
+def measure(studies, args, draw: Callable | None = None, seconds: float = 0.01) -> tuple[int, list[dict]]:
+    """Run studies as the options say, rounds of `seconds` each. (exit code, rows): 1 where a variant was wrong or failed. draw(rows, figure): the plot,
+    by default `times`."""
     from rich.console import Console
 
     if args.show_inductor:
@@ -101,7 +102,7 @@ def measure(studies, args, draw: Callable | None = None) -> tuple[int, list[dict
 
     results = Results(args.json)
     with remarks.status("measuring the machine") as status:
-        wrong = study.run(each(), results, args.reps, device=args.device, tick=status.update)
+        wrong = study.run(each(), results, args.reps, seconds, args.device, status.update)
     told = {"machine": {k: v for k, v in results.meta.items() if k != "left_out"}, "rows": results.rows}  # what is left out was said as it came up
     report.show(told, report.console(), names, args.wide, "--wide shows them, --columns chooses")
     if args.plot:

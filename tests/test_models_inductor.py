@@ -1,0 +1,84 @@
+"""The models that are compiled whole: their steps agree with float64, a wrong one is told, and what the command does not take."""
+
+import json
+
+import pytest
+import torch
+from triport.bench import check
+from triport.bench.models import inductor
+from triport.tools.__main__ import main
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Beside torch a variant that is the model itself: Inductor has tests of its own."""
+    monkeypatch.setattr(inductor.Variants, "compiled", lambda self, fn: self.add("torch-compile", lambda *args: fn(*args)))
+
+
+def made(name):
+    if reason := inductor.missing(name):
+        pytest.skip(reason)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", inductor.DTYPE_NAMES)
+@pytest.mark.parametrize("what", ["inference", "training"])
+@pytest.mark.parametrize("name", inductor.MODELS)
+def test_a_step_agrees_with_float64(name, what, dtype, uncompiled, seed):
+    made(name)
+    one = inductor.study(name, what, dtype, "small", "cpu", seed)
+    wanted = one.expected()
+    got = one.call("torch-compile")()
+    assert len(got) == len(wanted) == (2 if what == "training" else 1) and all(t.dtype is torch.float64 for t in wanted)
+    assert check.largest(got, wanted) <= one.allowed <= inductor.FARTHEST
+    for k in range(len(got)):  # a result that is not there at all
+        assert check.largest([torch.zeros_like(t) if j == k else t for j, t in enumerate(got)], wanted) > one.allowed
+    assert one.flops > 0 and one.steps()["torch"]() is not None
+
+
+def test_a_training_step_leaves_gradients_of_itself_alone(uncompiled, seed):
+    one = inductor.study("dlrm", "training", "fp32", "small", "cpu", seed)
+    first, second = one.call("torch")(), one.call("torch")()
+    assert all(map(torch.equal, first, second)) and first[1].abs().max() > 0
+
+
+@pytest.mark.parametrize("model", ["dlrm", "bert"])
+def test_compiled_both_ways(model, tmp_path, seed):
+    made(model)
+    path = tmp_path / "r.json"
+    assert main(["models", "inductor", "--size", "small", "--model", model, "--step", "training", "--dtype", "bf16", "--device", "cpu", "--threads", "1", "--reps", "1",
+                 "--seed", str(seed), "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert {r["status"] for r in rows} == {"ok"} and {"torch", "torch-compile-triton"} <= {r["backend"] for r in rows}
+    assert {(r["op"], r["case"], r["dtype"]) for r in rows} == {(model, "small training", "bf16")}
+
+
+def test_a_wrong_gradient_is_exit_1(monkeypatch, uncompiled, capsys):
+    step = inductor.step
+
+    def doubled(output, weights, parameters, model, *inputs):
+        out = step(output, weights, parameters, model, *inputs)
+        if not isinstance(model, torch.nn.Module):
+            parameters[0].grad *= 2
+        return out
+
+    monkeypatch.setattr(inductor, "step", doubled)
+    assert main(["models", "inductor", "--size", "small", "--model", "mlp", "--step", "training", "--dtype", "fp32", "--device", "cpu", "--reps", "1"]) == 1
+    assert "WRONG: mlp small training fp32 on torch-compile" in capsys.readouterr().out
+
+
+def test_without_the_package_its_models_are_left_out(monkeypatch, uncompiled, capsys, tmp_path):
+    monkeypatch.setattr(inductor.importlib.util, "find_spec", lambda name: None)
+    path = tmp_path / "r.json"
+    assert main(["models", "inductor", "--size", "small", "--step", "inference", "--dtype", "fp32", "--device", "cpu", "--reps", "1", "--json", str(path)]) == 0
+    assert "left out: bert, gpt2, llama, vit, of a package that is not installed: pip install transformers" in capsys.readouterr().err
+    assert {r["op"] for r in json.loads(path.read_text())["rows"]} == {"mlp", "dlrm"}
+    assert main(["models", "inductor", "--model", "vit"]) == 2
+    assert "--model vit: vit is of a package that is not installed: pip install transformers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words, text", [(["--model", "bart"], "unknown model 'bart'"), (["--dtype", "fp16"], "unknown dtype 'fp16'"), (["--step", "infer"], "unknown step"),
+                                         (["--size", "huge"], "unknown size")])
+def test_what_it_does_not_take(words, text, capsys):
+    assert main(["models", "inductor", *words]) == 2
+    assert text in capsys.readouterr().err
