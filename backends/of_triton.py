@@ -39,6 +39,13 @@ def change(what: str, install: Callable[[], object]):
     left_out.append(what)
 
 
+def change_later(install: Callable[[], object]):
+    """A change that somebody stood in the way of when it was to be made, as `change`; if it is among those left out, that was said."""
+    said = list(left_out)
+    change("", install)
+    left_out[:] = said
+
+
 def heard(hook) -> bool:
     """Does a launch hook call anybody? Triton's own chain of hooks may be empty; whatever else a user puts there is one, also where it has `calls`."""
     return hook is not None and (not chained(hook) or bool(hook.calls))

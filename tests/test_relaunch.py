@@ -1,6 +1,8 @@
 """Launches that are known from one before: by the same kernel as Triton would find, and Triton's way wherever somebody looks."""
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -262,6 +264,47 @@ def test_who_stands_in_for_triton_is_asked(monkeypatch):
     """As what lists launches instead of doing them."""
     monkeypatch.setattr(KernelInterface, "__getitem__", lambda self, grid: lambda *args, **kwargs: (self, grid))
     assert mixed_kernel[(3,)](1, 2) == (mixed_kernel, (3,))
+
+
+WRAPPED = """
+import functools, sys, torch, triton, triton.language as tl
+from triton.runtime.jit import JITFunction
+
+run, seen = JITFunction.run, []
+
+@functools.wraps(run)
+def counted(self, *args, **kwargs):
+    seen.append(self)
+    return run(self, *args, **kwargs)
+
+@triton.jit
+def kernel(x_ptr):
+    tl.store(x_ptr, 1.0)
+
+x = torch.zeros(1)
+JITFunction.run = counted
+for _ in range(5):
+    kernel[(1,)](x)
+assert len(seen) == 5, len(seen)
+JITFunction.run = run
+kernel[(2,)](x)
+other = triton.jit(kernel.fn)  # behind whose first launch ours are known
+other[(1,)](x)
+assert "relaunch" in type(other).__getitem__.__module__
+assert len(seen) == 5 and x.item() == 1
+"""
+
+
+def test_a_wrapper_of_before_the_first_launch_sees_all_of_them(tmp_path):
+    (tmp_path / "wrapped.py").write_text(WRAPPED)
+    subprocess.run([sys.executable, "-W", "error::RuntimeWarning", tmp_path / "wrapped.py"], check=True, cwd=tmp_path, timeout=300)
+
+
+def test_listing_launches_first_is_no_other_triton(tmp_path):
+    """`triport asm OP` makes the driver while launches are listed: nothing to warn of."""
+    text = "from triport.tools.__main__ import main\nraise SystemExit(main(['asm', 'softmax', '--case', '4x5']))"
+    done = subprocess.run([sys.executable, "-W", "error::RuntimeWarning", "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "triton-cpu: " not in done.stderr, done.stderr
 
 
 SCALE = 2

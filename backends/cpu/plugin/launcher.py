@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ... import active, checking
+from ... import active, checking, of_triton
 from ...context import call
 from . import inductor
 
@@ -27,8 +27,10 @@ def signature_of(src) -> list[tuple[str, object]]:
 def make_launcher(driver, src, metadata):
     """What Triton calls to launch one compiled kernel; built once per kernel. driver: ours."""
     from ..run import launch
+    from . import relaunch
 
     inductor.mend()
+    of_triton.change_later(relaunch.install)
 
     constants = getattr(src, "constants", {}) or {}
     names = list(src.signature.keys())

@@ -118,9 +118,10 @@ def _knobs(source: str) -> tuple[Callable, list[str]]:
 
 
 def install():
-    """From now on kernels are launched so. Raises what shows that this Triton has other insides."""
+    """From now on kernels are launched so. Raises what shows that this Triton has other insides. While another's functions stand where Triton's launch (a
+    wrapper that counts, or lists launches instead of doing them) all goes by these; `install` is called again for each kernel that is loaded."""
     with _installing:
-        if getattr(jit.KernelInterface.__getitem__, "__module__", None) != __name__:
+        if all(getattr(f, "__globals__", None) is vars(jit) for f in (jit.KernelInterface.__getitem__, jit.JITFunction.run)):
             _install()
 
 
