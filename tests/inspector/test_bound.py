@@ -125,8 +125,8 @@ def test_several_blocks_are_said():
 def test_no_model_of_the_cpu():
     hot, r = judged("\tvfadd.vv v8, v8, v9", "rv64gcv", "riscv64", 128, before=SET.format(1))
     assert hot.bound is None and "no bound: " in r.bounds and "no model of generic-rv64" in r.bounds and "--model NAME" in r.bounds
-    hot, r = judged(fmas(2), "x86-64-v3", model="nothing-like-it")
-    assert hot.bound is None and "no model of nothing-like-it" in r.bounds
+    hot, r = judged(fmas(2), "x86-64-v3", model="cortex-a72")
+    assert hot.bound is None and "no model of cortex-a72" in r.bounds
 
 
 def test_a_missing_tool_is_a_sentence(monkeypatch, capsys, tmp_path):
@@ -205,6 +205,17 @@ def test_table_json_and_requirements(tmp_path, capsys):
     capsys.readouterr()
     for bad in ("0", "-1", "nan"):
         assert run("--bandwidth", bad) == 2 and "bytes a cycle" in capsys.readouterr().err
+
+
+@needs_mca
+def test_a_cpu_that_there_is_not(tmp_path, capsys):
+    (tmp_path / "k.s").write_text(X86.format(".LBB0_1:\n" + fmas(1) + "\n" + ENDS["x86-64"]))
+    run = lambda name: (command.main(["asm", str(tmp_path / "k.s"), "--model", name]), capsys.readouterr())  # noqa: E731
+    code, said = run("zen9")
+    assert code == 2 and "--model zen9: llvm-mca knows no such CPU; did you mean 'zen" in said.err and "neoverse-v2" in said.err
+    assert run("native")[0] == 0
+    code, said = run("cortex-a72")  # of another ISA: the code beside it may be that one's
+    assert code == 0 and "no bound: " in said.out
 
 
 @needs_mca

@@ -294,3 +294,15 @@ def test_much_text_takes_little_memory(tmp_path):
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "one.s"), str(tmp_path / "many.s")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     instructions = 8 * 1500
     assert int(done.stderr.strip().split("\n")[-1]) < 3000 * instructions, "a tenth of it is the text itself"
+
+
+@pytest.mark.parametrize("config", ["0", "3", "-1"])
+def test_a_configuration_of_what_is_not_tuned(capfd, config, tmp_path):
+    code, _, err = asm(capfd, "softmax", "--case", "4x5", "--config", config)
+    assert code == 2 and f"--config {config}: softmax is not autotuned" in err and "leave --config out" in err
+    (tmp_path / "k.py").write_text("import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef one(x):\n    tl.store(x, 1.0)\n\n\n"
+                                   "two = triton.autotune([triton.Config({}, num_warps=w) for w in (1, 2)], key=[])(one)\n")
+    code, _, err = asm(capfd, f"{tmp_path}/k.py:one", "--arg", "x=fp32[16]", "--config", config)
+    assert code == 2 and "is not autotuned" in err
+    code, out, err = asm(capfd, f"{tmp_path}/k.py:two", "--arg", "x=fp32[16]", "--config", config)
+    assert code == (0 if config == "0" else 2) and "configuration" in out + err

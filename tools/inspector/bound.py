@@ -7,6 +7,7 @@ always foreseen. A peak is that of the same model, for independent multiply-adds
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -52,12 +53,22 @@ class _Job:
     cut: list[str] = field(default_factory=list)
 
 
+def _known(model: str) -> str:
+    """LLVM's name of a CPU, of whatever ISA. Raises `Error` where it knows no such CPU, `mca.Missing`."""
+    cpu, names = ALIASES.get(model.lower(), model), frozenset.union(*map(mca.cpus, _TRIPLES.values()))
+    if names and cpu not in names and cpu != "native":
+        near = difflib.get_close_matches(model, [*names, *ALIASES], 1)  # alone: the known ones are some 240
+        raise Error(f"--model {model}: llvm-mca knows no such CPU{f'; did you mean {near[0]!r}?' if near else '.'} It takes LLVM's name of one, such as "
+                    f"{', '.join(_OTHERS.values())} (llvm-mca -mcpu=help lists them), or {', '.join(ALIASES)}")
+    return cpu
+
+
 def machine(code, model: str | None = None) -> _Machine:
-    """Whose ports a code is judged by. Raises `mca.Missing`."""
+    """Whose ports a code is judged by. Raises `mca.Missing`, and `Error` for a model that there is not."""
     if code.isa not in _TRIPLES:
         raise mca.Missing(f"llvm-mca has no model that fits {code.isa} code")
     if model:
-        return _Machine(code.isa, ALIASES.get(model.lower(), model), _FEATURES[code.isa])
+        return _Machine(code.isa, _known(model), _FEATURES[code.isa])
     from ...backends.cpu.llvm import targets
     import platform
     try:

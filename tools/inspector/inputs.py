@@ -92,6 +92,7 @@ class Inputs:
         from . import code
         launch = launches.of_kernel(thing, pairs(self.args.arg, "--arg"), pairs(self.args.const, "--const"),
                                     {k: launches.constant(v) for k, v in pairs(self.args.option, "--option").items()}, self.args.config or 0)
+        self._tuned(name, [launch])
         return [code.of_launch(launch, goal or targets.get("native", self.args.vlen))]
 
     def _loaded(self, path: Path, name: str):
@@ -130,8 +131,14 @@ class Inputs:
         if self.args.backend == "torch-compile":
             from . import inductor
             return inductor.cpp(op, case, dtype) if goal.name == "native" else inductor.triton_kernels(op, case, dtype, goal)
-        device = "cuda" if goal.gpu else "cpu"
-        return [code.of_launch(launch, goal) for launch in launches.of_op(op, case, dtype, device, self.args.config or 0, goal.row)]
+        found = launches.of_op(op, case, dtype, "cuda" if goal.gpu else "cpu", self.args.config or 0, goal.row)
+        self._tuned(op.name, found)
+        return [code.of_launch(launch, goal) for launch in found]
+
+    def _tuned(self, what: str, launches):
+        """Raise `Error` for a configuration where no kernel has several."""
+        if self.strict and self.args.config is not None and not any(launch.config for launch in launches):
+            raise Error(f"--config {self.args.config}: {what} is not autotuned (@triton.autotune), it has one configuration: leave --config out")
 
 
 def _split(what: str) -> tuple[Path | None, str]:

@@ -90,6 +90,17 @@ def find() -> tuple[str, int]:
     return _find(os.environ.get("PATH", os.defpath))
 
 
+@functools.lru_cache(maxsize=16)
+def cpus(triple: str) -> frozenset[str]:
+    """Names of the CPUs that the newest llvm-mca knows for a target. Raises `Missing`."""
+    program, version = find()
+    try:
+        done = subprocess.run([program, f"-mtriple={triple}", "-mcpu=help"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=LIMIT)
+    except (OSError, subprocess.SubprocessError) as e:
+        raise Missing(f"{program} does not run: {e}") from None
+    return frozenset(re.findall(r"^ +(\S+) +- Select the ", done.stderr, re.MULTILINE))
+
+
 def run(pieces: dict[str, list[str]], triple: str, cpu: str, features: str = "") -> Answer:
     """Simulate each of `pieces`, name -> lines of assembly, as the body of a loop. Raises `Missing`."""
     program, version = find()
