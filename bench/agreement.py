@@ -27,12 +27,14 @@ def tensors(values) -> list:
 
 
 def wide(values: Any) -> Any:
-    """The same with floating-point tensors in float64, apart from any graph."""
+    """The same with floating-point tensors in float64 and complex ones in complex128, apart from any graph."""
     if type(values) is dict:
         return {k: wide(v) for k, v in values.items()}
     if type(values) in (tuple, list):
         return type(values)(map(wide, values))
-    return values.detach().double() if _is_tensor(values) and values.is_floating_point() else values
+    if not _is_tensor(values) or not (values.is_floating_point() or values.is_complex()):
+        return values
+    return values.detach().cdouble() if values.is_complex() else values.detach().double()
 
 
 def error(got, want, allowed: float | None = None) -> tuple[float, float]:
@@ -69,9 +71,20 @@ def _errors(got, want, allowed):
 
 
 def _of_tensors(got, want, allowed: float | None) -> tuple[float, float]:
-    from ..ops.records import TOLERANCE, dtype_name
+    import torch
+
     from . import check
-    return check.error(got, want), TOLERANCE.get(dtype_name(got.dtype), 0.0) if allowed is None else allowed
+    got, want = (t if t.layout is torch.strided else t.to_dense() for t in (got, want))
+    return check.error(got, want), _allowed(got.dtype) if allowed is None else allowed
+
+
+def _allowed(dtype) -> float:
+    """The error that counts as right: of complex numbers that of their parts, of floats of 8 bits and less one step."""
+    import torch
+
+    from ..ops.records import TOLERANCE, dtype_name
+    part = dtype.to_real() if dtype.is_complex else dtype
+    return TOLERANCE.get(dtype_name(part), torch.finfo(part).eps if part.is_floating_point else 0.0)
 
 
 def checked(candidates: dict[str, Callable], call: Callable, inputs, want, against: str | None, allowed: float | None) -> dict[str, float]:

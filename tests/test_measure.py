@@ -136,6 +136,24 @@ def test_the_reference_is_called_in_float64(seed):
         compare({"first": torch.sin}, x, reference=torch.cos)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_numbers_may_be_as_far_off_as_their_parts(dtype, seed):
+    x = torch.randn(64, 64, dtype=dtype)
+    seen = []
+    compare({"a": lambda x: x.sum(0), "b": lambda x: x.flip(0).cumsum(0)[-1]}, x, rounds=1, budget=0.01)
+    compare({"a": lambda x: x.sum(0)}, x, rounds=1, budget=0.01, reference=lambda x: seen.append(x.dtype) or x.sum(0))
+    assert seen == [torch.complex128]
+    with pytest.raises(Error, match="candidate b is wrong"):
+        compare({"a": lambda x: x.sum(0), "b": lambda x: x.sum(0).conj() * 1.0}, x, rounds=1, budget=0.01)
+
+
+def test_sparse_results_are_compared_by_their_values(seed):
+    x = torch.eye(30)
+    compare({"a": lambda x: x + 0, "b": lambda x: x.to_sparse()}, x, rounds=1, budget=0.01)
+    with pytest.raises(Error, match="candidate b is wrong"):
+        compare({"a": lambda x: x + 0, "b": lambda x: (2 * x).to_sparse()}, x, rounds=1, budget=0.01)
+
+
 def test_a_candidate_that_changes_its_arguments_is_refused_and_they_are_put_right(timed, seed):
     x = torch.randn(50, generator=torch.Generator().manual_seed(seed))
     before = x.clone()
