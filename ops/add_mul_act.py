@@ -161,13 +161,19 @@ def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float =
 
 def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float = 0.5, act: str = "relu") -> torch.Tensor:
     """As `add_mul_act`, written over x, which it returns; autograd follows, and finds x changed where it had saved it. y and bias may share
-    memory with x: they are read as they were before. Raises also for a leaf x that requires grad, and where elements of x share memory."""
+    memory with x: they are read as they were before. Raises also for a leaf x that requires grad, one of
+    inference mode outside of it, a view that negates, and where elements of x share memory."""
     _check_plain("add_mul_act_", m, act)
     check_tensors("add_mul_act_", x=x, y=y, bias=bias)
     if x.requires_grad and x.is_leaf and torch.is_grad_enabled():
         raise ArgumentError("triport.add_mul_act_: argument 'x' is a leaf that requires grad; use add_mul_act, or torch.no_grad()")
     if not compiling():  # Dynamo cannot sort strides that are symbols; the op's body sees to it when the graph is made
         _check_writable(x)
+        if x.is_neg():
+            raise ArgumentError("triport.add_mul_act_: argument 'x' is a view that negates another tensor as it is read (Tensor.is_neg), so it cannot be written "
+                                "in place; use add_mul_act, or x.resolve_neg()")
+        if x.is_inference() and not torch.is_inference_mode_enabled():
+            raise ArgumentError("triport.add_mul_act_: argument 'x' was made in inference mode and cannot be written in place outside of it; use x.clone()")
     if watched(x, y, bias):
         served("add_mul_act_", x, y, bias, m, act)
         return x

@@ -57,6 +57,25 @@ def test_inference_mode(form):
         torch.testing.assert_close(x, want)
 
 
+def test_what_inference_mode_made_stays_as_it_is():
+    with torch.inference_mode():
+        x, y, bias = torch.ones(4), torch.ones(4), torch.zeros(4)
+        ops.add_mul_act_(x, y, bias)
+        assert x.tolist() == [1.5] * 4
+    with pytest.raises(ArgumentError, match="made in inference mode"):
+        ops.add_mul_act_(x, y, bias)
+    assert x.tolist() == [1.5] * 4
+
+
+def test_a_view_that_negates_is_refused():
+    z = torch.randn(7, dtype=torch.complex64)
+    x, before = z.conj().imag, z.clone()
+    with pytest.raises(ArgumentError, match="a view that negates another tensor.*resolve_neg"):
+        ops.add_mul_act_(x, torch.ones(7), torch.zeros(7))
+    assert torch.equal(z, before)
+    assert torch.equal(ops.add_mul_act(x, torch.ones(7), torch.zeros(7)), torch.relu(-z.imag + 0.5))
+
+
 def test_a_failed_call_counts_as_a_write(monkeypatch):
     """A kernel that raises may have written some of x."""
     import sys

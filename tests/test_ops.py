@@ -484,6 +484,8 @@ BAD = [
     (lambda: ops.square(torch.ones(3, dtype=torch.bool)), "dtype bool; it takes fp32"),
     (lambda: ops.square(torch.ones(3, dtype=torch.complex64)), "complex64"),
     (lambda: ops.square(torch.eye(3).to_sparse()), "layout"),
+    (lambda: ops.square(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])), "is a nested tensor"),
+    (lambda: ops.softmax(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)), "is a nested tensor"),
     (lambda: ops.gelu(torch.ones(3, dtype=torch.int32)), "argument 'x' has dtype int32"),
     (lambda: ops.softmax(X, 2), "'dim' is 2; for a tensor of shape 3x4 it takes -2 to 1"),
     (lambda: ops.softmax(X, 0.5), "'dim' is 0.5"),
