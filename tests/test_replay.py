@@ -1,6 +1,7 @@
 """Calls like one before: what recognises them, what it must not take for them, and what native code does for them."""
 
 import ctypes
+import faulthandler
 import functools
 import gc
 import os
@@ -255,6 +256,20 @@ def test_a_forked_child_starts_from_nothing():
     if pid == 0:
         right = site.call(x) is None and all((ops.square(x).numpy() == want.numpy()).all() for _ in range(4))
         os._exit(0 if right else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_copies_nothing_by_torch():
+    """Which it would for a call of one tensor twice, and wait for OpenMP's threads for ever."""
+    x = torch.randn(300, 300)
+    want = torch.matmul(x, x)
+    assert torch.allclose(ops.matmul(x, x), want, atol=1e-3) and torch.softmax(torch.randn(600, 600), 1) is not None
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.dump_traceback_later(60, exit=True)
+        got = [ops.matmul(x, x) for _ in range(3)]
+        os._exit(0 if all(abs(g.numpy() - want.numpy()).max() < 1e-3 for g in got) else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
 

@@ -136,12 +136,12 @@ _COPIED = 1 << 24
 def _apart(tensors: tuple) -> tuple:
     """The tensors, with a copy for each that begins where an earlier one does (x @ x.T): which of the two a launch reads could not be told by its address."""
     found, seen = [], set()
-    for t in tensors:
+    for t in tensors if not _forked else ():
         if t.data_ptr() in seen and 0 < t.nbytes <= _COPIED and t.data_ptr() % 64 == 0 and torch._debug_has_internal_overlap(t) != 1:  # 1: it has
             t = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
         seen.add(t.data_ptr())
         found.append(t)
-    return tuple(found)
+    return tuple(found) or tensors
 
 
 def forget():
@@ -151,7 +151,17 @@ def forget():
         known.swap([])
 
 
-os.register_at_fork(after_in_child=forget)  # plans name OpenMP's threads, which a child does not have
+#: in a child, torch's copies wait for OpenMP's threads, which it does not have: such calls are made without a plan
+_forked = False
+
+
+def _fork():
+    global _forked
+    _forked = True
+    forget()  # plans name OpenMP's threads
+
+
+os.register_at_fork(after_in_child=_fork)
 
 
 @contextlib.contextmanager
