@@ -40,7 +40,7 @@ def read(name: str) -> bytes | None:
     at = folder()
     try:
         data = (at / name).read_bytes()
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: a locale in which the folder has no name
         return None
     if _refused(at):
         return None

@@ -22,6 +22,10 @@ def trusting() -> bool:
 def refused(folder: str | Path) -> str | None:
     """Why files below `folder` are not to be trusted, in words that follow its name; None where they are, and where it does not exist and whoever makes
     it is this user. Not asked on systems without Unix's owners."""
+    try:
+        os.fsencode(folder)
+    except UnicodeEncodeError:
+        return "has a name that this process's locale cannot write; set PYTHONUTF8=1 or a UTF-8 locale"
     if not hasattr(os, "geteuid") or trusting():
         return None
     try:

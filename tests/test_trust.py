@@ -1,6 +1,8 @@
 """Files that are run are taken from nowhere that another user can write (docs/security.md)."""
 
 import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -55,6 +57,14 @@ def test_a_cache_that_others_can_write_is_refused(folder, mode, words, monkeypat
     assert not list(folder.iterdir()), "something was written there"
     memo.write("a", b"b")
     assert memo.read("a") is None and not list(folder.iterdir())
+
+
+def test_a_folder_that_the_locale_has_no_name_for(tmp_path):
+    """It is as one that is not used: the kernel runs, and is not kept."""
+    (tmp_path / "k.py").write_text("import torch\nfrom triport import ops\nassert ops.square(torch.full((8,), 3.0)).tolist() == [9.0] * 8\n")
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TRITON_CACHE_DIR": str(tmp_path / "é")}
+    done = subprocess.run([sys.executable, tmp_path / "k.py"], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "has a name that this process's locale cannot write; set PYTHONUTF8=1" in done.stderr, done.stderr
 
 
 def test_what_another_user_left_there_is_not_run(folder):
