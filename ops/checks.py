@@ -23,8 +23,6 @@ def check_tensors(op: str, **tensors):
     for name, t in tensors.items():
         if not isinstance(t, torch.Tensor):
             raise ArgumentError(f"triport.{op}: argument {name!r} is {type(t).__name__}; it takes a torch.Tensor")
-        if t.is_nested:
-            raise ArgumentError(f"triport.{op}: argument {name!r} is a nested tensor; it takes dense tensors: call it for each of {name}.unbind()")
 
 
 def check(op: str, dtypes, **tensors: torch.Tensor):

@@ -50,7 +50,7 @@ def only_backward_follows(*tensors: torch.Tensor) -> bool:
 def _plain(t: torch.Tensor) -> bool:
     """Is it a tensor, and no more, on the CPU or the current GPU?"""
     return (type(t) in PLAIN and (t.is_cpu or _here(t)) and not (t.is_neg() or t._is_zerotensor()) and t.layout is torch.strided
-            and not _batched(t))
+            and not (_batched(t) or t.is_nested))
 
 
 def _here(t: torch.Tensor) -> bool:

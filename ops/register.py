@@ -19,7 +19,7 @@ from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction
 
 from ..backends import get as get_backend, of_torch
-from ..backends.base import sources_digest
+from ..backends.base import ArgumentError, sources_digest
 from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
 from . import autocast, autograd, batching, choices, distributed
@@ -175,6 +175,10 @@ def _register_by(name: str, body: Callable, mutates_args):
 
 def served(name: str, *args):
     """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
+    for place, a in enumerate(args):
+        if isinstance(a, torch.Tensor) and a.is_nested:
+            word = list(inspect.signature(BODIES[name]).parameters)[place]
+            raise ArgumentError(f"triport.{name}: argument {word!r} is a nested tensor; it takes dense tensors: call it for each of {word}.unbind()")
     if call.mode == EXPORT:
         return BODIES[name](*args)
     if (found := STRAIGHT.get(name)) is not None and only_backward_follows(*args[:found[0]]):
