@@ -1,7 +1,7 @@
 """Whole models compiled by Inductor, by its C++ and by its Triton kernels for the CPU, against eager: BERT, GPT-2, Llama, ViT, an MLP, DLRM.
 
 `inference` is the model's output without gradients, `training` that and the gradients of all parameters; both are checked against the same model in
-float64, and may be three times as far off as eager torch. The first four are of the `transformers` package, with random weights: nothing is downloaded.
+float64, and may be four times as far off as eager torch, whose products add up in blocks of terms. The first four are of the `transformers` package, with random weights: nothing is downloaded.
 `first` is the first step, compiled with one process; what Inductor and Triton keep on disk shortens it.
 """
 
@@ -180,7 +180,7 @@ def study(name: str, what: str, dtype: str, size: str, device: str, seed: int) -
     with FlopCounterMode(display=False) as counter:
         eager = made.call("torch")()
     made.flops = counter.get_total_flops()
-    made.allowed = min(FARTHEST, max(TOLERANCE[dtype], 3 * check.largest(eager, made.expected())))
+    made.allowed = min(FARTHEST, max(2 * TOLERANCE[dtype], 4 * check.largest(eager, made.expected())))
     return made
 
 
