@@ -73,6 +73,9 @@ class CPUOptions:
     check: str = ""
     check_given: bool = False
     asserts: bool = False
+    #: a launch's programs run one after the other, and nobody else writes meanwhile where it does: what it adds atomically, it just adds. It is whoever
+    #: launches that knows this
+    alone: bool = False
     #: for a debugger: Python's variables can be looked at, and nothing is optimised (TRITON_CPU_DEBUG)
     debugger: bool = False
 
@@ -83,7 +86,7 @@ class CPUOptions:
 
 #: the options that a launch may set; everything else is a GPU's and is dropped
 _HEEDED = ("debug", "sanitize_overflow", "enable_fp_fusion", "assume_disjoint", "arch", "instrumentation_mode",
-           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes", "check", "check_given", "debugger")
+           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes", "check", "check_given", "alone", "debugger")
 
 
 #: options of GPU backends that Triton 3.6 to 3.9 had: what is accepted where their classes cannot be read
@@ -306,7 +309,7 @@ def lower(src, metadata, options):
     module = reader.parse(str(src))
     target = targets.get(options.arch)
     lowered = lower_module(module, target, fp_fusion=options.enable_fp_fusion, assume=options.assume_disjoint, check=options.check,
-                           asserts=options.asserts, debugger=options.debugger)
+                           asserts=options.asserts, debugger=options.debugger, alone=options.alone)
     metadata["name"] = module.kernel.name
     metadata["shared"] = max(lowered.scratch_bytes, 64)  # kernels divide by it to count what fits
     metadata["scratch_bytes"] = lowered.scratch_bytes
@@ -315,7 +318,7 @@ def lower(src, metadata, options):
     metadata["asserts"] = lowered.asserts
     metadata["file"] = module.kernel.loc.file
     metadata["arguments"] = lowered.arguments
-    metadata["work"] = ALONE if options.debugger else lowered.work  # one steps through one program after the other
+    metadata["work"] = ALONE if options.debugger or options.alone else lowered.work  # with a debugger one steps through one program after the other
     metadata["checks"] = lowered.checks
     metadata["target_row"] = repr(target)
     metadata["facts"] = facts.digest(metadata)

@@ -29,9 +29,10 @@ class Kernel:
     env: scalars; pointers: of the plan's places; slots: stack slots of scalars, by the value that is read from them; trips: how often loops ran; last: of a loop by its
     number, whether this is its last trip; ended: of a product, where it is noted whether it ended in a store (ending.py)."""
 
-    def __init__(self, func: Func, plan: Plan, target: Target, name: str, lazy: Lazy, error, fp_fusion: bool, debugger: bool = False):
+    def __init__(self, func: Func, plan: Plan, target: Target, name: str, lazy: Lazy, error, fp_fusion: bool, debugger: bool = False,
+                 alone: bool = False):
         self.func, self.plan, self.target, self.name, self.lazy, self.error = func, plan, target, name, lazy, error
-        self.checks = plan.checks
+        self.checks, self.alone = plan.checks, alone
         self.module = ir.Module(name, target.triple)
         self.env: dict[Value, Val] = {}
         self.pointers: list[Val] = []

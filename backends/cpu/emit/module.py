@@ -50,10 +50,10 @@ class Lowered:
 class _Lowering:
     """One kernel on its way. at: the operation that is planned, for what goes wrong with it."""
 
-    def __init__(self, module: Module, target: Target, fp_fusion: bool, assume: bool, check: str, asserts: bool, debugger: bool):
+    def __init__(self, module: Module, target: Target, fp_fusion: bool, assume: bool, check: str, asserts: bool, debugger: bool, alone: bool):
         types.expand_calls(module)
         self.func, self.target, self.fp_fusion, self.assume = module.kernel, target, fp_fusion, assume
-        self.check, self.asserts, self.debugger = check, asserts, debugger
+        self.check, self.asserts, self.debugger, self.alone = check, asserts, debugger, alone
         if debugger:
             names.settle(self.func)
         unrolled.mend(self.func)
@@ -71,7 +71,7 @@ class _Lowering:
                 raise self.error(None, f"argument {arg.name} is a tensor descriptor, which is not covered yet")
         checks = Checks(self.func, self.check, self.asserts, self.lazy) if self.check else None
         plan = planner.plan(self.func, self.target, self.lazy, self._noting, self.error, self.assume, checks, self.debugger)
-        kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion, self.debugger)
+        kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion, self.debugger, self.alone)
         self.kernel = kernel
         text = kernel.write()
         work = 0 if plan.work is None else max(1, plan.work // self.target.lanes(32))
@@ -92,15 +92,17 @@ class _Lowering:
 
 
 def lower_module(module: Module, target: Target, *, fp_fusion: bool = True, assume: bool = True, check: str = "",
-                 asserts: bool = False, debugger: bool = False) -> Lowered:
+                 asserts: bool = False, debugger: bool = False, alone: bool = False) -> Lowered:
     """Compile a TTIR module's kernel to LLVM IR for `target`. check: what it checks (`checking.parse`); asserts: with the kernel's own assertions, where
-    Triton writes others, too; debugger: with Python's variables. Raises `CompileError`, and nothing else."""
+    Triton writes others, too; debugger: with Python's variables; alone: its programs run one after the other, and nobody else writes where they do. Raises
+    `CompileError`, and nothing else."""
+    given = target, fp_fusion, assume, check, asserts, debugger, alone
     try:
-        return _lower(module, target, fp_fusion, assume, check, asserts, debugger)
+        return _lower(module, *given)
     except RecursionError:
         # Expressions are walked by recursion, and an unrolled loop makes one as deep as it is long.
         try:
-            return _with_deep_stack(lambda: _lower(module, target, fp_fusion, assume, check, asserts, debugger))
+            return _with_deep_stack(lambda: _lower(module, *given))
         except RecursionError:
             raise CompileError(f"triton-cpu cannot compile kernel {module.kernel.name} (target {target.name}): its expressions are nested over "
                                "10,000 operations deep; unroll less (tl.static_range, tl.range(loop_unroll_factor=...))") from None

@@ -43,10 +43,16 @@ class _Finder:
             module.__dict__.update((n, getattr(libdevice, n)) for n in module.__all__)
 
 
-#: module -> which of this package's mends it when it has run
-_MENDED = {**dict.fromkeys(("triton.profiler.metric", "triton.profiler.profile", "triton.profiler.scope", "triton.profiler.hooks.launch"), "proton"),
-           **dict.fromkeys(("torch._inductor.kernel.mm", "torch._inductor.kernel.bmm"), "products"),
-           "torch._inductor.kernel.flex.flex_attention": "attention", "torch._inductor.scheduler": "concat", "torch._inductor.runtime.triton_heuristics": "apart"}
+#: module -> which of this package's mend it when it has run
+_MENDED = {**dict.fromkeys(("triton.profiler.metric", "triton.profiler.profile", "triton.profiler.scope", "triton.profiler.hooks.launch"), ("proton",)),
+           **dict.fromkeys(("torch._inductor.kernel.mm", "torch._inductor.kernel.bmm"), ("products",)),
+           "torch._inductor.kernel.flex.flex_attention": ("attention",), "torch._inductor.scheduler": ("concat",),
+           "torch._inductor.runtime.triton_heuristics": ("apart", "scatter")}
+
+
+def _mend(module):
+    for mending in _MENDED[module.__name__]:
+        importlib.import_module(f".{mending}", __package__).mend(module)
 
 
 class _Mended:
@@ -62,7 +68,7 @@ class _Mended:
 
             def exec_module(module):
                 run(module)
-                importlib.import_module(f".{_MENDED[name]}", __package__).mend(module)
+                _mend(module)
 
             spec.loader.exec_module = exec_module
         return spec
@@ -76,4 +82,4 @@ def install():
         for name in [n for n in _MENDED if n.startswith("torch.") and n in sys.modules]:
             module = sys.modules[name]
             if not getattr(module.__spec__, "_initializing", False):  # else it is mended when it has run
-                importlib.import_module(f".{_MENDED[name]}", __package__).mend(module)
+                _mend(module)

@@ -44,7 +44,7 @@ def make_launcher(driver, src, metadata):
         source = src
         if getattr(src, "fn", src) is not (fn := inductor.with_source(getattr(src, "fn", src))):
             source = triton.compiler.ASTSource(fn, src.signature, src.constants, src.attrs)
-        kept = ("enable_fp_fusion", "sanitize_overflow", "assume_disjoint", "check", "check_given", "asserts", "debugger")
+        kept = ("enable_fp_fusion", "sanitize_overflow", "assume_disjoint", "check", "check_given", "asserts", "alone", "debugger")
         options = {name: getattr(metadata, name) for name in kept} | {"debug": metadata.asserts or metadata.debug and not metadata.check}
         k = triton.compile(source, target=metadata.target, options={**options, **changed})
         # beside a GPU the active driver may be the other one by now

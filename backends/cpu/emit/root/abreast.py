@@ -14,16 +14,31 @@ from ..element import convert
 
 
 def lanes_of(k, elem: str, lanes: int, where: Access) -> int:
-    """Lanes that one exchange takes, of a vector of `lanes`; 0 where they are exchanged one after the other."""
+    """Lanes that one exchange takes, of a vector of `lanes`, all of them where nothing is exchanged; 0 where they go one after the other."""
     apart = isinstance(where, Same) or isinstance(where, Strided) and isinstance(where.step, int)
-    many = k.target.exchanges // bytes_of(elem)
+    many = lanes if k.alone else k.target.exchanges // bytes_of(elem)
     return 0 if apart or many < 2 or lanes % many else many
 
 
-def possible(b, where: Access, pointers: Val, mask: Val, elem: str, many: int) -> Val:
+def add_alone(b, elem: str, p: Val, v: Val) -> Val:
+    """What lies from `p` on, to which `v` is added, a number or a vector of them; nobody else writes there."""
+    size = bytes_of(elem)
+    if elem[0] == "i":
+        old = b.load(v.ty, p, size)
+        b.store(b.add(old, v), p, size)
+        return old
+    wide = "f64" if elem == "f64" else "f32"
+    old = b.load(v.ty, p, size)
+    sum_ = b.fbin("fadd", convert.float_to_float(b, old, elem, wide), convert.float_to_float(b, v, elem, wide), "")
+    b.store(convert.float_to_float(b, sum_, wide, elem), p, size)
+    return old
+
+
+def possible(k, where: Access, pointers: Val, mask: Val, elem: str, many: int) -> Val:
     """An i1: are all lanes active, side by side, and the first one where an exchange of `many` is aligned?"""
+    b = k.b
     first = b.address(b.extract(pointers, 0))
-    aligned = b.icmp("eq", b.and_(first, i64(many * bytes_of(elem) - 1)), 0)
+    aligned = const("i1", True) if k.alone else b.icmp("eq", b.and_(first, i64(many * bytes_of(elem) - 1)), 0)
     if isinstance(where, Unit):
         return b.and_(b.every(mask), aligned)
     follow = b.add(b.splat(first, pointers.lanes), b.mul(b.iota("i64", pointers.lanes), i64(bytes_of(elem))))

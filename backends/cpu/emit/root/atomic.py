@@ -1,7 +1,7 @@
 """Atomic operations: real ones, since programs run on several threads.
 
 Addresses, values and masks are computed a vector at a time; the operations themselves go one element after the other, but for additions of floats to
-neighbours (`abreast.py`). f16 and bf16, and every float where the target has no instruction, are exchanged in a compare-and-swap loop.
+neighbours (`abreast.py`). A kernel that runs alone just adds (`CPUOptions.alone`). f16 and bf16, and every float where the target has no instruction, are exchanged in a compare-and-swap loop.
 """
 
 from __future__ import annotations
@@ -44,10 +44,15 @@ def rmw(k, step):
     mask = op.operands[2] if len(op.operands) > 2 else None
 
     def one(p: Val, v: Val) -> Val:
+        if k.alone and _RMW[kind] in ("add", "fadd"):
+            return abreast.add_alone(k.b, elem, p, v)
         return _exchange(k, _RMW[kind], elem, order, p, v)
 
     def some(first: Val, v: Val, many: int):
-        abreast.add(k.b, elem, order, first, v, many, _compare_and_swap)
+        if k.alone:
+            abreast.add_alone(k.b, elem, first, v)
+        else:
+            abreast.add(k.b, elem, order, first, v, many, _compare_and_swap)
 
     _each(k, step, [ptr, val], mask, one, some if kind == "fadd" and not step.out else None)
 
@@ -186,7 +191,7 @@ def _each(k, step, operands, mask, one, some=None):
         stored = operands[0].type.pointee.elem
         many = 0 if some is None else abreast.lanes_of(k, stored, lanes, where)
         if many:
-            k.either(abreast.possible(b, where, vals[0], m, stored, many), lambda: some(b.extract(vals[0], 0), vals[1], many), apart)
+            k.either(abreast.possible(k, where, vals[0], m, stored, many), lambda: some(b.extract(vals[0], 0), vals[1], many), apart)
         else:
             apart()
         if step.out:
