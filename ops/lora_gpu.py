@@ -35,7 +35,7 @@ SMALL, MIDDLE, LARGE = (64, 64, 64, 4, 4), (64, 128, 64, 4, 4), (128, 128, 64, 8
 TMA_MIDDLE, TMA_LARGE = (128, 128, 64, 4, 4), (128, 256, 64, 8, 3)
 WIDE_SMALL, WIDE_LARGE = (64, 64, 64, 4, 3), (128, 128, 32, 8, 3)  # fp32
 PARTS, WIDE_PARTS, FEW_PARTS = (64, 128, 4, 4), (64, 64, 4, 3), (16, 64, 4, 4)  # x a: (BM, BK, warps, stages)
-#: fp32, on an H100 (docs/performance.md): rows or columns up to which, and multiplications and terms of a sum from which on lora_few.py is the fastest, as fused
+#: fp32, on an H100 (docs/performance/gpu.md): rows or columns up to which, and multiplications and terms of a sum from which on lora_few.py is the fastest, as fused
 #: products are from these multiplications on; products that a number is in, on average, from which on lora_split.py is
 FEW, PRODUCTS, TERMS, SPLIT = 128, 1 << 26, 384, 240
 SCANS = 256

@@ -17,7 +17,7 @@ ROOM = 232448
 MOST_STAGES = 8
 #: (rows of a tile, columns at most): 232 registers a thread where there are two warp groups, and 160 where there are three, hold so much of it
 HEIGHTS = ((64, 256), (128, 256), (192, 192))
-#: From here on a fit to 3,000 times on an H200, 50 products of 256 to 4096 by most tiles (docs/performance.md), whose choices take 1.02 of the fastest tile's time.
+#: From here on a fit to 3,000 times on an H200, 50 products of 256 to 4096 by most tiles (docs/performance/gpu-products.md), whose choices take 1.02 of the fastest tile's time.
 #: us from a launch to its end beside its turns; us of a turn beside its terms, and more of a tile of 128 x 256, which is stored; us of exchanging who has fetched where two blocks do together
 LAUNCH, TURN, STORE, SHARING = 2.0, 0.3, 1.28, 0.6
 #: multiply-adds a us of a multiprocessor; bytes a us that it gets from the second cache where all multiprocessors do, and how many times as much where few do; us of BK terms at least

@@ -34,7 +34,7 @@ except ImportError:  # a Triton that describes no tensors
 #: (BM, BN, BK, warps, stages) for no softmax, dim 0 and dim 1; fastest of the shapes that fit a multiprocessor, on an H200
 TILES = {None: (128, 256, 64, 8, 3), 0: (256, 128, 64, 8, 3), 1: (128, 256, 64, 8, 3)}
 #: those of products of which that makes too few: the tile, us of an H100 from its launch to its end beside pieces of K, and of such a piece where all
-#: multiprocessors work, by two to five products each (docs/performance.md)
+#: multiprocessors work, by two to five products each (docs/performance/gpu-products.md)
 SMALL = (((128, 128, 64, 4, 4), 3.0, 0.345), ((64, 128, 64, 4, 6), 3.2, 0.22), ((64, 128, 128, 4, 4), 2.6, 0.385), ((64, 128, 128, 4, 3), 2.3, 0.465), ((64, 64, 128, 4, 3), 0.9, 0.95),
          ((64, 64, 128, 4, 4), 2.7, 0.32), ((64, 32, 128, 4, 5), 2.7, 0.24), ((64, 16, 128, 4, 5), 2.6, 0.235), ((32, 128, 128, 4, 4), 2.6, 0.45),
          ((32, 64, 128, 4, 5), 2.6, 0.235), ((16, 128, 128, 4, 4), 2.6, 0.42), ((16, 64, 128, 4, 5), 2.6, 0.235))

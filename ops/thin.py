@@ -125,7 +125,7 @@ def few_terms_kernel(a_ptr, b_ptr, c_ptr, m, n, stride_am, stride_ak, stride_bk,
 
 
 KERNELS = lines_kernel, side_by_side_kernel, few_terms_kernel  # beside the one for copies, which product_tma.py has as well
-#: lines, and terms, up to which a product goes this way (docs/performance.md has what was measured)
+#: lines, and terms, up to which a product goes this way (docs/performance/cpu-products.md has what was measured)
 LINES, TERMS = 4, 8
 #: the same of bf16 that the CPU has instructions to multiply: rows of a where b is larger than the second cache (else one), and terms
 LINES_BY_PAIRS, TERMS_BY_PAIRS = 2, 2

@@ -156,7 +156,7 @@ def test_examples_parse_and_run(line, tmp_path, monkeypatch, capsys):
     assert out or (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for folder in ("docs", "docs/performance") for p in (ROOT / folder).glob("*.md"))])
 def test_lines_of_the_pages_parse(page):
     """What a page shows in its blocks and tables is what the parser takes."""
     text = (ROOT / page).read_text()

@@ -118,7 +118,7 @@ def test_ranks_are_terms_of_the_product(seed):
     (512, 512, 512, 8, (True, True, True), "few"), (64, 4096, 4096, 16, (True, True, True), "few"), (1, 1024, 1024, 16, (True, True, True), "few"),
     (333, 257, 511, 5, (True, False, False), "plain"), (128, 128, 128, 8, (True, True, True), "plain"), (2000, 300, 2000, 5, (False, False, False), "plain")])
 def test_who_multiplies_fp32(m, k, n, r, laid, way):
-    """As measured on an H100 (docs/performance.md)."""
+    """As measured on an H100 (docs/performance/gpu.md)."""
     assert lora_gpu.how(m, n, k, r, True, False, 132, *laid).way == way
 
 

@@ -181,7 +181,13 @@ def test_wheel_outside_the_checkout(tmp_path):
     assert {f"triport/{top}/py.typed" for top in TOPS} <= set(names) and not [n for n in names if "test_" in n]
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(p for folder in ("docs", "docs/performance") for p in (ROOT / folder).glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to a page's headings end in, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(ROOT)) for p in PAGES])
@@ -191,6 +197,9 @@ def test_pages_name_what_is_there(page):
     prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.S)
     links = [x for x in re.findall(r"\]\(([^)#\s]+)\)", prose) if "://" not in x]
     assert all((page.parent / x).exists() for x in links), links
+    to = [(page.parent / x if x else page, a) for x, a in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", prose) if "://" not in x]
+    lost = [(p.name, a) for p, a in to if p.suffix == ".md" and a not in anchors(p)]
+    assert not lost, lost
     rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     named = set(re.findall(r"(?:`|^)make ([a-z]+(?:-[a-z]+)*)", text, re.M))
     assert named <= rules, named - rules

@@ -106,7 +106,7 @@ def test_sums_of_shares_are_not_rounded_before_they_are_whole(seed):
     (4096, 16, 4096, None, (64, 16, 128, 4, 5), 2), (32, 11008, 4096, None, (32, 128, 128, 4, 4), 1), (16, 11008, 4096, None, (16, 128, 128, 4, 4), 1), (1024, 1024, 1024, 0, (128, 64, 128, 4, 4), 1),
     (64, 256, 16384, 1, (64, 64, 128, 4, 4), 1), (1, 1, 1 << 16, None, (64, 16, 128, 4, 5), 128)])
 def test_tiles(m, n, k, axis, tile, shares):
-    """As measured on an H100 (docs/performance.md); a softmax's product is in one share."""
+    """As measured on an H100 (docs/performance/gpu-products.md); a softmax's product is in one share."""
     assert product_tma.tile_for(m, n, k, axis, 132) == (tile, shares)
 
 
@@ -136,7 +136,7 @@ def test_two_bands(turned, seed, monkeypatch):
 @pytest.mark.parametrize("size,rows", [((3072, 3072, 3072), [2816, 256]), ((2304, 2304, 2304), [896, 1408]), ((5120, 5120, 5120), [4992, 128]), ((3072, 3072, 768), [2816, 256]),
                                        ((4096, 4096, 4096), [4096]), ((2048, 2048, 2048), [2048]), ((768, 768, 768), [768])])
 def test_who_has_bands(size, rows):
-    """As measured on an H100 (docs/performance.md)."""
+    """As measured on an H100 (docs/performance/gpu-products.md)."""
     assert [part[0] for part in product_tma.bands(*size, 132)] == rows
 
 

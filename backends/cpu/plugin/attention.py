@@ -15,7 +15,7 @@ from . import products
 
 #: the largest head: a tile of its accumulators stays in the caches
 WIDEST = 256
-#: rows and columns of a tile, fastest of thirteen over 128, 197 and 1024 of them (Zen 5; docs/performance.md)
+#: rows and columns of a tile, fastest of thirteen over 128, 197 and 1024 of them (Zen 5; docs/performance/models.md)
 ROWS, COLUMNS, CAUSAL_COLUMNS = 64, 128, 64
 #: how much more than what is asked tiles may do in fp32, by AVX2 and on Intel's CPUs: 1.48 for 197 rows and columns
 MOST_WORK = 1.3
@@ -37,7 +37,7 @@ def mend(module):
 
 
 def ours(dtype, causal: bool, backward: bool, work: float) -> bool:
-    """Is it ours? As measured (docs/performance.md): on AMD's CPUs with AVX-512 it takes 0.38 to 0.74 of torch's time in fp32, in 16 bits down to a fifth; by AVX2 fp32 0.58 to 1.1 forward
+    """Is it ours? As measured (docs/performance/models.md): on AMD's CPUs with AVX-512 it takes 0.38 to 0.74 of torch's time in fp32, in 16 bits down to a fifth; by AVX2 fp32 0.58 to 1.1 forward
     and 0.86 to 1.35 backward, the most where tiles do `work` times what is asked of them. On an Intel with AMX fp32 takes 0.57 to 0.93, and 1.15 to 1.41 with such tiles; bf16 backward
     0.17 to 0.58, forward 0.8 to 1.2: torch's. 16 bits are ours on any Intel where torch has no instructions for them."""
     import torch

@@ -195,7 +195,7 @@ def timed() -> bool:
 
 
 def ours(name: str, dtype, multiplications: int) -> bool:
-    """Is our mm, addmm or bmm the faster one, where nothing is timed? As measured on x86 (docs/performance.md): where torch has no instructions for a 16-bit
+    """Is our mm, addmm or bmm the faster one, where nothing is timed? As measured on x86 (docs/performance/models.md): where torch has no instructions for a 16-bit
     dtype its product takes 3 to 50 times as long. Else on AMD's CPUs ours is in fp32, but for batches of next to nothing, and in 16 bits of two matrices; on Intel's of
     two matrices, with more than one thread (ours 1.0 to 1.9 on sixteen, whole models on two 1.03 to 1.34 of what they are with torch's, 0.6 to 1.0 on one). Other CPUs were not measured."""
     vendor = maker()
