@@ -175,17 +175,19 @@ def _each(k, step, operands, mask, one, some=None):
         if step.out:
             b.store(ir.Val(ir.vec(memory_type(elem), lanes), "zeroinitializer"), olds, 8)
 
-        def lane(j):
-
-            def act():
-                v = one(*[b.extract(x, j) for x in vals])
-                if step.out:
-                    v = to_memory(b, v, v.elem)
-                    b.store(v, b.gep(v.elem, olds, j), ir.bits_of(v.elem) // 8)
-
-            k.guarded(b.extract(m, j), act)
-
         def apart():
+            active, *given = (_spread(b, x) for x in (m, *vals))
+
+            def lane(j):
+
+                def act():
+                    v = one(*[x(j) for x in given])
+                    if step.out:
+                        v = to_memory(b, v, v.elem)
+                        b.store(v, b.gep(v.elem, olds, j), ir.bits_of(v.elem) // 8)
+
+                k.guarded(active(j), act)
+
             k.loop(i64(0), i64(lanes), 1, lane, "lane")
 
         stored = operands[0].type.pointee.elem
@@ -199,6 +201,17 @@ def _each(k, step, operands, mask, one, some=None):
             access.store_buffer(nest, step.out[0], dims, from_memory(b, v, elem))
 
     nest.run(body)
+
+
+def _spread(b, v: Val):
+    """(number) -> that lane of a vector, for a loop over them: from the stack, where LLVM would put all of it for each lane."""
+    if v.ty[0] != "<" or v.const is not None:
+        return lambda j: b.extract(v, j)
+    known = to_memory(b, v, v.elem)
+    size = 8 if known.elem == "ptr" else ir.bits_of(known.elem) // 8
+    slot = b.alloca(known.ty, "lanes", 64)
+    b.store(known, slot, 64)
+    return lambda j: from_memory(b, b.load(known.elem, b.gep(known.elem, slot, j), size), v.elem)
 
 
 def _once(k, op, operands, mask, one):
