@@ -30,20 +30,24 @@ def checked() -> bool:
 
 def change(what: str, install: Callable[[], object]):
     """Make a change, by `install()`, where this Triton was checked and lets it be made. what: it is without it, in a few words."""
-    if checked():
-        try:
-            install()
-            return
-        except (AttributeError, ImportError, KeyError, StopIteration, TypeError) as e:
-            what = f"{what} ({type(e).__name__}: {e})"
-    left_out.append(what)
+    if (why := _without(install)) is not None:
+        left_out.append(what + why)
+
+
+def _without(install: Callable[[], object]) -> str | None:
+    """Makes a change; else why it cannot be made, in brackets where there is more to say than that this Triton was not checked."""
+    if not checked():
+        return ""
+    try:
+        install()
+    except (AttributeError, ImportError, KeyError, StopIteration, TypeError) as e:
+        return f" ({type(e).__name__}: {e})"
+    return None
 
 
 def change_later(install: Callable[[], object]):
     """A change that somebody stood in the way of when it was to be made, as `change`; if it is among those left out, that was said."""
-    said = list(left_out)
-    change("", install)
-    left_out[:] = said
+    _without(install)
 
 
 def heard(hook) -> bool:

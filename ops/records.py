@@ -108,11 +108,10 @@ class Op:
 
 
 def wide(value: Any) -> Any:
-    """A floating tensor in float64, a complex one in complex128, in memory of its own; anything else as it is, tensors in memory of their own, too."""
+    """A floating tensor in float64, in memory of its own; anything else as it is, tensors in memory of their own, too."""
     if not isinstance(value, torch.Tensor):
         return value
-    to = torch.float64 if value.is_floating_point() else torch.complex128 if value.is_complex() else value.dtype
-    return value.detach().to(to, copy=True)
+    return value.detach().to(torch.float64, copy=True) if value.is_floating_point() else value.detach().clone()
 
 
 def traffic(*tensors: torch.Tensor) -> int:
