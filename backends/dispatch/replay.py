@@ -115,7 +115,7 @@ def _guard(tensors: tuple) -> Callable[..., bool]:
 def record(key, body, tensors: tuple, params: tuple, advise):
     """`body(*tensors, *params)`, to be replayed from now on. Plain tensors only, on the CPU or the current GPU. `advise(out)` prepares the memory of an output
     that is large, on the CPU."""
-    tensors = _apart(tensors)
+    tensors = tensors if _forked else _apart(tensors)
     with context.recording() as did:
         out = body(*tensors, *params)
     if tensors[0].is_cuda:
@@ -136,12 +136,12 @@ _COPIED = 1 << 24
 def _apart(tensors: tuple) -> tuple:
     """The tensors, with a copy for each that begins where an earlier one does (x @ x.T): which of the two a launch reads could not be told by its address."""
     found, seen = [], set()
-    for t in tensors if not _forked else ():
+    for t in tensors:
         if t.data_ptr() in seen and 0 < t.nbytes <= _COPIED and t.data_ptr() % 64 == 0 and torch._debug_has_internal_overlap(t) != 1:  # 1: it has
             t = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
         seen.add(t.data_ptr())
         found.append(t)
-    return tuple(found) or tensors
+    return tuple(found)
 
 
 def forget():
