@@ -22,16 +22,16 @@ def lanes_of(k, elem: str, lanes: int, where: Access) -> int:
 
 def add_alone(b, elem: str, p: Val, v: Val) -> Val:
     """What lies from `p` on, to which `v` is added, a number or a vector of them; nobody else writes there."""
-    size = bytes_of(elem)
-    if elem[0] == "i":
-        old = b.load(v.ty, p, size)
-        b.store(b.add(old, v), p, size)
-        return old
-    wide = "f64" if elem == "f64" else "f32"
-    old = b.load(v.ty, p, size)
-    sum_ = b.fbin("fadd", convert.float_to_float(b, old, elem, wide), convert.float_to_float(b, v, elem, wide), "")
-    b.store(convert.float_to_float(b, sum_, wide, elem), p, size)
+    old = b.load(v.ty, p, bytes_of(elem))
+    b.store(b.add(old, v) if elem[0] == "i" else total(b, elem, old, v), p, bytes_of(elem))
     return old
+
+
+def total(b, elem: str, x: Val, y: Val) -> Val:
+    """x + y of floats of type `elem`, numbers or vectors: short ones are added as f32, and rounded once."""
+    wide = "f64" if elem == "f64" else "f32"
+    sum_ = b.fbin("fadd", convert.float_to_float(b, x, elem, wide), convert.float_to_float(b, y, elem, wide), "")
+    return convert.float_to_float(b, sum_, wide, elem)
 
 
 def possible(k, where: Access, pointers: Val, mask: Val, elem: str, many: int) -> Val:

@@ -10,7 +10,6 @@ from ...llvm import ir
 from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER, memory_type
 from .. import access
-from ..element import convert
 from . import abreast
 from .memory import from_memory, to_memory
 from .scalars import register_type
@@ -70,9 +69,7 @@ def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
     first = b.atomic_load(bits, p)
     with b.repeat(first) as turn:
         seen, = turn.values
-        wide = convert.float_to_float(b, b.bitcast(seen, REGISTER[elem]), elem, "f32")
-        sum_ = b.fbin("fadd", wide, convert.float_to_float(b, v, elem, "f32"), "")
-        new = b.bitcast(convert.float_to_float(b, sum_, "f32", elem), bits)
+        new = b.bitcast(abreast.total(b, elem, b.bitcast(seen, REGISTER[elem]), v), bits)
         found, ok = _compare_and_swap(b, p, seen, new, order)
         turn.until(ok, found)
     return b.bitcast(found, REGISTER[elem])
