@@ -144,6 +144,10 @@ def sources_digest(*folders: Path) -> str:
 def suggest(kind: str, name: str, known: Iterable[str], meant: dict[str, str] = {}) -> str:
     """The sentence for an unknown `name`: the nearest known one, and all of them. meant: other names, in lower case -> the known one."""
     known = sorted(set(known))
-    near = [meant[name.lower()]] if name.lower() in meant else difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}? Known: " if near else ". Known: "
-    return f"unknown {kind} {name!r}{hint}{', '.join(known)}"
+    return f"unknown {kind} {name!r}{nearest(name, known, meant)} Known: {', '.join(known)}"
+
+
+def nearest(name: str, known: Iterable[str], meant: dict[str, str] = {}) -> str:
+    """What goes on behind an unknown `name`: "; did you mean the nearest known one?", or the end of the sentence."""
+    near = [meant[name.lower()]] if name.lower() in meant else difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else "."

@@ -7,12 +7,11 @@ always foreseen. A peak is that of the same model, for independent multiply-adds
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ...backends.base import Error
+from ...backends.base import Error, nearest
 from . import limits, mca
 from .isa.operands import split
 from .schema import Bound  # noqa: F401  (its name here is part of what others use)
@@ -57,8 +56,7 @@ def _known(model: str) -> str:
     """LLVM's name of a CPU, of whatever ISA. Raises `Error` where it knows no such CPU, `mca.Missing`."""
     cpu, names = ALIASES.get(model.lower(), model), frozenset.union(*map(mca.cpus, _TRIPLES.values()))
     if names and cpu not in names and cpu != "native":
-        near = difflib.get_close_matches(model, [*names, *ALIASES], 1)  # alone: the known ones are some 240
-        raise Error(f"--model {model}: llvm-mca knows no such CPU{f'; did you mean {near[0]!r}?' if near else '.'} It takes LLVM's name of one, such as "
+        raise Error(f"--model {model}: llvm-mca knows no such CPU{nearest(model, sorted({*names, *ALIASES}))} It takes LLVM's name of one, such as "
                     f"{', '.join(_OTHERS.values())} (llvm-mca -mcpu=help lists them), or {', '.join(ALIASES)}")
     return cpu
 
