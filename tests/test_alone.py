@@ -25,10 +25,6 @@ def old_kernel(x_ptr, old_ptr, n, BLOCK: tl.constexpr):
     tl.store(old_ptr + at, tl.atomic_add(x_ptr + at % 4, 1, at < n), at < n)
 
 
-def built(kernel, *args, **options):
-    return kernel[(3,)](*args, **options)
-
-
 @pytest.mark.parametrize("C, skew", [(64, 0), (64, 1), (100, 0), (7, 3), (1, 0)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64])
 def test_sums_of_rows(dtype, C, skew, seed):
@@ -39,7 +35,6 @@ def test_sums_of_rows(dtype, C, skew, seed):
     around = torch.full((rows * C + 64 + skew,), 3, dtype=dtype)
     out = around[32 + skew:32 + skew + rows * C]
     want = out.double().view(rows, C).index_add(0, i, x.double().view(60, C))
-    compiled = None
     for alone in (True, False):
         out.fill_(3)
         compiled = rows_kernel[(triton.cdiv(n, 256),)](i, x, out, n, C, 256, alone=alone)

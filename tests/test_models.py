@@ -88,7 +88,8 @@ def test_every_model_runs_on_a_gpu(name, tmp_path):
 def test_steps_are_for_a_profiler(name, uncompiled):
     module = models.get(name)
     steps = module.steps("small", "cpu", 3)
-    assert {"torch"} <= set(steps) and (len(steps) > 1 or name == "inductor") and all(step() is not None for step in steps.values())
+    assert {"torch"} < set(steps) or name == "inductor" and set(steps) == {"torch"}  # whose other variants are all compiled
+    assert all(step() is not None for step in steps.values())
     module.add(argparse.ArgumentParser())
     for bad, words in ((("huge", "cpu", 0), "unknown size 'huge'. Known: main, small"), (("small", "tpu", 0), "unknown device 'tpu'")):
         with pytest.raises(backends.base.Error, match=words):
