@@ -61,7 +61,7 @@ def _guess(bm, bn, bk):
     return bm, bn, bk, 1 / (1 + 4 / bm + 8 / bn)
 
 
-#: by how operands are multiplied: fp64 and bf16 have tiles of their own, fp16 is widened and goes as fp32.
+#: by how operands are multiplied: fp64 and bf16 have tiles of their own; fp16 is widened and goes as fp32, or by AMX as bf16.
 #: What `triport tune` measures is the speed of every shape of `SHAPES`, with all threads at work.
 SHAPES = tuple((bm, bn, bk) for bm in (16, 32, 64, 128, 256, 512) for bn in (32, 64, 128, 256) for bk in (256, 512))
 _WIDE = tuple(_guess(*t) for t in ((512, 128, 256), (256, 256, 256), (128, 256, 256), (256, 128, 256), (128, 128, 256), (64, 128, 256),
@@ -115,7 +115,7 @@ def entries(a: torch.Tensor, k: int, ends: bool = True) -> tuple:
         if call.row is not None and call.row.scratch and TILES.op not in (call.tiles or ()):
             return fitting(call.row.scratch, a.dtype)
         if call.row is None and k <= FEW_TERMS:
-            return few_terms(a.dtype, k) if ends else (_guess(32 if a.dtype == torch.bfloat16 else 64, 64, FEW_TERMS),)
+            return few_terms(a.dtype, k) if ends else (_guess(32 if a.dtype == torch.bfloat16 or by_tiles(a.dtype) else 64, 64, FEW_TERMS),)
     return tuple(map(tuple, speeds_for(TILES.get(a.device.type), speeds_of(a.dtype, a.device.type), workers() if cpu else 0)))
 
 
@@ -137,7 +137,7 @@ def multiprocessors() -> int:
 #: in bf16 takes a Zen 4 135 us by 128 x 64, 142 by 256 x 128 and 143 by 32 x 64, 1024 x 64 x 1024 679, 670 and 749. Where accumulators go through memory they are to stay in the first cache
 FEW_TERMS = 64
 _FEW = tuple(_guess(bm, 64, FEW_TERMS) for bm in (128, 64, 32))
-#: of bf16 by AMX, and of up to so many terms in fp32 on Intel's CPUs, where a result's lines must follow each other: torch's time of ours on an Emerald Rapids, one thread, 1024 x 64 x 1024
+#: by AMX, and of up to so many terms in fp32 on Intel's CPUs, where a result's lines must follow each other: torch's time of ours on an Emerald Rapids, one thread, 1024 x 64 x 1024
 #: by 128 x 64, 128 x 256 and 256 x 256 1.12, 1.54 and 1.74; 1024 x 16 x 1024 by 128 x 64, 128 x 512 and 64 x 512 0.73, 0.76 and 0.92 (two threads 0.76, 0.85 and 0.79)
 _FEW_BY_TILES = ((256, 256, FEW_TERMS, 1.0), (128, 256, FEW_TERMS, 0.9), *_FEW)
 _FEWEST, _FEWEST_TILES = 16, ((64, 512, FEW_TERMS, 1.0), *_FEW)
@@ -145,7 +145,7 @@ _FEWEST, _FEWEST_TILES = 16, ((64, 512, FEW_TERMS, 1.0), *_FEW)
 
 def few_terms(dtype: torch.dtype, k: int) -> tuple:
     """Tiles, each with its speed, for products of up to `FEW_TERMS` terms that end in their store on this CPU."""
-    if dtype == torch.bfloat16 and by_tiles():
+    if by_tiles(dtype):
         return _FEW_BY_TILES
     return _FEWEST_TILES if dtype == torch.float32 and k <= _FEWEST and targets.native().assists else _FEW
 
@@ -169,12 +169,12 @@ _SERVING, _SHARING = 1.05, 1024
 
 def whole(dtype: torch.dtype, m: int, n: int, k: int, workers: int, best: float) -> tuple:
     """Tiles with all of K for a product on this CPU, (BM, BN, BK, speed, GROUP) each, where `best` is the speed of the fastest others; none where they are no use. B's rows of a tile are to
-    take half of the second cache, at most. In fp16 nothing is read where it lies, and rows of A would be packed for each of the more columns of tiles. Few threads take them for fewer terms,
+    take half of the second cache, at most. In fp16 without AMX nothing is read where it lies, and rows of A would be packed for each of the more columns of tiles. Few threads take them for fewer terms,
     too, of which the table's tiles are whole as well, but wider (Emerald Rapids, one thread and two, fp32: 512 cubed 0.97 -> 1.02 and 0.99 -> 1.17, 333 x 257 x 511 0.96 -> 1.06 and 1.03 -> 1.06,
     1024 x 256 x 1024 0.86 -> 0.91 and 0.96 -> 1.02, 1024 x 512 x 1024 1.00 -> 1.15 and 1.04 -> 1.12)."""
-    tiles = dtype == torch.bfloat16 and by_tiles()
+    tiles = by_tiles(dtype)
     least = FEW_TERMS if workers <= FEW and not tiles else WHOLE[0]
-    if dtype not in (torch.float32, torch.bfloat16) or not least < k <= (WHOLE_ALONE if workers == 1 and dtype == torch.float32 else WHOLE[1]):
+    if not (tiles or dtype in (torch.float32, torch.bfloat16)) or not least < k <= (WHOLE_ALONE if workers == 1 and dtype == torch.float32 else WHOLE[1]):
         return ()
     bk = next_power_of_2(k)
     shapes = ((256, 256), (128, 256), (128, 128), (64, 128)) if tiles else ((256, 64), (128, 64), (64, 64))
@@ -215,7 +215,7 @@ def speeds_of(dtype: torch.dtype, device_type: str) -> str:
     """The entry of a table of tiles that a dtype takes."""
     if dtype == torch.float64:
         return "fp64"
-    return "bf16" if dtype == torch.bfloat16 or dtype == torch.float16 and device_type == "cuda" else "fp32"
+    return "bf16" if dtype == torch.bfloat16 or dtype == torch.float16 and (device_type == "cuda" or by_tiles(dtype)) else "fp32"
 
 
 @functools.lru_cache(maxsize=1024)

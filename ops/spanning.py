@@ -61,7 +61,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     if call.row is not None and call.row.scratch:
         return _on_board(t, axis, length, across, widths, call.row.scratch)
     terms = k if known(k) else t["BK"]
-    pace = 1 if a.element_size() > 2 else _BY_TILES if a.dtype == torch.bfloat16 and by_tiles() else _HALVES
+    pace = 1 if a.element_size() > 2 else _BY_TILES if by_tiles(a.dtype) else _HALVES
     return _fastest(tuple(t.items()), axis, m, n, terms, workers(), widths, entries(a, terms, ends=False), pace)
 
 

@@ -3,12 +3,11 @@ tile of columns again."""
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 
+from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
@@ -16,7 +15,7 @@ from .sizes import cdiv
 from .tuning import plainly_here, workers
 
 TILE = 64, 32  # lines, terms: the fastest of ten on a Zen 5 in fp32 and bf16, or near it
-#: columns of the product from which on copying pays, by AMX too; not in fp16, of which everything is packed in any case. Time as it lies over time copied, one thread of a
+#: columns of the product from which on copying pays, by AMX too; not in fp16 by others, of which everything is packed in any case. Time as it lies over time copied, one thread of a
 #: Zen 5, fp32 and bf16: 1024 x 1024 x 256 1.03, 1.02; 512 cubed 1.11, 1.07; 1024 cubed 1.14, 1.12; 768 x 256 x 3072 1.22, 1.24; 768 x 394 x 768 1.34, 1.13; 333 x 257 x 511 1.38, 1.35.
 #: Two of an Emerald Rapids, whose caches give less for more: fp32 512 cubed 0.99, 1024 cubed 1.07, 768 x 256 x 768 1.05; bf16 by AMX 512 cubed 0.84, 1024 1.14, 768 x 256 x 3072 1.07
 COLUMNS, BY_TILES = 448, 1024
@@ -33,15 +32,16 @@ def turn_kernel(x_ptr, out_ptr, m, k, step, BM: tl.constexpr, BK: tl.constexpr):
     tl.store(out_ptr + rows.to(tl.int64)[:, None] * k + ks[None, :], tl.trans(x), mask=(rows[:, None] < m) & (ks[None, :] < k))
 
 
-@functools.cache
-def by_tiles() -> bool:
-    """Does this CPU multiply bf16 by AMX?"""
-    return any(p.tiles and p.takes == "bf16" for p in targets.native().products)
+def by_tiles(dtype: torch.dtype) -> bool:
+    """Does this CPU, or that code is made for, multiply floats of a dtype by AMX?"""
+    name = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(dtype)
+    return name is not None and any(p.tiles and p.takes == name for p in (call.row or targets.native()).products)
 
 
 def pays(dtype: torch.dtype, m: int, k: int, n: int) -> bool:
     """Is a transposed first factor, M x K, of a product with n columns better copied?"""
-    return dtype != torch.float16 and n >= (BY_TILES if dtype == torch.bfloat16 and by_tiles() else COLUMNS) and m * k >= NUMBERS * max(1, workers() // 2)
+    tiles = by_tiles(dtype)
+    return (tiles or dtype != torch.float16) and n >= (BY_TILES if tiles else COLUMNS) and m * k >= NUMBERS * max(1, workers() // 2)
 
 
 def straight(a: torch.Tensor, n: int, op: str) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """AMX's tile registers in Python, for kernels compiled for a CPU that has them and run by one that has not: their code calls these functions where it would
-have AMX's instructions. What each does is written down from Intel's manual (Software Developer's Manual, volume 1, 18; volume 2, TILELOADD, TDPBF16PS, TDPBSSD), and
+have AMX's instructions. What each does is written down from Intel's manual (Software Developer's Manual, volume 1, 18; volume 2, TILELOADD, TDPBF16PS, TDPBSSD;
+TDPFP16PS in "Instruction Set Extensions and Future Features"), and
 what it forbids is an error."""
 
 import ctypes
@@ -14,7 +15,7 @@ from triport.backends.cpu.run import link
 _I8, _I64, _PTR = ctypes.c_int8, ctypes.c_int64, ctypes.c_void_p
 #: name behind "llvm.x86." -> parameters
 INSTRUCTIONS = {"ldtilecfg": (_PTR,), "tilerelease": (), "tilezero": (_I8,), "tileloadd64": (_I8, _PTR, _I64), "tilestored64": (_I8, _PTR, _I64),
-                "tdpbf16ps": (_I8, _I8, _I8), "tdpbssd": (_I8, _I8, _I8)}
+                "tdpbf16ps": (_I8, _I8, _I8), "tdpfp16ps": (_I8, _I8, _I8), "tdpbssd": (_I8, _I8, _I8)}
 
 
 class Machine:
@@ -80,13 +81,16 @@ class Machine:
     def tdpbf16ps(self, to, a, b):
         self._multiply(to, a, b, np.uint16, np.float32, 2)
 
+    def tdpfp16ps(self, to, a, b):
+        self._multiply(to, a, b, np.float16, np.float32, 2)
+
     def tdpbssd(self, to, a, b):
         self._multiply(to, a, b, np.int8, np.int32, 4)
 
 
 def row() -> targets.Target:
     """This machine's row, with AMX: vectors have 512 bits, which LLVM makes of shorter ones where need be."""
-    with_tiles = tuple(p for p in targets.get("sapphirerapids").products if p.tiles)
+    with_tiles = tuple(p for p in targets.get("graniterapids").products if p.tiles)
     return dataclasses.replace(targets.native(), isa="AMX in Python", vector_bits=512, products=with_tiles)
 
 

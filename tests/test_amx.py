@@ -11,6 +11,7 @@ import triton.language as tl
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="tiles are x86's")
 GUARD = 7
+INSTRUCTION = {torch.int8: "tdpbssd", torch.bfloat16: "tdpbf16ps", torch.float16: "tdpfp16ps"}
 
 
 @triton.jit
@@ -97,7 +98,7 @@ SIZES = [(32, 32, 64), (64, 64, 128), (61, 33, 64), (17, 100, 131), (40, 64, 50)
 
 @pytest.mark.parametrize("layout", ["rows", "a by columns", "b by columns", "both", "a inside another"])
 @pytest.mark.parametrize("m,n,k", SIZES)
-@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16], ids=["int8", "bf16"])
+@pytest.mark.parametrize("dtype", INSTRUCTION, ids=["int8", "bf16", "fp16"])
 def test_products(dtype, m, n, k, layout, amx, seed):
     a, b = operands(dtype, m, n, k, seed)
     a = by_columns(a) if layout in ("a by columns", "both") else a
@@ -109,7 +110,7 @@ def test_products(dtype, m, n, k, layout, amx, seed):
     acc = torch.int32 if dtype == torch.int8 else torch.float32
     out, guard = product(a, b, (32, 32, 64), acc)
     want = a.double() @ b.double()
-    assert (guard == GUARD).all() and amx.counts["tdpbssd" if dtype == torch.int8 else "tdpbf16ps"] > 0
+    assert (guard == GUARD).all() and amx.counts[INSTRUCTION[dtype]] > 0
     if dtype == torch.int8:
         assert torch.equal(out.double(), want)
     else:
@@ -140,7 +141,7 @@ def masked_kernel(a_ptr, b_ptr, out_ptr, m, k, BM: tl.constexpr, BN: tl.constexp
 
 
 @pytest.mark.parametrize("rows", [16, 32, 64])
-@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16], ids=["int8", "bf16"])
+@pytest.mark.parametrize("dtype", INSTRUCTION, ids=["int8", "bf16", "fp16"])
 def test_columns_shorter_than_a_vector_are_packed(dtype, rows, amx, seed):
     """A that lies by columns and is not 0 where it is masked: it is not turned, and its columns have fewer numbers than a vector."""
     n, k, m = 32, 256, rows - 3
@@ -150,7 +151,7 @@ def test_columns_shorter_than_a_vector_are_packed(dtype, rows, amx, seed):
     masked_kernel[(1,)](by_columns(a), b, out, m, k, BM=rows, BN=n, BK=128, ACC=tl.int32 if dtype == torch.int8 else tl.float32)
     want = torch.cat([a[:m].double(), torch.ones(rows - m, k).double()])
     error = (out[:rows * n].view(rows, n).double() - want @ b.double()).abs() / (want.abs() @ b.double().abs() + 1e-30)
-    assert error.max() < 1e-6 and (out[rows * n:] == GUARD).all() and amx.counts["tdpbssd" if dtype == torch.int8 else "tdpbf16ps"] > 0
+    assert error.max() < 1e-6 and (out[rows * n:] == GUARD).all() and amx.counts[INSTRUCTION[dtype]] > 0
 
 
 @pytest.mark.parametrize("blocks", [(8, 16, 64), (16, 8, 64), (16, 16, 16)])
@@ -166,6 +167,15 @@ def test_the_widest_sums(amx):
 
 def test_operands_that_are_computed(amx, seed):
     assert right_of_computed(seed) and amx.counts["tdpbssd"] > 0
+
+
+def test_small_halves_are_not_zeros(amx, seed):
+    """Numbers below the normal ones of fp16 are normal in fp32, in which they are multiplied: unlike bf16's they count."""
+    a, b = ((x * 2.0**-16).half() for x in operands(torch.float32, 32, 32, 64, seed))
+    assert ((a != 0) & (a.abs() < 2.0**-14)).any()
+    out, _ = product(a, b.float().mul(2.0**16).half(), (32, 32, 64), torch.float32)
+    want = a.double() @ b.float().mul(2.0**16).half().double()
+    assert ((out.double() - want).abs() / (a.double().abs() @ b.double().abs() * 2.0**16)).max() < 1e-6 and amx.counts["tdpfp16ps"] > 0
 
 
 def test_the_machine_finds_what_is_forbidden(monkeypatch):

@@ -162,6 +162,8 @@ def test_tiles_are_asked_for_where_they_are_used():
     assert not {n for n in features.needed(b"", "fadd", row) if n.startswith("amx")}
     tiles = features.needed(b"", "call void @llvm.x86.tdpbf16ps(i8 0)", row)
     assert {"amx-tile", "amx-bf16"} == {n for n in tiles if n.startswith("amx")}
+    halves = features.needed(b"", "call void @llvm.x86.tdpfp16ps(i8 0)", targets.get("graniterapids"))
+    assert {"amx-tile", "amx-fp16"} == {n for n in halves if n.startswith("amx")}
     assert f"i64 {machine._ARCH_PRCTL}, i64 {machine._REQUEST}" in machine.machine_ir(row, list(tiles))
 
 

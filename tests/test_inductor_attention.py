@@ -258,7 +258,7 @@ def test_whose_is_faster(maker, native, expected, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(products, "maker", lambda: maker)
     monkeypatch.setattr(products, "multiplies", lambda dtype: native)
-    monkeypatch.setattr(products, "by_tiles", lambda: native)
+    monkeypatch.setattr(products, "by_tiles", lambda dtype: native)
     for bits in (256, 512):
         monkeypatch.setattr(products, "vector_bits", lambda bits=bits: bits)
         assert [attention.ours(torch.bfloat16, *how) for how in ((False, False, 2.0), (True, True, 1.0))] == expected
@@ -287,7 +287,7 @@ def test_backward_in_bf16_is_ours_on_intels_by_tiles_alone(monkeypatch):
     monkeypatch.setattr(products, "maker", lambda: "GenuineIntel")
     monkeypatch.setattr(products, "multiplies", lambda dtype: True)
     for tiles in (True, False):
-        monkeypatch.setattr(products, "by_tiles", lambda tiles=tiles: tiles)
+        monkeypatch.setattr(products, "by_tiles", lambda dtype, tiles=tiles: tiles)
         assert attention.ours(torch.bfloat16, False, True, 1.0) == tiles and not attention.ours(torch.bfloat16, False, False, 1.0)
 
 

@@ -115,7 +115,7 @@ def test_a_result_that_lies_over_b_keeps_nothing(seed):
 def test_tiles_with_all_terms(dtype, bk, monkeypatch):
     """In dtypes whose rows are read where they lie, where a thread has several programs in a row, or terms are few."""
     monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 20)
-    monkeypatch.setattr(matmul, "by_tiles", lambda: False)
+    monkeypatch.setattr(matmul, "by_tiles", lambda dtype: False)
     found = matmul.whole(dtype, 2048, 2048, 777, 1, 1.0)
     assert {t[2] for t in found} == ({bk} if bk else set())
     assert all(t[3] > 1.0 and t[1] * t[2] * dtype.itemsize <= 1 << 19 for t in found)
@@ -125,7 +125,7 @@ def test_tiles_with_all_terms(dtype, bk, monkeypatch):
     monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 22)
     for threads, terms, some in ((1, 4096, dtype is torch.float32), (2, 4096, False), (1, 4097, False)):
         assert bool(matmul.whole(dtype, 2048, 2048, terms, threads, 1.0)) == some
-    monkeypatch.setattr(matmul, "by_tiles", lambda: True)
+    monkeypatch.setattr(matmul, "by_tiles", lambda dtype: dtype == torch.bfloat16)
     assert not matmul.whole(torch.bfloat16, 300, 300, 512, 2, 1.0)
     monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 14)
     assert not matmul.whole(dtype, 2048, 2048, 777, 1, 1.0)

@@ -43,7 +43,8 @@ def instructions(row, elem, acc) -> set[str]:
 @pytest.mark.parametrize("name, elem, acc, wanted", [
     ("x86-64-v2", "i8", "i32", "llvm.x86.sse2.pmadd.wd"), ("x86-64-v3", "i8", "i32", "llvm.x86.avx2.pmadd.wd"),
     ("x86-64-v4", "i8", "i32", "llvm.x86.avx512.pmaddw.d.512"), ("neoverse-v2", "bf16", "f32", "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),
-    ("sapphirerapids", "bf16", "f32", "llvm.x86.tdpbf16ps"), ("sapphirerapids", "i8", "i32", "llvm.x86.tdpbssd")])
+    ("sapphirerapids", "bf16", "f32", "llvm.x86.tdpbf16ps"), ("sapphirerapids", "i8", "i32", "llvm.x86.tdpbssd"), ("graniterapids", "f16", "f32", "llvm.x86.tdpfp16ps"),
+    ("graniterapids", "bf16", "f32", "llvm.x86.tdpbf16ps")])
 def test_the_rows_instruction_multiplies(name, elem, acc, wanted):
     row = targets.get(name)
     assert wanted in instructions(row, elem, acc)
@@ -55,6 +56,19 @@ def test_tiles_that_do_not_fit_go_to_the_next_instruction():
     assert "llvm.x86.tdpbf16ps" in instructions(row, "bf16", "f32")
     one = dataclasses.replace(row, products=tuple(dataclasses.replace(p, tiles=(48, 16, 32)) if p.tiles else p for p in row.products))
     assert "llvm.x86.avx512bf16.dpbf16ps.512" in instructions(one, "bf16", "f32")
+
+
+@pytest.mark.parametrize("more,fp16", [((), False), (("amx-fp16",), True)])
+def test_what_this_machines_tiles_multiply(more, fp16, monkeypatch):
+    from triport.backends.cpu.llvm import host
+    has = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "amx-tile", "amx-bf16", "amx-int8", *more)
+    monkeypatch.setattr(host, "features", lambda: dict.fromkeys(has, True))
+    monkeypatch.setattr(targets.platform, "machine", lambda: "x86_64")
+    for granted in (True, False):  # Linux gives tiles to who asks, or not
+        monkeypatch.setattr(targets, "_tiles_granted", lambda granted=granted: granted)
+        row = targets.native.__wrapped__()
+        assert {p.takes for p in row.products if p.tiles} == ({"bf16", "i8"} | ({"f16"} if fp16 else set()) if granted else set())
+        assert ("+amx-fp16" in row.features) == (fp16 and granted)
 
 
 def test_an_isa_is_a_row():

@@ -122,7 +122,7 @@ def test_whose_products_do_not_go_this_way():
 def test_tiles_of_few_terms_are_small(monkeypatch):
     """Small enough that few of them are cut, and that there are some for each thread; by AMX large ones, and wide ones of the fewest terms on Intel's CPUs."""
     m = importlib.import_module("triport.ops.matmul")
-    monkeypatch.setattr(m, "by_tiles", lambda: False)
+    monkeypatch.setattr(m, "by_tiles", lambda dtype: False)
     monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False)))
     monkeypatch.setattr(m, "workers", lambda: 2)
     for dtype in DTYPES.values():
@@ -133,7 +133,7 @@ def test_tiles_of_few_terms_are_small(monkeypatch):
     for k, wide in ((16, True), (17, False)):
         tile = tile_for(torch.empty(1024, k), torch.empty(k, 1024))
         assert ((tile["BM"], tile["BN"]) == (64, 512)) == wide
-    monkeypatch.setattr(m, "by_tiles", lambda: True)
+    monkeypatch.setattr(m, "by_tiles", lambda dtype: dtype == torch.bfloat16)
     tile = tile_for(torch.empty(1024, 32, dtype=torch.bfloat16), torch.empty(32, 1024, dtype=torch.bfloat16))
     assert (tile["BM"], tile["BN"]) == (256, 256)
     monkeypatch.setattr(m, "workers", lambda: 32)

@@ -27,13 +27,14 @@ X86 = {"sse3": (0, ECX, 0, 0), "ssse3": (0, ECX, 9, 0), "cx16": (0, ECX, 13, 0),
        "avx512vbmi": (1, ECX, 1, _ZMM), "avx512vbmi2": (1, ECX, 6, _ZMM), "gfni": (1, ECX, 8, 0), "avx512vnni": (1, ECX, 11, _ZMM),
        "avx512bitalg": (1, ECX, 12, _ZMM), "avx512vpopcntdq": (1, ECX, 14, _ZMM), "amx-bf16": (1, EDX, 22, _TILES),
        "avx512fp16": (1, EDX, 23, _ZMM), "amx-tile": (1, EDX, 24, _TILES), "amx-int8": (1, EDX, 25, _TILES), "avxvnni": (2, EAX, 4, _YMM),
-       "avx512bf16": (2, EAX, 5, _ZMM), "lzcnt": (3, ECX, 5, 0), "sahf": (3, ECX, 0, 0), "sse4a": (3, ECX, 6, 0), "xop": (3, ECX, 11, _YMM),
+       "avx512bf16": (2, EAX, 5, _ZMM), "amx-fp16": (2, EAX, 21, _TILES), "lzcnt": (3, ECX, 5, 0), "sahf": (3, ECX, 0, 0), "sse4a": (3, ECX, 6, 0), "xop": (3, ECX, 11, _YMM),
        "fma4": (3, ECX, 16, _YMM), "tbm": (3, ECX, 21, 0)}
 _V2 = ("sse3", "ssse3", "cx16", "sse4.1", "sse4.2", "popcnt", "sahf")
 _V3 = (*_V2, "movbe", "fma", "avx", "f16c", "bmi", "avx2", "bmi2", "lzcnt")
 _V4 = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
+_SPR = (*_V4, "avx512ifma", "avx512vbmi", "avx512vbmi2", "gfni", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512fp16", "avxvnni", "avx512bf16")
 #: AMX's, which kernels with products have and others of the same row have not: LLVM's intrinsics -> feature
-_TILE_CODE = {r"llvm\.x86\.(tile|tdp)": "amx-tile", r"llvm\.x86\.tdpbf16": "amx-bf16", r"llvm\.x86\.tdpb[su]": "amx-int8"}
+_TILE_CODE = {r"llvm\.x86\.(tile|tdp)": "amx-tile", r"llvm\.x86\.tdpbf16": "amx-bf16", r"llvm\.x86\.tdpfp16": "amx-fp16", r"llvm\.x86\.tdpb[su]": "amx-int8"}
 
 #: LLVM's name -> (Linux's name, which word: 0 for AT_HWCAP, 1 for AT_HWCAP2, bit)
 ARM = {"lse": ("atomics", 0, 8), "fullfp16": ("asimdhp", 0, 10), "rdm": ("asimdrdm", 0, 12), "complxnum": ("fcma", 0, 14), "rcpc": ("lrcpc", 0, 15),
@@ -41,9 +42,7 @@ ARM = {"lse": ("atomics", 0, 8), "fullfp16": ("asimdhp", 0, 10), "rdm": ("asimdr
        "flagm": ("flagm", 0, 27), "sve2": ("sve2", 1, 1), "fptoint": ("frint", 1, 8), "i8mm": ("i8mm", 1, 13), "bf16": ("bf16", 1, 14)}
 
 #: what LLVM's names of CPUs stand for
-CPUS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4,
-        "sapphirerapids": (*_V4, "avx512ifma", "avx512vbmi", "avx512vbmi2", "gfni", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512fp16",
-                           "avxvnni", "avx512bf16"),
+CPUS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "sapphirerapids": _SPR, "graniterapids": _SPR,
         "generic": (), "neoverse-v2": tuple(ARM)}
 
 _OP, _OP_IMM, _OP_32, _OP_IMM_32 = 0x33, 0x13, 0x3b, 0x1b

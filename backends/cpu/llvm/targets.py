@@ -151,6 +151,7 @@ def _pmaddwd(name: str) -> Product:
 _SSE_PAIRS, _AVX2_PAIRS, _AVX512_PAIRS = map(_pmaddwd, ("sse2.pmadd.wd", "avx2.pmadd.wd", "avx512.pmaddw.d.512"))
 _AVX512_BF16 = Product("avx512", "bf16", "bf16", "f32", "llvm.x86.avx512bf16.dpbf16ps.512", "bfloat")
 _AMX_BF16 = Product("amx", "bf16", "bf16", "f32", "llvm.x86.tdpbf16ps", "bfloat", tiles=(16, 16, 32), shape=(32, 2))
+_AMX_FP16 = Product("amx", "f16", "f16", "f32", "llvm.x86.tdpfp16ps", "half", tiles=(16, 16, 32), shape=(32, 2))
 _AMX_INT8 = Product("amx", "i8", "i8", "i32", "llvm.x86.tdpbssd", "i8", tiles=(16, 16, 64), shape=(32, 2), group=4)
 _NEON_BF16 = Product("neon", "bf16", "bf16", "f32", "llvm.aarch64.neon.bfdot.v4f32.v8bf16", "bfloat")
 _IME = Product("ime", "i8", "i8", "i32", "", "i8", shape=(8, 1), blocks=(4, 4, 8), group=8)
@@ -158,6 +159,7 @@ _VNNI, _AVX512_VNNI = (Product("vnni", "i8", "i8", "i32", f"llvm.x86.avx512.vpdp
 _CVTNEPS = "llvm.x86.avx512bf16.cvtneps2bf16.512"
 _HAS_BF16 = dict(products=(_AVX512_BF16, _AVX512_VNNI, _AVX512_PAIRS), to_bf16=_CVTNEPS)
 _HAS_AMX = dict(products=(_AMX_BF16, _AMX_INT8, _AVX512_BF16, _AVX512_VNNI, _AVX512_PAIRS), to_bf16=_CVTNEPS)
+_HAS_AMX_FP16 = _HAS_AMX | dict(products=(_AMX_FP16, *_HAS_AMX["products"]))
 #: half of the 512 KiB that four of a K1's cores share, for one of them
 _K1_SCRATCH = 512 // 2 // 4 << 10
 _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
@@ -171,6 +173,8 @@ TARGETS = {t.name: t for t in (
            scalef=True, polynomials=4, unroll=4, products=(_AVX512_PAIRS,), **_X86),
     Target("sapphirerapids", cpu="sapphirerapids", features="", isa="AVX-512", vector_bits=512, registers=32, gathers=GATHERED,
            dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_HAS_AMX, **_X86),
+    Target("graniterapids", cpu="graniterapids", features="", isa="AVX-512", vector_bits=512, registers=32, gathers=GATHERED,
+           dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_HAS_AMX_FP16, **_X86),
     Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), dot_unroll=1,
            masks=False, **_ARM),
     Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
@@ -233,7 +237,8 @@ def native() -> Target:
     # The row's own CPU name is one that LLVM knows; what the host adds comes as features it reported itself.
     tiles = all(host.get(f) for f in ("amx-tile", "amx-bf16", "amx-int8")) and _tiles_granted()
     features = ",".join(f"+{f}" for f, on in sorted(host.items()) if on and (tiles or not f.startswith("amx")))
-    more = _HAS_AMX if tiles else _HAS_BF16 if host.get("avx512bf16") and row.name == "x86-64-v4" else {}
+    amx = _HAS_AMX_FP16 if host.get("amx-fp16") else _HAS_AMX
+    more = amx if tiles else _HAS_BF16 if host.get("avx512bf16") and row.name == "x86-64-v4" else {}
     if not more and host.get({"x86-64-v4": "avx512vnni", "x86-64-v3": "avxvnni"}.get(row.name)):
         more = dict(products=(_AVX512_VNNI if row.name == "x86-64-v4" else _VNNI, *row.products))
     # "clzero" is AMD's Zen alone, which takes small results in its stride: 59 us for exp of 64 x 4096 numbers, whether -inf, -95 or 0 (Zen 4)

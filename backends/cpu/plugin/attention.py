@@ -44,7 +44,7 @@ def ours(dtype, causal: bool, backward: bool, work: float) -> bool:
     if products.maker() == "GenuineIntel":
         if dtype == torch.float32:
             return products.vector_bits() >= 512 and work < MOST_WORK
-        return not products.multiplies(dtype) or backward and dtype == torch.bfloat16 and products.by_tiles()
+        return not products.multiplies(dtype) or backward and dtype == torch.bfloat16 and products.by_tiles(dtype)
     return products.maker() == "AuthenticAMD" and (dtype.itemsize == 2 or products.vector_bits() >= 512 or work < MOST_WORK and (causal or not backward))
 
 

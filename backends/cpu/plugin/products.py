@@ -240,9 +240,9 @@ def vector_bits() -> int:
     return native().vector_bits
 
 
-def by_tiles() -> bool:
-    """Has this machine AMX's tiles for bf16?"""
-    return _matmul().by_tiles()
+def by_tiles(dtype) -> bool:
+    """Has this machine AMX's tiles for a dtype?"""
+    return _matmul().by_tiles(dtype)
 
 
 def _turned(a) -> bool:
