@@ -19,8 +19,8 @@ KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ct
 class Machine:
     """A pool of its own, an OpenMP of two threads that run one after the other, and launches that are counted."""
 
-    def __init__(self, nanoseconds):
-        addresses = launch.load_object(kept.emitted("pool", pool.pool_ir, targets.native(), nanoseconds), ["tp_call", "tp_forget"])
+    def __init__(self, nanoseconds, credit=late.CREDIT):
+        addresses = launch.load_object(kept.emitted("pool", pool.pool_ir, targets.native(), nanoseconds, credit), ["tp_call", "tp_forget"])
         self._call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(addresses["tp_call"])
         self.forget = ctypes.CFUNCTYPE(None)(addresses["tp_forget"])
         self._parallel, self._number = PARALLEL(self.parallel), NUMBER(lambda: self.thread)
@@ -51,7 +51,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def loaded():
-    return Machine(late.LATE), Machine(10**12)
+    return Machine(late.LATE), Machine(10**12), Machine(late.LATE, 10**12)
 
 
 @pytest.fixture
@@ -115,3 +115,17 @@ def test_a_little_late_is_worth_it_where_much_was_shared(machine):
     machine.program = lambda k: time.sleep(0.2)
     machine.wait = 0.1
     assert machine.launch(4)[0] == "shared" and machine.launch(2)[0] == "shared"
+
+
+@pytest.mark.parametrize("credit", [True, False])
+def test_what_meetings_saved_pays_for_a_thread_that_is_late(credit, loaded):
+    """As far as it is counted: threads that are late for long cost hardly more than those that were late before."""
+    m = loaded[2] if credit else loaded[0]
+    m.forget()
+    m.wait, m.program = 0.0, lambda k: time.sleep(0.2)
+    for _ in range(4):
+        m.launch(2)
+    m.wait, m.program = 0.3, lambda k: None
+    assert m.launch(2)[0] == "shared"
+    m.wait = 0.0
+    assert (m.launch(2)[0] == "shared") == credit

@@ -31,19 +31,19 @@ _WORD, _SLEEPERS, _PENDING, _LOCK, _WORKERS, _JOB = (
 _REGION = Struct("region", job="ptr", thread_num="ptr")
 
 
-def pool_ir(target: Target, nanoseconds: int = late.LATE) -> str:
-    """The runtime's LLVM IR for a row; nanoseconds: how late is late (see late.py)."""
-    return module(target, nanoseconds=nanoseconds).render()
+def pool_ir(target: Target, nanoseconds: int = late.LATE, credit: int = late.CREDIT) -> str:
+    """The runtime's LLVM IR for a row; nanoseconds, credit: how late is late, and how much of it was saved before (see late.py)."""
+    return module(target, nanoseconds=nanoseconds, credit=credit).render()
 
 
-def module(target: Target, hidden: bool = False, nanoseconds: int = late.LATE) -> Module:
+def module(target: Target, hidden: bool = False, nanoseconds: int = late.LATE, credit: int = late.CREDIT) -> Module:
     """hidden: other objects of one library call it, and launches are not watched."""
     m = Module("pool", target.triple, attributes="")
     m.globals += [s.line() for s in (SLOT, JOB, _REGION)]
     watched = not hidden and bool(target.context)
     for at, first in ((_WORD, "i64 0"), (_SLEEPERS, "i32 0"), (_PENDING, "i32 0"), (_LOCK, "i32 0"), (_WORKERS, "i32 0"), (_JOB, "ptr null")):
         m.variable(at.s[1:], first, tail="" if at is _WORKERS else ", align 64")  # who has the lock counts the workers
-    late.add(m, target, nanoseconds)
+    late.add(m, target, nanoseconds, credit)
     jobs.add(m, watched)
     if watched:
         watch.add(m, target)
