@@ -89,22 +89,86 @@ def _allowed(dtype) -> float:
 
 def checked(candidates: dict[str, Callable], call: Callable, inputs, want, against: str | None, allowed: float | None) -> dict[str, float]:
     """name -> error of each candidate's result `call(name)` against `want`, or where `against` is None against the first candidate's. Raises `Error`
-    where one is wrong or changes `inputs` (tensors, arrays, lists and dicts) that all are given."""
+    where one is wrong or changes `inputs` (tensors, arrays, lists and dicts) that all are given. Where a result lies in memory that an earlier one lies in, as of functions that write
+    into one `out`, it is spoilt and made again: what another candidate left there is not taken for this one's."""
     given, others = tensors(inputs), _mutable(inputs)
     kept, before = [t.detach().clone() for t in given], copy.deepcopy(others)
-    errors = {}
+    errors, places = {}, set()
     for name in candidates:
         got = call(name)
         _unchanged(name, given, kept)
+        shared = [(t, _apart(t)) for t in _written(got) if _place(t) in places]
+        if shared:
+            for t, _ in shared:
+                _spoil(t)
+            got = call(name)
+            _unchanged(name, given, kept)
+        places |= {_place(t) for t in _written(got)} - {_place(t) for t in _written(inputs)}
         if error(others, before, 0.0)[0]:
             raise Error(f"compare: candidate {name} changes its arguments, which the others are given as well; compare functions that write into copies")
         if against is None:
-            want, against = got, f"candidate {name}"
+            want, against = _apart(got), f"candidate {name}"
         errors[name], most = error(got, want, allowed)
         if not errors[name] <= most:
-            raise Error(f"compare: candidate {name} is wrong: its error against {against} is {errors[name]:.1e}, and {most:.1e} is allowed; nothing was "
+            _restored(shared)
+            here = "; its result lies where an earlier candidate's does, and what it does not write itself is not its result" if shared else ""
+            raise Error(f"compare: candidate {name} is wrong: its error against {against} is {errors[name]:.1e}, and {most:.1e} is allowed{here}; nothing was "
                         "timed. Where that much is right, say allowed=")
     return errors
+
+
+def _written(values) -> list:
+    """The tensors and arrays of nested tuples, lists and dicts, which have memory of their own."""
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    if isinstance(values, (tuple, list)):
+        return [t for v in values for t in _written(v)]
+    if _is_tensor(values):
+        return [values] if values.layout is sys.modules["torch"].strided and values.numel() else []
+    return [values] if "numpy" in sys.modules and isinstance(values, sys.modules["numpy"].ndarray) and values.size else []
+
+
+def _place(x) -> int:
+    """Where the memory begins that x lies in, as a view, too."""
+    if _is_tensor(x):
+        return x.untyped_storage().data_ptr()
+    while x.base is not None and hasattr(x.base, "ctypes"):
+        x = x.base
+    return x.ctypes.data
+
+
+def _spoil(x):
+    """Fill x with what no candidate returns: NaN, or the largest number."""
+    import numpy
+    import torch
+    t = x.detach() if _is_tensor(x) else torch.from_numpy(x) if x.flags.writeable and x.dtype != numpy.dtype(object) else None
+    if t is None:
+        return
+    with torch.no_grad():
+        if t.dtype is torch.bool:
+            t.logical_not_()
+        else:
+            t.fill_(math.nan if t.is_floating_point() or t.is_complex() else torch.iinfo(t.dtype).max)
+
+
+def _restored(shared: list):
+    """Put back what was spoilt: (tensor or array, what it was)."""
+    for x, was in shared:
+        if _is_tensor(x):
+            x.detach().copy_(was)
+        elif x.flags.writeable:
+            x[...] = was
+
+
+def _apart(values: Any) -> Any:
+    """The same with tensors and arrays in memory of their own."""
+    if type(values) is dict:
+        return {k: _apart(v) for k, v in values.items()}
+    if type(values) in (tuple, list):
+        return type(values)(map(_apart, values))
+    if _is_tensor(values):
+        return values.detach().clone()
+    return values.copy() if "numpy" in sys.modules and isinstance(values, sys.modules["numpy"].ndarray) else values
 
 
 def _mutable(inputs) -> list:

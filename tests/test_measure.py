@@ -154,6 +154,37 @@ def test_sparse_results_are_compared_by_their_values(seed):
         compare({"a": lambda x: x + 0, "b": lambda x: (2 * x).to_sparse()}, x, rounds=1, budget=0.01)
 
 
+@pytest.mark.parametrize("kind", [torch, numpy], ids=["torch", "numpy"])
+def test_results_in_one_place_are_each_candidates_own(kind, seed):
+    """Functions that write into one `out`: what an earlier one left there is not a later one's result, and who writes it all is right."""
+    x = torch.rand(9) if kind is torch else numpy.random.default_rng(seed).random(9)
+    out = kind.zeros_like(x)
+
+    def right(x):
+        return kind.add(x, 1, out=out)
+
+    def also(x):
+        return kind.add(x, 1.0, out=out)[:]
+
+    def idle(x):
+        return out
+
+    def late(x):
+        return kind.add(x, 2, out=out)
+
+    assert len(compare([right, also], x, rounds=1).errors) == 2
+    for wrong in (idle, late):
+        for more in ({}, {"reference": lambda x: x + 1}):
+            with pytest.raises(Error, match=rf"candidate {wrong.__name__} is wrong: .*its result lies where an earlier candidate's does"):
+                compare([right, wrong], x, rounds=1, **more)
+            assert (abs(out - x) < 3).all()  # nothing is left spoilt
+
+
+def test_a_result_that_is_an_argument_is_no_result_of_another(seed):
+    x = torch.rand(9)
+    assert len(compare([lambda x: x, lambda x: x.view(9)], x, rounds=1).errors) == 2
+
+
 def test_a_candidate_that_changes_its_arguments_is_refused_and_they_are_put_right(timed, seed):
     x = torch.randn(50, generator=torch.Generator().manual_seed(seed))
     before = x.clone()
