@@ -81,7 +81,7 @@ def add_rates(row: dict, base: dict | None, limits: dict, dtype: str):
 
 
 class Results:
-    """Rows as they come; written whole after each, so that an interrupted run leaves a valid file. also: other files -> what their text is,
+    """Rows as they come; written whole after each, so that an interrupted run leaves a valid file, of an earlier run where it has none of its own. also: other files -> what their text is,
     of `data()`; they are there from the first row on."""
 
     rows: list[dict[str, Any]]
@@ -104,8 +104,10 @@ class Results:
         self.save()
 
     def save(self) -> None:
-        if self.path is not None:
+        if self.path is not None and (self.rows or self.complete or not self.path.is_file()):
             write(self.path, text(self.data()))
+        elif self.path is not None and not os.access(self.path.resolve().parent, os.W_OK):
+            raise Error(f"{self.path} cannot be written: nothing can be made in its folder")
         for path, made in self.also.items():
             if self.rows:
                 write(path, made(self.data()))

@@ -150,6 +150,23 @@ def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path, how):
         assert len({len(line) for line in lines}) == 1 and len(lines) >= 2
 
 
+def test_an_earlier_file_stays_until_there_is_a_row(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("an earlier run's")
+    made = results.Results(path)
+    made.save()
+    assert path.read_text() == "an earlier run's"
+    made.rows.append({})
+    made.save()
+    assert results.load(path)["rows"] == [{}]
+    fresh = results.Results(tmp_path / "y.json")
+    fresh.save()
+    assert results.load(fresh.path)["complete"] is False  # whoever looks for it finds one from the start
+    path.write_text("an earlier run's")
+    results.Results(path).finish()
+    assert results.load(path)["complete"] and not results.load(path)["rows"]
+
+
 def test_what_a_path_can_be(tmp_path):
     """A link's file is written, a pipe is written to, and what cannot be written is a sentence."""
     (tmp_path / "link.json").symlink_to(tmp_path / "real.json")

@@ -248,7 +248,7 @@ def _measure(args, plan, results) -> int:
     _print(args, {"complete": results.complete, "machine": results.meta, "rows": results.rows}, names)
     if stopped:
         results.save()
-        print(f"interrupted after {len(results.rows)} rows" + (f"; {args.json} holds them" if args.json else ""),
+        print(f"interrupted after {len(results.rows)} rows" + (f"; {args.json} holds them" if args.json and results.rows else ""),
               file=sys.stderr)
         return exits.INTERRUPTED
     return exits.WRONG if wrong else exits.GOOD
