@@ -6,6 +6,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import results_files
@@ -66,6 +68,50 @@ def test_a_reader_that_has_gone_is_no_error():
     p.stdout.close()
     err = p.stderr.read().decode()
     assert p.wait(HANGS) == 0 and "Error" not in err and "Exception" not in err, err
+
+
+def test_a_reader_that_rich_finds_gone_is_no_error(monkeypatch):
+    def run(args):
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904  (as rich.console does)
+    monkeypatch.setattr("triport.tools.devices.run", run)
+    assert main(["devices"]) == 0
+    monkeypatch.setattr("triport.tools.devices.run", lambda args: _raise(SystemExit(7)))
+    with pytest.raises(SystemExit):
+        main(["devices"])
+
+
+@pytest.mark.parametrize("stdout,code,said", [("", 0, ""), ("/dev/full", 2, "triport asm: what it writes cannot be written: No space left on device\n")])
+def test_a_stdout_that_is_closed_or_full(stdout, code, said):
+    where = f">{stdout}" if stdout else ">&-"
+    done = subprocess.run(["sh", "-c", f'"$0" -m triport.tools asm --list-targets {where}', sys.executable], capture_output=True, text=True, cwd=ROOT, timeout=HANGS)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_a_stdout_of_few_characters():
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", "from triport.tools import exits; raise SystemExit(exits.guarded('triport', lambda: print('a \u2192 b')))"],
+                          capture_output=True, cwd=ROOT, env=env, timeout=HANGS)
+    assert done.stdout == b"a ? b\n" and not done.stderr
+
+
+def test_who_ends_a_command_ends_what_it_runs(tmp_path):
+    """SIGTERM is cleaned up after as Ctrl-C is, and has a code of its own."""
+    script, pid = tmp_path / "sleeps.py", tmp_path / "pid"
+    script.write_text(f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'new')!r}).write_text(str(os.getpid()))\n"
+                      f"os.rename({str(tmp_path / 'new')!r}, {str(pid)!r})\ntime.sleep({HANGS})\n")
+    p = subprocess.Popen([sys.executable, "-m", "triport.tools", "asm", "--run", str(script)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not pid.exists():
+        assert p.poll() is None
+        time.sleep(0.05)
+    p.terminate()
+    assert p.wait(HANGS) == 143
+    end = time.monotonic() + HANGS
+    while Path(f"/proc/{pid.read_text()}").exists():
+        assert time.monotonic() < end, "it runs on"
+        time.sleep(0.05)
 
 
 def test_no_command_is_help_and_exit_2(capsys):

@@ -38,8 +38,7 @@ class _Version(argparse.Action):
     """--version: triport's, and those that decide what it makes; from what is installed, without importing it."""
 
     def __call__(self, parser, namespace, values, option=None):
-        print(version())
-        parser.exit(exits.GOOD)
+        parser.exit(exits.guarded("triport", lambda: print(version()) or exits.GOOD))
 
 
 class _Completion(argparse.Action):

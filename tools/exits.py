@@ -6,10 +6,13 @@ its own, so that it is never read as "a result was wrong".
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import signal
 import sys
 import traceback
-from typing import Callable
+from typing import Callable, Iterator
 
 #: all is well
 GOOD = 0
@@ -21,12 +24,24 @@ USAGE = 2
 OURS = 3
 #: what commands import that a machine may be without, as a board that pip has no wheels for
 _NEEDED = ("torch", "triton", "llvmlite", "numpy", "rich", "sympy")
-#: Ctrl-C: 128 + SIGINT, as shells have it
+#: what a disk, or whatever stdout is, answers that takes no more
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: Ctrl-C: 128 + SIGINT, as shells have it; at SIGTERM and SIGHUP it is 128 + theirs
 INTERRUPTED = 130
+
+
+class Ended(KeyboardInterrupt):
+    """A signal asked the process to end: what Ctrl-C would clean up is cleaned up."""
 
 
 def guarded(name: str, run: Callable[[], int]) -> int:
     """The exit code of `run`, the command `name` (as "triport bench"), whatever it raises. What argparse raises to end the process goes through."""
+    with _streams(), _ending() as ended:
+        code = _guarded(name, run)
+    return 128 + ended[0] if ended and code == INTERRUPTED else code
+
+
+def _guarded(name: str, run: Callable[[], int]) -> int:
     try:
         code = run()
         sys.stdout.flush()  # here, where a reader that has gone is met, and not while the interpreter ends
@@ -34,11 +49,19 @@ def guarded(name: str, run: Callable[[], int]) -> int:
     except BrokenPipeError:  # `triport asm ... | head`
         _close_stdout()
         return GOOD
+    except SystemExit as e:
+        if not isinstance(e.__context__, BrokenPipeError):
+            raise
+        return GOOD  # rich has met it, and closed stdout
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as e:
         from ..backends.base import Error
+        if isinstance(e, OSError) and e.errno in _FULL:
+            _close_stdout()
+            print(f"{name}: {e.filename or 'what it writes'} cannot be written: {e.strerror}", file=sys.stderr)
+            return USAGE
         if isinstance(e, Error):
             print(f"{name}: {e}", file=sys.stderr)
             return USAGE
@@ -54,6 +77,49 @@ def guarded(name: str, run: Callable[[], int]) -> int:
         said = f"{type(e).__name__}: {e}".split("\n")[0]
         print(f"{name}: internal error: {said}; this is a fault of triport: please report it with the lines above", file=sys.stderr)
         return OURS
+
+
+@contextlib.contextmanager
+def _streams() -> Iterator[None]:
+    """Within it both streams are there, as they are not where a shell closed them (`>&-`), and take any text."""
+    before = sys.stdout, sys.stderr
+    with contextlib.ExitStack() as opened:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if stream is None:
+                setattr(sys, name, opened.enter_context(open(os.devnull, "w")))
+            elif not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf") and hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[list[int]]:
+    """Within it a process that is told to end (SIGTERM, SIGHUP) does as at Ctrl-C, where nobody has decided otherwise. It gives the signals that came."""
+    came: list[int] = []
+    own = os.getpid()
+
+    def end(number, frame):
+        if os.getpid() != own:  # a forked child has nothing to clean up
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        came.append(number)
+        raise Ended
+
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with contextlib.suppress(ValueError):  # not the main thread
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _close_stdout():

@@ -72,7 +72,11 @@ def run(words: list[str], kernel: str = "", quiet: bool = False) -> tuple[list, 
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's: what it launched until then is judged
         try:
             child = subprocess.Popen(started, env=env, stdout=sys.stderr if quiet else None, preexec_fn=lambda: signal.signal(signal.SIGINT, before))
-            code = child.wait()
+            try:
+                code = child.wait()
+            except BaseException:  # whoever ends us ends what we run
+                child.terminate()
+                raise
         finally:
             signal.signal(signal.SIGINT, before)
         found = []
