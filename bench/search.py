@@ -48,8 +48,14 @@ def checked(names: list[str], dtypes: list[str], device: str, texts: list[str], 
     for name in names:
         if name == "matmul" and (texts or sweeps):
             raise Error("--case and --sweep do not go with matmul: its tiles' speeds are measured one by one, whatever the sizes")
-        if name != "matmul":
-            _cases(op := _op_of(name), device, texts, sweeps)
+        if name == "matmul":
+            measured = ("fp32", "fp16") if device == "cuda" else tuple(searches()[name].cpu)
+            if dtypes and not set(dtypes) & set(measured):
+                raise Error(f"matmul: its tiles are measured in {', '.join(measured)}, not {', '.join(dtypes)}")
+        else:
+            for case in _cases(op := _op_of(name), device, texts, sweeps):
+                if any(0 in shape for shape in case.shapes):
+                    raise Error(f"{name} {case.name}: there is nothing to time in a tensor without elements")
             if dtypes and not set(dtypes) & set(op.dtypes):
                 raise Error(f"{name}: {op.name} takes {', '.join(op.dtypes)}, not {', '.join(dtypes)}")
 

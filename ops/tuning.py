@@ -41,8 +41,25 @@ class Tiles:
         if call.trial and self.op in call.trial:
             return call.trial[self.op]
         if device_type not in ("cpu", "meta"):
-            return tuned_gpu().get(self.op, self.cuda)
-        return (tuned() if call.tiles is None else call.tiles).get(self.op, self.cpu)
+            return self._like(tuned_gpu().get(self.op, self.cuda), self.cuda)
+        return self._like((tuned() if call.tiles is None else call.tiles).get(self.op, self.cpu), self.cpu)
+
+    def _like(self, found, default):
+        """What a table has, if it has what the default has. Raises `Error`."""
+        if found is default:
+            return found
+        if isinstance(default, dict):
+            if isinstance(found, dict) and default.keys() <= found.keys():
+                return found
+            wanted = f"an object with {', '.join(default)}"
+        elif isinstance(default, tuple):
+            if isinstance(found, list) and len(found) == len(default):
+                return found
+            wanted = f"a list of {len(default)}"
+        else:
+            return found
+        raise Error(f"{path()}: its tiles of {self.op} are {json.dumps(found)[:80]}, not {wanted}; `triport tune --op {self.op}` writes them, and where a table has none ops go by "
+                    "their defaults")
 
 
 def blocks(smallest: int, largest: int) -> tuple:
@@ -138,15 +155,43 @@ def load(file: Path | None = None) -> dict:
     """The table: kind of CPU or GPU -> {"tiles": {op: tiles}, "runs": [{"searched": ops, "machine", "threads", "date", "command", "versions"}]},
     each op in the run that searched it last, and a GPU's "choices" (choices.py). Empty where there is none. Raises `Error` for a file that is none."""
     file = file or path()
+    def no_table(why: str) -> Error:
+        return Error(f"{file}: it is no table of tiles{why}; `triport tune` writes one, and where there is none ops go by their defaults")
+
     try:
         table = json.loads(file.read_text())
     except FileNotFoundError:
         return {}
-    except ValueError as e:
-        raise Error(f"{file}: it is no table of tiles ({e}); `triport tune` writes one, and where there is none ops go by their defaults") from None
+    except (OSError, ValueError, RecursionError) as e:
+        raise no_table(f" ({getattr(e, 'strerror', None) or e})") from None
     if not isinstance(table, dict):
-        raise Error(f"{file}: it is no table of tiles but a {type(table).__name__}; `triport tune` writes one, and where there is none ops go by their defaults")
+        raise no_table(f" but a {type(table).__name__}")
+    for kind, entry in table.items():
+        tiles, runs = (entry.get("tiles"), entry.get("runs")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(tiles, dict) or not isinstance(runs, list) or not all(isinstance(r, dict) and isinstance(r.get("searched"), list) for r in runs):
+            raise no_table(f": {kind} has no tiles, or no runs that say what they searched")
+        for op, sizes in tiles.items():
+            if not _are_sizes(sizes):
+                raise no_table(f": {kind} has tiles of {op} that are no positive numbers: {json.dumps(sizes)[:80]}")
     return table
+
+
+def _are_sizes(x) -> bool:
+    """Are these positive numbers, or lists and dicts of such that are not empty?"""
+    if isinstance(x, (list, dict)):
+        return bool(x) and all(map(_are_sizes, x.values() if isinstance(x, dict) else x))
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and 0 < x < math.inf
+
+
+def writable(path: Path):
+    """Raise `Error` where a table cannot be written, before anything is searched for it."""
+    path = path.resolve()
+    if path.is_dir():
+        raise Error(f"-o {path}: it is a folder; name a file")
+    if not path.parent.is_dir():
+        raise Error(f"-o {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise Error(f"-o {path}: nothing can be written in its folder")
 
 
 @contextlib.contextmanager

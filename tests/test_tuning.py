@@ -1,6 +1,7 @@
 """Tile tables, `triport tune`, and `triton.autotune` on the CPU."""
 
 import dataclasses
+import importlib
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -90,10 +91,10 @@ def test_a_file_that_is_no_table(text, tmp_path):
 def test_a_table_is_written_whole(tmp_path, monkeypatch):
     """What ends a program while it writes leaves the table as it was, and nothing beside it."""
     path, link = tmp_path / "t.json", tmp_path / "link.json"
-    tuning.save({"AVX2": {"tiles": {"gelu": [1, 2]}}}, path)
+    tuning.save({"AVX2": {"tiles": {"gelu": [1, 2]}, "runs": []}}, path)
     link.symlink_to(path)
     with tuning.updating(link) as table:
-        table["NEON"] = {}
+        table["NEON"] = {"tiles": {}, "runs": []}
     assert tuning.load(path).keys() == {"AVX2", "NEON"} and link.is_symlink()
 
     def stop(*args):
@@ -165,7 +166,7 @@ def test_few_threads_of_many_have_tiles_of_their_own(monkeypatch):
     import importlib
     matmul = importlib.import_module("triport.ops.matmul")
     small, large = (32, 64, 64, 1.0), (64, 32, 128, 1.0)
-    monkeypatch.setattr(tuning.call, "tiles", {"matmul": {"fp32": [large], "fp32 few": [small], "bf16": [large]}})
+    monkeypatch.setattr(tuning.call, "tiles", {"matmul": {"fp32": [large], "fp32 few": [small], "bf16": [large], "fp64": [large]}})
     before = torch.get_num_threads()
     try:
         for threads, dtype, want in ((1, torch.float32, small), (2, torch.float32, small), (3, torch.float32, large), (1, torch.bfloat16, large)):
@@ -284,8 +285,9 @@ def test_tiles_for_a_board(tmp_path, monkeypatch, capsys):
     tiles = dataclasses.replace(search.searches()["square"], candidates=search.searches()["square"].candidates[:2])
     monkeypatch.setattr(search.registry, "get", lambda name: small)
     monkeypatch.setattr(search, "searches", lambda: {"square": tiles})
+    monkeypatch.setattr(search, "seconds_of", lambda runs, rounds, device: {n: [9.0 - n] for n in runs})
     path = tmp_path / "tuned.json"
-    assert main(["tune", "--on", "local", "--op", "square", "--dtype", "fp32", "--reps", "3", "--gain", "-9", "-o", str(path)]) == 0
+    assert main(["tune", "--on", "local", "--op", "square", "--dtype", "fp32", "--reps", "3", "-o", str(path)]) == 0
     board = runner.get("local").board
     (entry,) = tuning.load(path).values()
     assert list(tuning.load(path)) == [tuning.kind(board.row())] and entry["runs"][0]["machine"] == board.cpu and entry["tiles"]["square"]
@@ -303,3 +305,58 @@ def test_a_search_on_a_board_says_how_far_it_is():
     count = sum(line.endswith("of the default's time") for line in said)
     assert count > 1 and [line.split()[0] for line in said[:count]] == [f"[{n + 1}/{count}]" for n in range(count)]
     assert all(re.fullmatch(r"\[.*\] square 64x64 fp32 with square \{.*\}: [0-9.]+ us", line) for line in said[:count]) and len(said) == 2 * count
+
+
+# --- what a table and a command line may not say ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [{}, {"tiles": {}}, {"tiles": [], "runs": []}, {"tiles": {}, "runs": [{}]}, {"tiles": {}, "runs": [{"searched": "gelu"}]}, 3,
+                                   {"tiles": {"gelu": {"BLOCK": 0}}, "runs": []}, {"tiles": {"gelu": {}}, "runs": []}, {"tiles": {"gelu": {"BLOCK": "a"}}, "runs": []},
+                                   {"tiles": {"matmul": {"fp32": [[1, 2, float("nan"), 1]]}}, "runs": []}, {"tiles": {"gelu": {"BLOCK": True}}, "runs": []}])
+def test_a_table_whose_entries_are_none(entry, tmp_path):
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps({"AVX9": entry}))
+    with pytest.raises(Error, match=rf"{file}: it is no table of tiles: AVX9 has "):
+        tuning.load(file)
+    with pytest.raises(Error, match=rf"{tmp_path}: it is no table of tiles \(Is a directory\)"):
+        tuning.load(tmp_path)
+
+
+@pytest.mark.parametrize("op,tiles,said", [("gelu", {"BLOK": 64}, "not an object with BLOCK"), ("gelu", [64], "not an object with BLOCK"), ("add_relu", [3], "not a list of 2"),
+                                           ("softmax", {"row": 64}, "not an object with row, piece, columns"), ("matmul_softmax", {"a": 1}, "not a list of 2")])
+def test_tiles_of_another_shape_than_the_ops(op, tiles, said, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIPORT_TUNED", str(tmp_path / "t.json"))
+    monkeypatch.setattr(tuning, "tuned", lambda: tuning.tuned_for(targets.native()))
+    (tmp_path / "t.json").write_text(json.dumps({tuning.kind(targets.native()): {"tiles": {op: tiles}, "runs": []}}))
+    with pytest.raises(Error, match=rf"t\.json: its tiles of {op} are .*{said}; `triport tune --op {op}`"):
+        importlib.import_module(f"triport.ops.{op}").TILES.get("cpu")
+
+
+@pytest.mark.parametrize("argv,said", [
+    ("--op square --gain nan", "--gain nan: it takes a part"), ("--op square --gain -5", "--gain -5.0: it takes a part"), ("--op square --gain 1", "--gain 1.0: it takes a part"),
+    ("--op matmul --dtype fp16", "matmul: its tiles are measured in fp32, bf16, fp64, not fp16"), ("--op square --case 0x5", "square 0x5: there is nothing to time"),
+    ("--op square -o /nonexistent/x.json", "-o /nonexistent/x.json: there is no folder /nonexistent"), ("--op square -o .", "it is a folder; name a file")])
+def test_what_is_wrong_is_said_before_anything_is_measured(argv, said, monkeypatch, capsys):
+    monkeypatch.setattr(search, "search", lambda *args, **kwargs: pytest.fail("it measures"))
+    assert main(["tune", *argv.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_two_searches_at_once_keep_what_both_found(monkeypatch, tmp_path, capsys):
+    """The other one writes while this one searches."""
+    path, kind = tmp_path / "t.json", tuning.kind(targets.native())
+    other = {"searched": ["gelu"], "machine": "another"}
+
+    def meanwhile(name, *args, **kwargs):
+        with tuning.updating(path) as table:
+            entry = table.setdefault(kind, {"tiles": {}, "runs": []})
+            if not entry["tiles"]:
+                entry["tiles"]["gelu"] = {"BLOCK": 4096}
+                entry["runs"].append(other)
+        return {"BLOCK": 2048}
+
+    monkeypatch.setattr(search, "search", meanwhile)
+    assert main(["tune", "--op", "square", "--op", "add_relu", "-o", str(path)]) == 0
+    entry = tuning.load(path)[kind]
+    assert entry["tiles"] == {"gelu": {"BLOCK": 4096}, "square": {"BLOCK": 2048}, "add_relu": {"BLOCK": 2048}}
+    assert entry["runs"][0] == other and [r["searched"] for r in entry["runs"][1:]] == [["add_relu", "square"]]

@@ -58,6 +58,12 @@ def run(args) -> int:
         if d not in DTYPES:
             raise Error(suggest("dtype", d, DTYPES))
     counts.check(reps=args.reps, threads=args.threads)
+    if not 0 <= args.gain < 1:
+        raise Error(f"--gain {args.gain}: it takes a part from 0 up to 1, as 0.02")
+    path = args.output or tuning.path()
+    if not args.dry_run:
+        tuning.writable(path)
+    tuning.load(path)
     if args.on and args.device == "cuda":
         raise Error("--on is for a board's CPU; it does not go with --device cuda")
     if args.most is not None and not args.on:
@@ -111,6 +117,8 @@ def _choose(args) -> int:
     if reason := get("cuda").unavailable():
         raise Unavailable(f"--choose: {reason}")
     path, kind, machine = args.output or tuning.path(), tuning.gpu_kind(), torch.cuda.get_device_name()
+    if not args.dry_run:
+        tuning.writable(path)
     choices.read(tuning.load(path).get(kind, {}), f"{path}: {kind}")  # that it can be added to is known before anything is measured
     run = _run_facts(machine, get("triton-gpu").versions() | get("cuda").versions())
     failed = []
@@ -142,27 +150,30 @@ def _search(args, names: list[str], kind: str, device: str, on: str | None, prun
     from ..ops import tuning
 
     path = args.output or tuning.path()
-    table = tuning.load(path)
-    entry = table.get(kind, {"tiles": {}, "runs": []})
     m = machine()
-    run = {"searched": [], "threads": m["threads"], **_run_facts(on or m["cpu"], {k: m[k] for k in ("torch", "triton", "LLVM")})}
-    entry["runs"].append(run)
+    facts = {"threads": m["threads"], **_run_facts(on or m["cpu"], {k: m[k] for k in ("torch", "triton", "LLVM")})}
     for name in names:
+        known = tuning.load(path).get(kind, {"tiles": {}})["tiles"].get(name)
         found = search.search(name, args.dtype or ["fp32", "fp16" if args.device == "cuda" else "bf16"], args.reps, args.gain,
-                              lambda text: print(text, file=sys.stderr), device, args.case, args.sweep, pruning or prune.NONE, entry["tiles"].get(name))
-        if found is None:
-            entry["tiles"].pop(name, None)
-            print(f"{name}: the default stays")
-        else:
-            entry["tiles"][name] = found
-            print(f"{name}: {found}")
-        for r in entry["runs"]:
-            r["searched"] = [n for n in r["searched"] if n != name]
-        run["searched"] = sorted([*run["searched"], name])
-        entry["runs"] = [r for r in entry["runs"] if r["searched"]]
-        if not args.dry_run:  # after each, so that an interrupted search keeps what it found
+                              lambda text: print(text, file=sys.stderr), device, args.case, args.sweep, pruning or prune.NONE, known)
+        print(f"{name}: {'the default stays' if found is None else found}")
+        if not args.dry_run:  # after each, so that an interrupted search keeps what it found, and what others found meanwhile stays
             with tuning.updating(path) as table:
-                table[kind] = entry
+                _enter(table.setdefault(kind, {"tiles": {}, "runs": []}), name, found, facts)
     if not args.dry_run:
         print(f"{path}: {kind} written", file=sys.stderr)
     return 0
+
+
+def _enter(entry: dict, name: str, found, facts: dict):
+    """What a search found (None: the default stays) into a table's entry, and who searched last."""
+    if found is None:
+        entry["tiles"].pop(name, None)
+    else:
+        entry["tiles"][name] = found
+    for r in entry["runs"]:
+        r["searched"] = [n for n in r["searched"] if n != name]
+    if not entry["runs"] or {**entry["runs"][-1], "searched": 0} != {**facts, "searched": 0}:
+        entry["runs"].append({"searched": [], **facts})
+    entry["runs"][-1]["searched"] = sorted([*entry["runs"][-1]["searched"], name])
+    entry["runs"] = [r for r in entry["runs"] if r["searched"]]
