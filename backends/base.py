@@ -149,5 +149,6 @@ def suggest(kind: str, name: str, known: Iterable[str], meant: dict[str, str] = 
 
 def nearest(name: str, known: Iterable[str], meant: dict[str, str] = {}) -> str:
     """What goes on behind an unknown `name`: "; did you mean the nearest known one?", or the end of the sentence."""
+    name = str(name)
     near = [meant[name.lower()]] if name.lower() in meant else difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else "."

@@ -113,6 +113,8 @@ def checks(kinds: str = "bounds,race") -> Iterator[None]:
 @contextlib.contextmanager
 def keeping_going(note: Callable[[CheckError], object]) -> Iterator[None]:
     """Within it launches that fail a check go on, and `note(error)` is called instead."""
+    if not callable(note):
+        raise TypeError(f"keeping_going takes a function of an error, not {note!r}")
     _going_on.append(note)
     try:
         yield

@@ -172,13 +172,16 @@ def compare(candidates: Mapping[str, Callable[..., Any]] | Iterable[Callable[...
     changes its arguments."""
     _options(precision, budget, rounds)
     named = _named(candidates)
+    if allowed is not None and not (isinstance(allowed, (int, float)) and allowed >= 0):
+        raise Error(f"compare: allowed is {allowed!r}; it takes a normalised error, as 1e-6")
     if baseline is not None and baseline not in named:
         raise Error(suggest("baseline", baseline, named))
     first: dict[str, float] = {}
     waits: dict[str, Callable[[], object]] = {}
 
     def call(name: str) -> object:
-        made, first[name], waits[name] = _first_call(named[name], args, kwargs, synchronize)
+        made, seconds, waits[name] = _first_call(named[name], args, kwargs, synchronize)
+        first.setdefault(name, seconds)
         return made
 
     want = None if reference is None else reference(*agreement.wide(args), **agreement.wide(kwargs))

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable
 
 import torch
 
-from ..backends.base import Error
+from ..backends.base import Error, suggest
 from ..ops.records import TOLERANCE
 from . import check, clock, load, memory, roofline
 from .results import Results, add_rates, add_times, machine
@@ -41,6 +41,10 @@ class Study:
     base: str = "torch"
     turns: dict[str, Callable[[], object]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.base not in self.candidates and self.base not in self.left_out:
+            raise Error(f"Study {self.op!r}: " + suggest("base", self.base, self.candidates))
 
     def call(self, name: str) -> Callable[[], object]:
         """A candidate with its inputs."""

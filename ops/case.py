@@ -44,6 +44,10 @@ class Case:
     types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.shapes, (tuple, list)) and all(isinstance(s, (tuple, list)) and all(isinstance(n, int) and n >= 0 for n in s) for s in self.shapes)):
+            raise ArgumentError(f"a case's shapes are {self.shapes!r}; it takes a tuple of sizes for each tensor, as ((64, 1000), (64,)); a text is read by triport.ops.cases.parse")
+        if odd := next((k for k in self.transposed if not 0 <= k < len(self.shapes)), None):
+            raise ArgumentError(f"a case's transposed tensor {odd}: it has {len(self.shapes)}, from 0 on")
         for text in self.types:
             _kept(text)
         for k in self.transposed:
@@ -75,6 +79,8 @@ class Case:
     def make(self, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -> list[torch.Tensor]:
         """Fresh random inputs on `device`, the same for the same seed: normal ones of standard deviation `scale`, integers from -1000 to 999 or what
         `types` says, and as many True as False."""
+        if not isinstance(dtype, torch.dtype):
+            raise ArgumentError(f"a case is made in a dtype of torch, as torch.float32, not {dtype!r}")
         g = torch.Generator("cpu").manual_seed(seed)
         out = []
         for k, shape in enumerate(self.shapes):

@@ -7,7 +7,8 @@ from typing import Any, Callable
 
 import torch
 
-from ..backends.base import ArgumentError
+from ..backends.base import ArgumentError, suggest
+from ..backends.table import BACKENDS
 from . import cases
 from .case import DTYPES as DTYPES, Case as Case, dtype_name as dtype_name, shape_text as shape_text  # what a case is made of goes by this module, too
 
@@ -60,15 +61,30 @@ class Op:
         def wrong(text: str) -> ArgumentError:
             return ArgumentError(f"Op {self.name!r}: {text}")
 
+        if not isinstance(self.name, str) or not self.name:
+            raise ArgumentError(f"an Op's name is {self.name!r}; it takes a text")
         if not (self.call or self.eager or self.variants):
             raise wrong("it has nothing to run; say call=, eager= or variants=")
-        if not self.baseline:
+        if not isinstance(self.variants, dict):
+            raise wrong("variants= takes name -> function")
+        for what, run in {"call": self.call, "eager": self.eager, "reference": self.reference, **{f"variant {n!r}": v for n, v in self.variants.items()}}.items():
+            if run is not None and not callable(run):
+                raise wrong(f"{what} is {run!r}, which cannot be called")
+        for backend in self.backends:
+            if backend not in BACKENDS:
+                raise wrong(suggest("backend", backend, BACKENDS))
+        if odd := next((d for d in self.tolerance if d not in DTYPES), None):
+            raise wrong(f"tolerance of {suggest('dtype', odd, DTYPES)}")
+        if odd := next((n for part in self.dims.split(",") for n in part.partition(":")[0].split("x") if self.dims and not n.isidentifier()), None):
+            raise wrong(f"dims {self.dims!r}: {odd!r} names no dimension; it takes names like MxK,KxN")
+        given = self.baseline
+        if not given:
             object.__setattr__(self, "baseline", "torch" if self.eager or not self.variants else next(iter(self.variants)))
         taken = {"torch", "torch-compile", "call", *self.backends} & self.variants.keys()
         if taken:
             raise wrong(f"variant {min(taken)!r} has the name of a column that is there already; call it otherwise")
         columns = [*(["torch", "torch-compile"] if self.eager else []), *([*self.backends, "call"] if self.call else []), *self.variants]
-        if self.baseline not in columns and (self.eager or self.variants):
+        if self.baseline not in columns and (given or self.eager or self.variants):
             raise wrong(f"baseline {self.baseline!r} is none of its columns: {', '.join(columns)}")
         if reserved := next((n for n in self.metrics if n in FIGURES), None):
             raise wrong(f"metric {reserved!r} has the name of a column that every table has; call it otherwise")

@@ -21,6 +21,8 @@ _names: dict[int, tuple[Op, str]] = {}  # by id: what each record was asked for 
 
 def get(name: str) -> Op:
     """The record of a built-in op, or of `file.py:name`, an `Op` in the user's own file. Raises `Error`."""
+    if not isinstance(name, str):
+        raise Error(f"an op's name is {name!r}; it takes one of {', '.join(NAMES)}, or path/to/file.py:name")
     path, sep, attr = name.rpartition(":")
     if sep:
         found = _from_file(Path(path), attr)
@@ -59,6 +61,8 @@ def load(path: Path, attr: str):
     if not path.is_file():
         raise Error(f"{path}:{attr}: there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None:
+        raise Error(f"{path}:{attr}: {path} is no Python file; its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # Triton looks a kernel's module up by name
     try:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from triport import backends
 from triport.backends.base import Error
 from triport.ops import Case, Op, cases, registry
 from triport.tools.__main__ import main
@@ -162,11 +163,28 @@ def test_kept_dtypes(seed):
     (lambda: Op("bad"), "nothing to run"), (lambda: Op("bad", call=abs, cases=("3x4", "3x4")), "two of its cases"),
     (lambda: Op("bad", call=abs, cases=("3x4",), metrics={"time": abs}), "metric 'time' has the name of a column"),
     (lambda: Op("bad", call=abs, cases=("3x4",), dtypes=("fp33",)), "fp33"), (lambda: Op("bad", variants={"torch": abs}, cases=("3",)), "name of a column"),
-    (lambda: Op("bad", variants={"a": abs}, baseline="b", cases=("3",)), "baseline 'b' is none of its columns: a")])
+    (lambda: Op("bad", variants={"a": abs}, baseline="b", cases=("3",)), "baseline 'b' is none of its columns: a"),
+    (lambda: Op("bad", call=abs, baseline="zz", cases=("3",)), "baseline 'zz' is none of its columns: triton-cpu, triton-gpu, call"),
+    (lambda: Op("bad", call=abs, backends=("triton_cpu",), cases=("3",)), "unknown backend 'triton_cpu'; did you mean 'triton-cpu'?"),
+    (lambda: Op("bad", call=abs, tolerance={"FP32": 1.0}, cases=("3",)), "tolerance of unknown dtype 'FP32'. Known: "),
+    (lambda: Op("bad", call=abs, dims="M*", cases=("3",)), "dims 'M*': 'M*' names no dimension"), (lambda: Op("bad", call="abs"), "call is 'abs', which cannot be called"),
+    (lambda: Op("bad", variants={"a": 3}), "variant 'a' is 3, which cannot be called"), (lambda: Op("bad", variants=[abs]), "variants= takes name -> function"),
+    (lambda: Op("bad", call=abs, reference=1), "reference is 1, which cannot be called")])
 def test_an_op_that_cannot_be_says_why(make, said):
     with pytest.raises(Error) as e:
         make()
     assert "Op 'bad'" in str(e.value) and said in str(e.value)
+
+
+@pytest.mark.parametrize("make,said", [
+    (lambda: Op("", call=abs), "an Op's name is ''; it takes a text"), (lambda: Case("3x4"), "a case's shapes are '3x4'; it takes a tuple of sizes"),
+    (lambda: Case(((-1, 3),)), "a case's shapes are ((-1, 3),)"), (lambda: Case(((3, 3),), transposed=(5,)), "transposed tensor 5: it has 1"),
+    (lambda: Case(((3, 3),)).make("fp32"), "a case is made in a dtype of torch, as torch.float32, not 'fp32'"), (lambda: registry.get(None), "an op's name is None; it takes one of "),
+    (lambda: backends.get(5), "unknown backend 5. Known: "), (lambda: backends.use(None).__enter__(), "unknown backend None. Known: ")])
+def test_what_is_no_case_and_no_name(make, said):
+    with pytest.raises(Error) as e:
+        make()
+    assert said in str(e.value)
 
 
 def test_an_op_without_cases_takes_sizes():
