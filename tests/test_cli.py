@@ -241,3 +241,19 @@ def test_spine_format_of_a_run(capsys):
 def test_the_least_time_by_dtype(limits, dtype, peak):
     assert results.least_time({"bytes_per_s": 1e10, **limits}, 8, 10**9, dtype) == pytest.approx(1e9 / peak)
     assert results.least_time({"bytes_per_s": 1e10, **limits}, 10**10, 8, dtype) == 1.0
+
+
+@pytest.mark.parametrize("line,said", [
+    ("bench --on local --bundle x --json y.json", "--json is of a run; --bundle runs the cases that a bundle has"), ("bench --on local --bundle x --op gelu", "--op is of a run; --bundle"),
+    ("bench --on local --bundle x --reps 3", "--reps is of a run; --bundle"), ("bench --on local --bundle x --artefacts y", "--artefacts is of a run; --bundle"),
+    ("export gelu --target native --on local -o {new}", "--target and --on both say for which CPU"), ("export gelu --target native --classes 64..128 -o {new}", "--classes goes with functions of yours"),
+    ("export gelu --target native --name cases -o {new}", "--name cases: the folder of the case files has that name"), ("export gelu --target native --seed 99999999999999999999 -o {new}", "--seed 9999"),
+    ("export gelu --target native -o {file}/b", "{file} is no folder"), ("export gelu --target native -o /proc/x", "/proc/x"), ("language -o /nonexistent/x.md", "there is no folder /nonexistent"),
+    ("language -o {folder}", "it is a folder; name a file"), ("bench --op {file}:f", "is no Python file; its name ends in .py"), ("profile {file}:f", "is no Python file"),
+    ("check {file}:f", "is no Python file"), ("export {file}:f --target native -o {new}", "is no Python file"), ("profile gelu --steps 0", "--steps 0")])
+def test_what_a_command_cannot_heed_is_refused(line, said, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    places = {"new": tmp_path / "new", "file": tmp_path / "file", "folder": tmp_path}
+    assert main(line.format(**places).split()) == 2
+    err = capsys.readouterr().err
+    assert said.format(**places) in err and "Traceback" not in err and not (tmp_path / "new").exists()

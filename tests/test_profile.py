@@ -383,3 +383,16 @@ my_op = Op("twice", eager=lambda x: x * 2, variants={"thrice": lambda x: x * 3},
 """)
     assert main(["profile", f"{tmp_path}/mine.py:my_op", "--steps", "1", "--no-counters", "--no-roof", "-o", str(tmp_path / "p")]) == 2
     assert "twice 30x40 fp32 by thrice is wrong" in capsys.readouterr().err
+
+
+def test_an_earlier_page_does_not_stay_beside_other_figures(tmp_path, monkeypatch, capsys):
+    """Where a profile ends before it has a page of its own."""
+    from triport.tools.profiling import session
+    (tmp_path / "index.html").write_text("softmax")
+
+    def ends(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "steps", ends)
+    assert main(["profile", "gelu", "--case", "8x8", "-o", str(tmp_path)]) == 130
+    assert not (tmp_path / "index.html").exists()

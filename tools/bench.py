@@ -150,6 +150,15 @@ def _seconds(option: str, text: str) -> float:
     return value
 
 
+def _without(args, taken: tuple[str, ...], why: str):
+    """Raise `Error` for an option that is none of `taken`."""
+    from ..backends.base import Error
+    defaults = _defaults()
+    for name, value in vars(args).items():
+        if name not in (*taken, "command") and value != defaults.get(name):
+            raise Error(f"--{name.replace('_', '-')} is of a run; {why}")
+
+
 def _bundle(args) -> int:
     """Send an exported bundle to a board, after its files were found to be what its manifest says, and run its cases."""
     import statistics
@@ -158,6 +167,7 @@ def _bundle(args) -> int:
     from ..backends.spine import bundle, runner
     from ..bench.report import time_text
 
+    _without(args, ("bundle", "on", "threads"), "--bundle runs the cases that a bundle has, as often as it says, and prints a line each")
     loaded = bundle.load(args.bundle)
     board = runner.chosen(args.on)
     if board is None:
@@ -216,10 +226,7 @@ def _compare(args) -> int:
 
     if args.format == "spine":
         raise Error("--format spine is of a run; --compare prints a table or markdown")
-    defaults = _defaults()
-    for name, value in vars(args).items():
-        if name not in (*_COMPARED, "command") and value != defaults.get(name):
-            raise Error(f"--{name.replace('_', '-')} is of a run; --compare holds whole files against each other")
+    _without(args, _COMPARED, "--compare holds whole files against each other")
     with outputs.kept(outputs.wanted(args)) as put:
         result = changes.beside([(str(path), results.load(path)) for path in args.compare])
         if args.format == "table":

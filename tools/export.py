@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def add(parser):
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the case files' inputs (default: 0)")
 
 
-def wanted(names: list[str], cases: list[str], dtypes: list[str], sweeps: list[str] = [], examples: list[str] = []) -> list:
+def wanted(names: list[str], cases: list[str], dtypes: list[str], sweeps: list[str] = [], examples: list[str] = [], classes: str | None = None) -> list:
     """What a selection exports: (op, case, dtype), and calls of users' functions. Raises `Error` where an op has none of it."""
     from ..backends.base import Error, suggest
     from ..backends.spine import user
@@ -57,6 +58,8 @@ def wanted(names: list[str], cases: list[str], dtypes: list[str], sweeps: list[s
         raise Error(f"--example {odd}(...): {suggest('function', odd, known)}" if known else f"--example goes with functions of yours, and {', '.join(names)} has none")
     if "" in texts and len(functions) != 1:
         raise Error("--example: say which function it is of, as in 'NAME(x=fp32[300,77])'" if functions else "--example goes with a plain function of yours; an op takes --case")
+    if classes and not functions:
+        raise Error("--classes goes with functions of yours that ask for triton.next_power_of_2; an op's sizes are arguments")
     for option, given in (("--case", cases), ("--dtype", dtypes), ("--sweep", sweeps)):
         if given and len(functions) == len(found):
             raise Error(f"{option} goes with ops; a function's sizes and types are its example's: --example '{known[0]}(x=fp32[300,77])'")
@@ -101,10 +104,21 @@ def run(args) -> int:
 
     if args.name and not re.fullmatch(r"[A-Za-z0-9][\w-]*", args.name):
         raise Error(f"--name {args.name!r}: it takes letters, digits, - and _, a letter or digit first")
+    if args.name == "cases":
+        raise Error("--name cases: the folder of the case files has that name")
+    if args.target and args.on:
+        raise Error("--target and --on both say for which CPU; give one of them")
+    if not 0 <= args.seed < 2**63:
+        raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
     if not 0 <= args.reps <= 10_000:
         raise Error(f"--reps {args.reps}: it takes a number from 0 to 10000")
     if not 0 <= args.threads <= 1024:
         raise Error(f"--threads {args.threads}: it takes a number from 1 to 1024")
+    for above in args.output.absolute().parents:
+        if above.exists():
+            if not above.is_dir() or not os.access(above, os.W_OK):
+                raise Error(f"-o {args.output}: {above} is {'no folder' if not above.is_dir() else 'a folder in which nothing can be written'}")
+            break
     if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir()) and not (args.output / "manifest.json").is_file()):
         raise Error(f"-o {args.output}: there is something else already; it takes a new folder, an empty one, or one with a bundle")
     if not args.target and not args.on:
@@ -112,7 +126,8 @@ def run(args) -> int:
     with knobs.runtime.scope():
         knobs.runtime.debug = knobs.runtime.debug or args.debug
         row = targets.get(args.target) if args.target else None
-        chosen, within = wanted(args.op, args.case, args.dtype, args.sweep, args.example), _range(args.classes)  # what is wrong is said before a board is asked
+        within = _range(args.classes)
+        chosen = wanted(args.op, args.case, args.dtype, args.sweep, args.example, args.classes)  # what is wrong is said before a board is asked
         row = row or runner.get(args.on).board.row()
         if args.threads:
             row = dataclasses.replace(row, cores=args.threads)

@@ -16,9 +16,14 @@ def add(parser):
 
 
 def run(args) -> int:
+    from ..bench.results import write
+
+    if args.output and (args.output.is_dir() or not args.output.absolute().parent.is_dir()):
+        from ..backends.base import Error
+        raise Error(f"-o {args.output}: " + ("it is a folder; name a file" if args.output.is_dir() else f"there is no folder {args.output.absolute().parent}"))
     text = page(args.target)
     if args.output:
-        args.output.write_text(text)
+        write(args.output, text)
     else:
         print(text, end="")
     return 0

@@ -22,7 +22,7 @@ def add(parser):
     parser.add_argument("--dtype", metavar="NAME", help="of an op: fp32, fp16, bf16, fp64 (default: fp32)")
     parser.add_argument("--backend", metavar="NAME", help="of an op: who runs it (default: triton-gpu beside a GPU, else triton-cpu)")
     parser.add_argument("--against", metavar="NAME", help="beside it: another backend of an op, or another variant of a model")
-    parser.add_argument("--steps", type=int, default=0, metavar="N", help="steps under torch.profiler (default: as many as fill 0.3 s, 3 to 50)")
+    parser.add_argument("--steps", type=int, default=None, metavar="N", help="steps under torch.profiler (default: as many as fill 0.3 s, 3 to 50)")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's number)")
     parser.add_argument("--no-counters", action="store_true", help="do not count instructions")
     parser.add_argument("--no-roof", action="store_true", help="do not measure this machine's bandwidth and arithmetic")
@@ -32,7 +32,7 @@ def run(args) -> int:
     from ..backends.base import Error
     from ..bench import counts
 
-    counts.check(threads=args.threads, steps=args.steps or None)
+    counts.check(threads=args.threads, steps=args.steps)
     if not 0 <= args.seed < 2**63:
         raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
     import torch
@@ -49,6 +49,7 @@ def run(args) -> int:
     sides = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "index.html").unlink(missing_ok=True)  # the page of an earlier one: whatever becomes of this, its figures are no longer those beside it
         try:
             for n, t in enumerate(targets):
                 below = folder / "against" if n else folder
@@ -74,7 +75,7 @@ def _steps(session, target, folder: Path, args):
     from ..backends.base import Error
     try:
         options = {name: getattr(args, name) for name in ("case", "dtype", "backend", "against", "variant", "size", "steps", "seed")}
-        return session.steps(target, folder, args.steps, not args.no_counters, not args.no_roof, (args.target, options))
+        return session.steps(target, folder, args.steps or 0, not args.no_counters, not args.no_roof, (args.target, options))
     except Error:
         raise
     except OSError as e:

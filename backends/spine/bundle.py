@@ -52,15 +52,18 @@ class Bundle:
         return hashlib.sha256(_text(self.manifest)).hexdigest()
 
     def write(self, folder: Path):
-        """Write the bundle, the program executable. The files of a bundle that is there already go."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in _listed(folder):
-            path.unlink(missing_ok=True)
-        for path, data in self.files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(data)
-        os.chmod(folder / self.manifest["program"], 0o755)  # noqa: S103  (a program, in a folder that the user named)
-        (folder / "manifest.json").write_bytes(_text(self.manifest))
+        """Write the bundle, the program executable. The files of a bundle that is there already go. Raises `Error`."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in _listed(folder):
+                path.unlink(missing_ok=True)
+            for path, data in self.files.items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(data)
+            os.chmod(folder / self.manifest["program"], 0o755)  # noqa: S103  (a program, in a folder that the user named)
+            (folder / "manifest.json").write_bytes(_text(self.manifest))
+        except OSError as e:
+            raise Error(f"the bundle {self.name}: {e.filename or folder} cannot be written: {e.strerror}") from None
 
     def function(self, name: str) -> tuple[int, dict]:
         """(number, description) of a function."""
