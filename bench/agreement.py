@@ -97,7 +97,7 @@ def checked(candidates: dict[str, Callable], call: Callable, inputs, want, again
     for name in candidates:
         got = call(name)
         _unchanged(name, given, kept)
-        shared = [(t, _apart(t)) for t in _written(got) if _place(t) in places]
+        shared = [(t, _apart(t)) for t in _written(got) if _place(t) in places - {0}]
         if shared:
             for t, _ in shared:
                 _spoil(t)
@@ -129,9 +129,12 @@ def _written(values) -> list:
 
 
 def _place(x) -> int:
-    """Where the memory begins that x lies in, as a view, too."""
+    """Where the memory begins that x lies in, as a view, too; 0 where it has none of its own, as a DTensor."""
     if _is_tensor(x):
-        return x.untyped_storage().data_ptr()
+        try:
+            return x.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):
+            return 0
     while x.base is not None and hasattr(x.base, "ctypes"):
         x = x.base
     return x.ctypes.data
@@ -139,12 +142,16 @@ def _place(x) -> int:
 
 def _spoil(x):
     """Fill x with what no candidate returns: NaN, or the largest number."""
-    import numpy
-    import torch
-    t = x.detach() if _is_tensor(x) else torch.from_numpy(x) if x.flags.writeable and x.dtype != numpy.dtype(object) else None
-    if t is None:
+    if not _is_tensor(x):
+        import numpy
+        if x.flags.writeable and x.dtype.kind in "fciub":
+            x[...] = ~x if x.dtype.kind == "b" else math.nan if x.dtype.kind in "fc" else numpy.iinfo(x.dtype).max
         return
-    with torch.no_grad():
+    import torch
+    with torch.inference_mode():  # in which tensors of either mode can be written to
+        t = x.detach()
+        for d, stride in enumerate(t.stride()):
+            t = t.narrow(d, 0, 1) if stride == 0 else t  # one for all that are one number
         if t.dtype is torch.bool:
             t.logical_not_()
         else:
@@ -154,10 +161,16 @@ def _spoil(x):
 def _restored(shared: list):
     """Put back what was spoilt: (tensor or array, what it was)."""
     for x, was in shared:
-        if _is_tensor(x):
-            x.detach().copy_(was)
-        elif x.flags.writeable:
-            x[...] = was
+        if not _is_tensor(x):
+            if x.flags.writeable:
+                x[...] = was
+            continue
+        import torch
+        with torch.inference_mode():
+            x, was = x.detach(), was.detach()
+            for d, stride in enumerate(x.stride()):
+                x, was = (t.narrow(d, 0, 1) if stride == 0 else t for t in (x, was))
+            x.copy_(was)
 
 
 def _apart(values: Any) -> Any:

@@ -187,11 +187,11 @@ def writable(path: Path):
     """Raise `Error` where a table cannot be written, before anything is searched for it."""
     path = path.resolve()
     if path.is_dir():
-        raise Error(f"-o {path}: it is a folder; name a file")
+        raise Error(f"{path}: it is a folder; name a file for the table")
     if not path.parent.is_dir():
-        raise Error(f"-o {path}: there is no folder {path.parent}")
+        raise Error(f"{path}: there is no folder {path.parent} for the table")
     if not os.access(path.parent, os.W_OK):
-        raise Error(f"-o {path}: nothing can be written in its folder")
+        raise Error(f"{path}: no table can be written in its folder")
 
 
 @contextlib.contextmanager

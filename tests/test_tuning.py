@@ -335,7 +335,7 @@ def test_tiles_of_another_shape_than_the_ops(op, tiles, said, monkeypatch, tmp_p
 @pytest.mark.parametrize("argv,said", [
     ("--op square --gain nan", "--gain nan: it takes a part"), ("--op square --gain -5", "--gain -5.0: it takes a part"), ("--op square --gain 1", "--gain 1.0: it takes a part"),
     ("--op matmul --dtype fp16", "matmul: its tiles are measured in fp32, bf16, fp64, not fp16"), ("--op square --case 0x5", "square 0x5: there is nothing to time"),
-    ("--op square -o /nonexistent/x.json", "-o /nonexistent/x.json: there is no folder /nonexistent"), ("--op square -o .", "it is a folder; name a file")])
+    ("--op square -o /nonexistent/x.json", "/nonexistent/x.json: there is no folder /nonexistent for the table"), ("--op square -o .", "it is a folder; name a file for the table")])
 def test_what_is_wrong_is_said_before_anything_is_measured(argv, said, monkeypatch, capsys):
     monkeypatch.setattr(search, "search", lambda *args, **kwargs: pytest.fail("it measures"))
     assert main(["tune", *argv.split()]) == 2
