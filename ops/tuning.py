@@ -167,9 +167,11 @@ def load(file: Path | None = None) -> dict:
     if not isinstance(table, dict):
         raise no_table(f" but a {type(table).__name__}")
     for kind, entry in table.items():
-        tiles, runs = (entry.get("tiles"), entry.get("runs")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(entry, dict):
+            raise no_table(f": {kind} has {json.dumps(entry)[:80]}")
+        tiles, runs = entry.setdefault("tiles", {}), entry.setdefault("runs", [])  # there may be a GPU's choices alone
         if not isinstance(tiles, dict) or not isinstance(runs, list) or not all(isinstance(r, dict) and isinstance(r.get("searched"), list) for r in runs):
-            raise no_table(f": {kind} has no tiles, or no runs that say what they searched")
+            raise no_table(f": {kind} has tiles that are no object, or runs that do not say what they searched")
         for op, sizes in tiles.items():
             if not _are_sizes(sizes):
                 raise no_table(f": {kind} has tiles of {op} that are no positive numbers: {json.dumps(sizes)[:80]}")

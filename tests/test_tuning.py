@@ -310,7 +310,7 @@ def test_a_search_on_a_board_says_how_far_it_is():
 # --- what a table and a command line may not say ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", [{}, {"tiles": {}}, {"tiles": [], "runs": []}, {"tiles": {}, "runs": [{}]}, {"tiles": {}, "runs": [{"searched": "gelu"}]}, 3,
+@pytest.mark.parametrize("entry", [{"tiles": [], "runs": []}, {"tiles": {}, "runs": [{}]}, {"tiles": {}, "runs": [{"searched": "gelu"}]}, 3,
                                    {"tiles": {"gelu": {"BLOCK": 0}}, "runs": []}, {"tiles": {"gelu": {}}, "runs": []}, {"tiles": {"gelu": {"BLOCK": "a"}}, "runs": []},
                                    {"tiles": {"matmul": {"fp32": [[1, 2, float("nan"), 1]]}}, "runs": []}, {"tiles": {"gelu": {"BLOCK": True}}, "runs": []}])
 def test_a_table_whose_entries_are_none(entry, tmp_path):
