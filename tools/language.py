@@ -17,10 +17,10 @@ def add(parser):
 
 def run(args) -> int:
     from ..bench.results import write
+    from . import outputs
 
-    if args.output and (args.output.is_dir() or not args.output.absolute().parent.is_dir()):
-        from ..backends.base import Error
-        raise Error(f"-o {args.output}: " + ("it is a folder; name a file" if args.output.is_dir() else f"there is no folder {args.output.absolute().parent}"))
+    if args.output:
+        outputs.file("-o", args.output)
     text = page(args.target)
     if args.output:
         write(args.output, text)

@@ -31,11 +31,18 @@ def wanted(args) -> dict[str, Path]:
         if where in seen:
             raise Error(f"--{seen[where]} and --{kind} both go to {path}; give each a file of its own")
         seen[where] = kind
-        if where != "-" and path.is_dir():
-            raise Error(f"--{kind} {path}: it is a folder; name a file")
-        if where != "-" and not path.resolve().parent.is_dir():
-            raise Error(f"--{kind} {path}: there is no folder {path.resolve().parent}")
+        if where != "-":
+            file(f"--{kind}", path)
     return found
+
+
+def file(option: str, path: Path):
+    """Raise `Error` where what an option names is no file that can be."""
+    from ..backends.base import Error
+    if path.is_dir():
+        raise Error(f"{option} {path}: it is a folder; name a file")
+    if not path.resolve().parent.is_dir():
+        raise Error(f"{option} {path}: there is no folder {path.resolve().parent}")
 
 
 @contextlib.contextmanager
