@@ -15,3 +15,9 @@ def check(**counts: int | None):
             raise Error(f"--{name} {n}: it takes a number from 1 up")
     if (counts.get("threads") or 0) > MOST_THREADS:
         raise Error(f"--threads {counts['threads']}: it takes {MOST_THREADS} at most")
+
+
+def seed(n: int):
+    """Raises `Error` for a seed that random generators do not take."""
+    if not 0 <= n < 2**63:
+        raise Error(f"--seed {n}: it takes a number from 0 to {2**63 - 1}")

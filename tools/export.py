@@ -101,6 +101,7 @@ def run(args) -> int:
     from ..backends.base import Error
     from ..backends.cpu.llvm import targets
     from ..backends.spine import bundle, runner
+    from ..bench import counts
 
     if args.name and not re.fullmatch(r"[A-Za-z0-9][\w-]*", args.name):
         raise Error(f"--name {args.name!r}: it takes letters, digits, - and _, a letter or digit first")
@@ -108,8 +109,7 @@ def run(args) -> int:
         raise Error("--name cases: the folder of the case files has that name")
     if args.target and args.on:
         raise Error("--target and --on both say for which CPU; give one of them")
-    if not 0 <= args.seed < 2**63:
-        raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
+    counts.seed(args.seed)
     if not 0 <= args.reps <= 10_000:
         raise Error(f"--reps {args.reps}: it takes a number from 0 to 10000")
     if not 0 <= args.threads <= 1024:

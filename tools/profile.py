@@ -33,8 +33,7 @@ def run(args) -> int:
     from ..bench import counts
 
     counts.check(threads=args.threads, steps=args.steps)
-    if not 0 <= args.seed < 2**63:
-        raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
+    counts.seed(args.seed)
     import torch
 
     from .profiling import session

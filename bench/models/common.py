@@ -39,8 +39,7 @@ def add(parser):
 def settle(args):
     """Check the common options and fill in what depends on the machine. Raises `Error`."""
     counts.check(threads=args.threads, reps=args.reps)
-    if not 0 <= args.seed < 2**63:
-        raise Error(f"--seed {args.seed}: it takes a number from 0 to {2**63 - 1}")
+    counts.seed(args.seed)
     if args.clock not in CLOCKS:
         raise Error(suggest("clock", args.clock, CLOCKS))
     for path, name in ((args.json, "--json"), (args.plot, "--plot")):
