@@ -13,7 +13,8 @@ TABLES = {*rules.ELEMENTWISE, *rules.DIMS, *rules.LANES, *rules.CARRIED_OUT}
 
 
 def test_every_rule_has_a_probe():
-    assert set(probes.probes()) == TABLES
+    """But for operations of our own, which no kernel has: a pass makes them."""
+    assert set(probes.probes()) == {name for name in TABLES if not name.startswith("triport.")}
 
 
 def test_the_page_is_up_to_date(tmp_path):

@@ -253,9 +253,12 @@ def _shr(b, v: Val, n: int) -> Val:
 
 def load_buffer(nest, buf: Buffer, dims) -> Val:
     """A scratch buffer's elements at the current indices."""
-    b = nest.b
-    p, stride = buffer_address(nest, buf, dims)
-    elem = memory_type(buf.elem)
+    return load_at(nest, buf, *buffer_address(nest, buf, dims))
+
+
+def load_at(nest, buf: Buffer, p: Val, stride: int) -> Val:
+    """A scratch buffer's elements from `p` on, `stride` from lane to lane (0: one for all)."""
+    b, elem = nest.b, memory_type(buf.elem)
     if stride == 0:
         v = b.load(elem, p, ir.bits_of(elem) // 8)
     elif stride == 1:

@@ -10,9 +10,10 @@ from ...base import CompileError
 from ..llvm.targets import Target
 from ..plan import planner
 from ..plan.checks import Checks
+from ..plan.exchanges import neighbours
 from ..plan.lazy import Lazy
 from ..plan.records import Plan
-from ..ttir import names, types, unrolled
+from ..ttir import exchanges, names, types, unrolled
 from ..ttir.types import Func, Module, Op
 from .kernel import Kernel
 
@@ -56,6 +57,8 @@ class _Lowering:
         self.check, self.asserts, self.debugger, self.alone = check, asserts, debugger, alone
         if debugger:
             names.settle(self.func)
+        else:
+            exchanges.settle(self.func, lambda bits: neighbours(target, bits))
         unrolled.mend(self.func)
         self.lazy = Lazy()
         self.at: Op | None = None

@@ -198,6 +198,8 @@ class Nest:
             for each in ([self.first] if self._chunks > 1 and self.first is not None else []) + [body]:
                 for u in range(self._chunks):
                     self.u = u
+                    for v, dims in self.plan.picks:  # operands first: a sort is too long a chain to begin at its end
+                        self.at(v, dims)
                     each(u)
             self.u = 0
             return

@@ -19,10 +19,10 @@ from . import variables
 from .elementwise import ELEMENTWISE, merge
 from .checks import finite, steps as checks
 from .product import dot, dot_scaled, ending
-from .root import atomic, control, debug, fill, memory, reduce, region, scalars, scan, shape  # noqa: F401
+from .root import atomic, control, debug, exchange, fill, memory, reduce, region, scalars, scan, shape  # noqa: F401
 
 DIMS = {name: r.renames for name, r in ops.TABLE.items() if r.kind is Kind.RENAME}
-LANES = merge(shape.LANES, memory.LANES)
+LANES = merge(shape.LANES, exchange.LANES, memory.LANES)
 SCALARS = merge(memory.SCALARS, scalars.SCALARS)
 ROOTS = merge(memory.ROOTS, reduce.ROOTS, shape.ROOTS, scan.ROOTS, atomic.ROOTS, debug.ROOTS)
 #: operations that are carried out where they stand, whatever they compute

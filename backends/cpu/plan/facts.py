@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..ttir.ops import row
-from ..ttir.types import Op, Value, walk
+from ..ttir.types import Op, Value
 
 # --- polynomials in scalars ------------------------------------------------------------------------------------------
 
@@ -214,32 +214,6 @@ def _element_bytes(p: Value) -> int:
     """The bytes of the elements that a pointer points to."""
     elem = p.type.pointee.elem
     return 8 if elem in ("ptr", "index") else 2 if elem == "bf16" else 1 if elem.startswith("fp8") else (int(elem[1:]) + 7) // 8
-
-
-def partners(region) -> dict[Op, tuple[Value, int]]:
-    """The `x ^ broadcast(xor_sum(x, axis))` of a region whose axis has two elements: operation -> (x, axis). That is how
-    Triton's sort, topk and flip spell the exchange of neighbours. x is taken through a bitcast that keeps its width."""
-    out = {}
-    for op in walk(region):
-        if op.name != "arith.xori" or not op.result.type.is_tensor:
-            continue
-        x, other = op.operands
-        chain = []
-        for name in ("tt.broadcast", "tt.expand_dims", "tt.reduce"):
-            if other.op is None or other.op.name != name:
-                break
-            chain.append(other.op)
-            other = other.op.operands[0]
-        if len(chain) < 3 or other is not x or any(len(o.results[0].uses) != 1 for o in chain):
-            continue
-        reduce = chain[2]
-        axis, body = reduce.attrs["axis"], reduce.regions[0].block.ops
-        if x.type.shape[axis] != 2 or chain[1].attrs["axis"] != axis or len(body) != 2 or body[0].name != "arith.xori":
-            continue
-        while x.op is not None and x.op.name == "tt.bitcast" and x.op.operands[0].type.elem not in ("i1", "ptr"):
-            x = x.op.operands[0]
-        out[op] = (x, axis)
-    return out
 
 
 def work(region, is_lazy, seen: set[Value] | None = None) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ..ttir.ops import row
 from ..ttir.types import Op, Value
 from . import quotients
+from .exchanges import is_pick
 from .facts import KEEP_ABOVE
 from .lazy import renamed
 from .space import Space
@@ -102,7 +103,8 @@ def reads_identically(s, op: Op, value: Value) -> bool:
     space = Space(s.known, shape)
     visited = space.explore([(o, space.identity) for o in op.operands if o.type.is_tensor])
     found = [dims == space.identity and v.type.shape == shape for v, dims in visited if v is value]
-    return bool(found) and all(found)  # what is not found is read behind a change of shape that no index follows
+    moved = any(is_pick(v) and v not in s.buffers for v, _ in visited)
+    return bool(found) and all(found) and not moved  # what is not found is read behind a change of shape that no index follows
 
 
 def unread(s, shape, v: Value, op: Op) -> tuple[Value, ...] | None:
@@ -127,7 +129,9 @@ def reads(s, v: Value) -> dict[int | None, bool]:
     while stack:
         root, alike = stack.pop()
         space = Space(s.known, root.type.shape)
-        for w, dims in space.explore([(root, space.identity)]):
+        visited = space.explore([(root, space.identity)])
+        alike = alike and not any(is_pick(w) and w not in s.buffers for w, _ in visited)
+        for w, dims in visited:
             buf = s.buffers.get(w)
             if buf is not None:
                 whole = buf.strides == s.turned[buf.piece] if buf.piece in s.turned else buf.is_row_major

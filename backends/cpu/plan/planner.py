@@ -11,6 +11,7 @@ from ..ttir.types import Func, Op
 from . import control, facts, rows, scratch, variables
 from .checks import Checks
 from .control import CONTROL, scalar_region
+from .exchanges import PICK
 from .lazy import Lazy
 from .product import PRODUCTS
 from .records import Piece, Plan, Scalar
@@ -71,14 +72,14 @@ def _operation(s: Schedule, op: Op):
             finite_before(s, op)
         if check(s, op):
             return
-    if op in s.partners:
+    if op.name == PICK:
         s.exchange(op)
     elif s.lazy(op):
         if op.name == "tt.load":
             return
         if op.name == "arith.constant" and isinstance(op.attrs["value"], list):
             s.buffers[op.result] = s.table(op.result)
-    elif op not in s.unneeded:
+    else:
         _root(s, op)
 
 

@@ -137,7 +137,7 @@ class NestPlan:
     atoms: masks that become loop bounds; reads: what it finds in memory; inductions: what it finds as initial + trips x step; keeps: what it
     writes for later roots; steps: how many indices a loop over a dimension takes at once, where that is not one;
     quotients: quotients and remainders that a chunk's lanes have together; backwards: the dimension that is walked from its end; registers: in a chunk, of those that lanes were counted by; chunks: of such
-    groups, how many go side by side (0: the root says)."""
+    groups, how many go side by side (0: the root says); picks: exchanges of lanes that it computes (exchanges.py), operands first."""
 
     shape: tuple[int, ...]
     tensor: tuple[int, ...]
@@ -154,6 +154,7 @@ class NestPlan:
     backwards: int | None = None
     registers: int = 1
     chunks: int = 0
+    picks: tuple[tuple[Value, tuple], ...] = ()
 
     @property
     def identity(self) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value
-from . import estimates, keeping, order, pressure, quotients, ranges, turning
-from .facts import Facts, partners
+from . import estimates, exchanges, keeping, order, pressure, quotients, ranges, turning
+from .facts import Facts
 from .lazy import Lazy, renamed
 from .records import Buffer, Constant, Fill, Idle, Induction, Keep, NestPlan, Part, Place, Root, Walk, inner_first, row_major
 from .sequence import Sequence
@@ -47,14 +47,12 @@ class Schedule:
 
     def __init__(self, func: Func, target: Target, lazy: Lazy, assume: bool, refuse: Callable, operation: Callable):
         self.func, self.target, self.lazy, self.assume, self.refuse, self._operation = func, target, lazy, assume, refuse, operation
-        self.partners = partners(func.body)
         self.facts = Facts(lazy)
         self.buffers: dict[Value, Buffer] = {}
         self.inductions: dict[Value, Induction] = {}
         self.known = Known(self.buffers, self.inductions, lazy)
-        #: of partners: what they are made of otherwise
-        self.unneeded = {x.operands[1].op.operands[0].op.operands[0].op for x in self.partners}
-        self.sequence = Sequence(func.body, lazy, self.facts, self.unneeded)
+        self.together = exchanges.together(func)
+        self.sequence = Sequence(func.body, lazy, self.facts)
         self.now = 0  # what has been carried out: all up to this number of the sequence
         self.places: list[Room | Place] = []
         self.disjoint: dict[tuple[int, int], bool] = {}
@@ -147,10 +145,14 @@ class Schedule:
             known = replace(self.known, buffers={**self.buffers, **turned}) if turned else self.known
             space = Space(known, want.shape)
             visited = space.explore(want.sinks)
+            picked = exchanges.found(space, (x for x in visited if x[0] not in want.late), want)
+            if picked is not None and picked.first is not None:
+                self.materialise(picked.first, why="its elements change places")
+                continue
             if want.merge and want.vdim is None:
                 space.shape = order.merged(known, visited, space.shape, want.inner, want.into)
             shape = space.shape
-            vdim = want.vdim if want.vdim is not None else order.vector_dimension(space, visited, self.target, want.into)
+            vdim = picked.vdim if picked else want.vdim if want.vdim is not None else order.vector_dimension(space, visited, self.target, want.into)
             loops = [d for d in range(len(shape)) if d not in (vdim, want.inner)] + ([vdim] if shape else [])
             if want.inner is not None and want.inner != vdim:
                 loops.append(want.inner)
@@ -165,7 +167,9 @@ class Schedule:
             self.materialise(early[0], why=early[1])
         self.estimates |= estimates.divisions(self.target, visited)
         lanes, registers, chunks = want.lanes and min(want.lanes, shape[vdim]), 1, 0
-        if lanes is None:
+        if picked:
+            lanes = picked.lanes
+        elif lanes is None:
             one = self.target.lanes(order.lane_bits(visited))
             needs = pressure.needs(self.target, space, visited, vdim, want.sinks, want.along, loops[-1] if loops else None) if want.groups and _in_order(want.into, vdim) else None
             if needs is not None:
@@ -178,11 +182,12 @@ class Schedule:
         keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and op and v not in turned and keeping.worth_keeping(self, v, op)]
         keeps = keeping.reached(self, keeps, self.sequence.done[op]) if op else []
         return NestPlan(
-            shape, full, tuple(loops), vdim, lanes, 1 if shape != full else order.times_unrolled(known, visited, self.target, self.before),
+            shape, full, tuple(loops), vdim, lanes, 1 if shape != full or picked else order.times_unrolled(known, visited, self.target, self.before),
             tuple(space.atoms(visited, self.proved)),
             {v: known.buffers[v] for v, _ in visited if v in known.buffers},
             {v: self.inductions[v] for v, _ in visited if v in self.inductions},
-            tuple(Keep(v, None, None) for v in keeps), quotients.found(space, visited, vdim, self.proved), registers=registers, chunks=chunks)
+            tuple(Keep(v, None, None) for v in keeps), quotients.found(space, visited, vdim, self.proved), registers=registers, chunks=chunks,
+            picks=picked.picks if picked else ())
 
     def keep(self, nest: NestPlan, op: Op, kept: dict[Value, Buffer] | None = None) -> NestPlan:
         """`nest` with places for what it keeps; `kept`: those that the root has already."""
@@ -259,14 +264,25 @@ class Schedule:
                 self.buffers[keep.value] = keep.buffer
 
     def exchange(self, op: Op):
-        """`x ^ xor_sum(x, axis)` over two elements is each element's partner: a view of x that walks the axis backwards."""
-        if self.sequence.last(op.result) <= self.now:
+        """Put into memory what a pick exchanges over more than a chunk, and, in one go, what others of its step do."""
+        if not exchanges.through_memory(op) or self.sequence.last(op.result) <= self.now:
             return
-        x, axis = self.partners[op]
         why = "neighbours change places"
-        buf = self.materialise(x, why=why)
-        if buf.panel:
-            buf = self.materialise_row_major(x, why=why)
-        strides = list(buf.strides)
-        strides[axis] = -strides[axis]
-        self.buffers[op.result] = self.view(buf, buf.strides[axis], x.type.shape, strides, op.result.type.elem)
+        first = op.operands[0]
+        if first in self.buffers:
+            self.materialise_row_major(first, why=why)
+            return
+        beside = [v for v in self.together[op] if v is not first and v not in self.buffers and v.op is not None and v.op.block is op.block
+                  and self.lazy(v.op) and self.sequence.end[v.op] <= self.now]
+        dims = tuple(range(len(first.type.shape)))
+        nest = self.nest(Walk(first.type.shape, [(v, dims) for v in (first, *beside)], merge=True))
+        kept = [v for v in beside if v not in self.buffers]  # what the nest wanted in memory is there
+        if first in self.buffers or not nest.picks:
+            for v in (first, *kept):
+                self.materialise_row_major(v, why=why)
+            return
+        self.add(Fill(self.op, first, self.alloc(first.type.shape, first.type.elem), replace(
+            nest, keeps=tuple(Keep(v, self.alloc(v.type.shape, v.type.elem), None) for v in kept)), why=why))
+        fill = self.steps[-1]
+        self.buffers[first] = fill.buffer
+        self.buffers.update({keep.value: keep.buffer for keep in fill.nest.keeps})

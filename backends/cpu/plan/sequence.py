@@ -5,7 +5,6 @@ is in them.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
 
 from ..ttir.ops import row
 from ..ttir.types import Op, Value
@@ -34,7 +33,7 @@ class Sequence:
     following one carries out with itself, and 0 for what nobody needs; cost: of all operations on tensors up to a number, in simple vector
     operations; products: the last of such products -> all of them, in order; loads: the lazy loads, in order."""
 
-    def __init__(self, region, lazy: Lazy, facts: Facts, unneeded: Iterable[Op]):
+    def __init__(self, region, lazy: Lazy, facts: Facts):
         self.end: dict[Op, int] = {}
         self.done: dict[Op, int] = {}
         self.cost = [0]
@@ -43,8 +42,6 @@ class Sequence:
         self._lazy, self._facts = lazy, facts
         self._last: dict[Value, int] = {}
         self._number(region)
-        for op in unneeded:
-            self.done[op] = 0
 
     def _number(self, region):
         end, done, cost = self.end, self.done, self.cost

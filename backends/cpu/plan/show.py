@@ -189,6 +189,9 @@ def _fill(page, step: records.Fill):
     if step.turned:
         why = f", in blocks of {step.nest.lanes} x {step.nest.lanes} that are transposed{why}"
     page.say(f"put {page.name(step.value)} into memory ({page._place(step.value, step.buffer)}): {page.nest(step.nest)}{page._beside(step.nest.chunks)}{why}")
+    page.depth += 1
+    page.keeps(step.nest.keeps)
+    page.depth -= 1
 
 
 def _copy(page, step: records.Copy):

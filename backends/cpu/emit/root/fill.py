@@ -33,6 +33,7 @@ def fill(k, step: Fill):
         return converted(b, nest.at(v, dims), v.type.elem, buf.elem)
 
     def one(u):
+        k.write_keeps(nest, step.nest.keeps)
         access.store_buffer(nest, buf, dims, element())
 
     def several(u):

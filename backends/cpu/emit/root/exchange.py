@@ -1,0 +1,52 @@
+"""Neighbours that change places (`ttir/exchanges.py`): shuffles of a chunk's lanes, and loads of other chunks."""
+
+from __future__ import annotations
+
+from ...llvm.ir import Val, const, i64
+from ...plan.exchanges import along
+from ...plan.records import Buffer, at_index
+from .. import access
+
+
+def pick(nest, op, dims):
+    """Element (i & ~clear) ^ flip of the operand, for each i of the chunk."""
+    v = op.operands[0]
+    clear, flip = along(op, "clear"), along(op, "flip")
+    within = nest.lanes - 1  # the bits of an index that tell a chunk's lanes apart
+    over = tuple(c | f if d != nest.vdim else (c | f) & ~within for c, f, d in zip(clear, flip, dims))
+    x = _other(nest, nest.reads[v], dims, clear, flip, within) if any(over) else nest.at(v, dims)
+    clear, flip = clear[-1] & within, flip[-1] & within
+    if x.lanes == 1 or not clear | flip:
+        return x
+    return nest.b.shuffle(x, None, [(i & ~clear) ^ flip for i in range(x.lanes)])
+
+
+def _other(nest, buf: Buffer, dims, clear, flip, within: int) -> Val:
+    """The chunk of a buffer that the current one, or its like at other indices, exchanges elements with."""
+    b, off = nest.b, i64(0)
+    for axis, d in enumerate(dims):
+        index = i64(at_index(d)) if d < 0 else nest.index_of(d)
+        less = within if d == nest.vdim else 0
+        index = b.xor(b.and_(index, i64(~(clear[axis] & ~less))), i64(flip[axis] & ~less))
+        off = b.add(off, b.mul(index, i64(buf.strides[axis])))
+    return access.load_at(nest, buf, b.gep(access.memory_type(buf.elem), nest.k.pointer(buf), off), buf.strides[-1] if nest.lanes > 1 else 0)
+
+
+def bit(nest, op, dims):
+    """start + one bit of each element's number."""
+    shape, number = op.result.type.shape, op.attrs["bit"]
+    axis, stride = len(shape) - 1, 1
+    while number >= stride * shape[axis]:
+        stride *= shape[axis]
+        axis -= 1
+    d, place, start, b = dims[axis], number // stride, op.attrs["start"], nest.b
+    if d < 0:
+        return const("i32", start + bool(at_index(d) & place))
+    if d == nest.vdim and place < nest.lanes:
+        lanes = b.and_(b.lshr(nest.b.iota("i32", nest.lanes), const("i32", place.bit_length() - 1, nest.lanes)), const("i32", 1, nest.lanes))
+        return b.add(lanes, const("i32", start, nest.lanes))
+    index = b.and_(b.lshr(b.cast("trunc", nest.index_of(d), "i32"), const("i32", place.bit_length() - 1)), const("i32", 1))
+    return b.add(index, const("i32", start))
+
+
+LANES = {"triport.pick": pick, "triport.bit": bit}

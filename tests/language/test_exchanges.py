@@ -1,0 +1,315 @@
+"""Neighbours that change places: sorts of keys and what goes with them, top-k, flips, in every form that they are written in, whatever reads the result."""
+
+import dataclasses
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings, strategies as st
+from spine_boards import BOARDS, on
+from triport.backends.cpu.llvm import targets
+from triport.backends.spine import bundle, runner, user
+from values import random
+
+FLIP, FIRST, SECOND = 0, 1, 2
+
+
+@triton.jit
+def partner(x, S: tl.constexpr):
+    """Each element's neighbour S further on or back, as Triton's sort takes it."""
+    y = tl.reshape(x, (x.numel // (2 * S), 2, S))
+    bits = y.to(tl.core.get_int_dtype(y.dtype.primitive_bitwidth, True), bitcast=True)
+    return tl.reshape((bits ^ tl.xor_sum(bits, 1, True)).to(y.dtype, bitcast=True), x.shape)
+
+
+@triton.jit
+def side(x, S: tl.constexpr, SECOND: tl.constexpr):
+    """The first, or the second, of each two that are S apart, in both places, as Inductor's sort takes them."""
+    shape: tl.constexpr = (x.numel // (2 * S), 2, S)
+    second = tl.arange(0, 2)[None, :, None]
+    one = tl.reshape(x, shape) * (second if SECOND else 1 - second).to(x.dtype)
+    return tl.reshape(tl.broadcast_to(tl.sum(one, 1).to(x.dtype)[:, None, :], shape), x.shape)
+
+
+@triton.jit
+def exchanged(x, WHAT: tl.constexpr, S: tl.constexpr):
+    return partner(x, S) if WHAT == 0 else side(x, S, WHAT == 2)
+
+
+def reference(x: np.ndarray, what: int, s: int) -> np.ndarray:
+    y = x.reshape(-1, 2, s)
+    return (y[:, ::-1] if what == FLIP else np.repeat(y[:, what - 1:what], 2, 1)).reshape(x.shape)
+
+
+# --- any network, read in any way ------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def network_kernel(x_ptr, out_ptr, row_ptr, M: tl.constexpr, N: tl.constexpr, STEPS: tl.constexpr, READ: tl.constexpr):
+    """A chain of exchanges with arithmetic between them, and a second one beside it that depends on it; then one of the ways to read it."""
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + at)
+    other = x * 3
+    for n in tl.static_range(len(STEPS) // 2):
+        y = exchanged(x, STEPS[2 * n], STEPS[2 * n + 1])
+        z = exchanged(other, STEPS[2 * n], STEPS[2 * n + 1])
+        take = (x > y) != ((at & (5 * n + 1)) == 0)
+        x, other = tl.where(take, y + n, x), tl.where(take, z, other ^ y)
+    if READ == "plain":
+        tl.store(out_ptr + at, x)
+    elif READ == "in place":
+        tl.store(x_ptr + at, x)
+        tl.store(out_ptr + at, tl.load(x_ptr + at))
+    elif READ == "moved":  # what it reads lies under what it writes
+        tl.store(x_ptr + 1 + at, x)
+        tl.store(out_ptr + at, x)
+    elif READ == "turned":
+        tl.store(out_ptr + tl.arange(0, N)[:, None] * M + tl.arange(0, M)[None, :], tl.trans(x) + 1)
+    elif READ == "both":
+        tl.store(out_ptr + at, x + tl.reshape(tl.trans(other), (M, N)))
+    elif READ == "masked":
+        tl.store(out_ptr + at, x, mask=(at % 3 != 0) & (at < M * N - 2))
+    else:
+        tl.store(out_ptr + at, x - tl.sum(x, 1)[:, None] + tl.max(x, 0)[None, :] + tl.cumsum(x, 1))
+    tl.store(row_ptr + tl.arange(0, M), tl.sum(other, 1))
+
+
+def network(x: np.ndarray, steps: tuple) -> tuple[np.ndarray, np.ndarray]:
+    at, other = np.arange(x.size, dtype=np.int32).reshape(x.shape), x * np.asarray(3, x.dtype)
+    for n, (what, s) in enumerate(zip(steps[::2], steps[1::2])):
+        y, z = reference(x, what, s), reference(other, what, s)
+        take = (x > y) != ((at & (5 * n + 1)) == 0)
+        x, other = np.where(take, y + np.asarray(n, x.dtype), x), np.where(take, z, other ^ y)
+    return x, other
+
+
+READS = ("plain", "in place", "moved", "turned", "both", "masked", "sums")
+
+
+@settings(max_examples=40, deadline=None)
+@given(m=st.sampled_from([1, 2, 4, 16]), n=st.sampled_from([1, 2, 8, 32, 256]), read=st.sampled_from(READS), name=st.sampled_from(["int32", "int16", "int64", "int8"]),
+       steps=st.lists(st.tuples(st.sampled_from([FLIP, FIRST, SECOND]), st.integers(0, 11)), min_size=1, max_size=9), seed=st.integers(0, 1 << 30))
+def test_any_network(m, n, read, name, steps, seed):
+    if m * n < 2:
+        m = 2
+    bits = (m * n).bit_length() - 1
+    steps = tuple(v for what, bit in steps for v in (what, 1 << bit % bits))
+    x = random(name, m * n, seed, small=True)
+    want, other = network(x.numpy().reshape(m, n), steps)
+    room, out, rows = torch.cat([x, torch.full((1,), 77, dtype=x.dtype)]), torch.zeros(m * n + 1, dtype=x.dtype), torch.zeros(m, dtype=torch.int64)
+    out[-1] = 77
+    with np.errstate(over="ignore"):
+        network_kernel[(1,)](room, out, rows, m, n, steps, read)
+        wide = np.int32 if x.dtype.itemsize < 4 else want.dtype
+        if read in ("plain", "in place", "moved"):
+            expected = want
+        elif read == "turned":
+            expected = want.T + np.asarray(1, want.dtype)
+        elif read == "both":
+            expected = want + other.T.reshape(m, n)
+        elif read == "masked":
+            at = np.arange(m * n).reshape(m, n)
+            expected = np.where((at % 3 != 0) & (at < m * n - 2), want, 0)
+        else:
+            w = want.astype(wide)
+            expected = (w - w.sum(1, dtype=wide)[:, None] + want.max(0)[None, :] + w.cumsum(1, dtype=wide)).astype(want.dtype)
+        total = other.astype(wide).sum(1, dtype=wide)
+    assert out[:-1].tolist() == np.ascontiguousarray(expected).reshape(-1).tolist()
+    assert rows.tolist() == total.tolist() and out[-1] == 77
+    assert room[-1] == (want.reshape(-1)[-1] if read == "moved" else 77)
+
+
+# --- sorts of keys and what goes with them -----------------------------------------------------------------------------------
+
+
+@triton.jit
+def _sorted(x, i, at, DESCENDING: tl.constexpr, BY_SIDES: tl.constexpr):
+    """A bitonic sort of the last dimension's keys and numbers; at: which element of it each one is."""
+    N: tl.constexpr = x.shape[len(x.shape) - 1]
+    LOG: tl.constexpr = tl.standard._log2(N)
+    for stage in tl.static_range(1, LOG + 1):
+        for step in tl.static_range(stage):
+            if BY_SIDES:
+                lx, rx = side(x, 1 << (stage - 1 - step), False), side(x, 1 << (stage - 1 - step), True)
+                li, ri = side(i, 1 << (stage - 1 - step), False), side(i, 1 << (stage - 1 - step), True)
+                swap = (lx > rx) != ((at & (1 << stage) != 0) != DESCENDING)
+                x, i = x ^ tl.where(swap, lx ^ rx, 0), i ^ tl.where(swap, li ^ ri, 0)
+            else:
+                y, j = partner(x, 1 << (stage - 1 - step)), partner(i, 1 << (stage - 1 - step))
+                falls = ((at & (1 << stage) != 0) != (at & (1 << (stage - 1 - step)) != 0)) != DESCENDING
+                swap = ((x > y) != falls) & (x != y)
+                x, i = tl.where(swap, y, x), tl.where(swap, j, i)
+    return x, i
+
+
+@triton.jit
+def pairs_kernel(x_ptr, out_ptr, i_ptr, n, M: tl.constexpr, N: tl.constexpr, DESCENDING: tl.constexpr, BY_SIDES: tl.constexpr):
+    row, column = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
+    at, mask = row * n + column, (column < n) & (row >= 0)
+    x = tl.load(x_ptr + at, mask=mask, other=-9999 if DESCENDING else 9999)
+    x, i = _sorted(x, tl.broadcast_to(column, (M, N)), column, DESCENDING, BY_SIDES)
+    tl.store(out_ptr + at, x, mask=mask)
+    tl.store(i_ptr + at, i, mask=mask)
+
+
+@pytest.fixture(params=["native", "x86-64-v3", "x86-64-v2"])
+def x86(request, monkeypatch):
+    """This machine's vectors, and shorter ones."""
+    if request.param != "native":
+        if platform.machine() != "x86_64" or request.param == "x86-64-v3" and targets.native().isa not in ("AVX2", "AVX-512"):
+            pytest.skip(f"this machine's CPU is no {request.param}")
+        row = dataclasses.replace(targets.get(request.param), name="native")
+        monkeypatch.setattr(targets, "native", lambda: row)
+    for kernel in (pairs_kernel, standard_kernel):
+        monkeypatch.setitem(globals(), kernel.fn.__name__, triton.JITFunction(kernel.fn))  # nothing that is compiled already
+
+
+@triton.jit
+def standard_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WHAT: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + at)
+    if WHAT == "sort":
+        tl.store(out_ptr + at, tl.sort(x, descending=True))
+    elif WHAT == "flip":
+        tl.store(out_ptr + at, tl.flip(x, 1))
+    elif WHAT == "flip rows":
+        tl.store(out_ptr + at, tl.flip(x, 0))
+    else:
+        tl.store(out_ptr + tl.arange(0, M)[:, None] * K + tl.arange(0, K)[None, :], tl.topk(x, K))
+
+
+@pytest.mark.parametrize("m,n", [(1, 2), (3, 5), (1, 64), (2, 200), (16, 7), (1, 1000)])
+@pytest.mark.parametrize("by_sides", [False, True], ids=["partners", "sides"])
+def test_pairs(m, n, by_sides, x86, seed):
+    descending = bool((m + n) % 2)
+    x = torch.stack([torch.randperm(n, generator=torch.Generator().manual_seed(seed + r)) - n // 2 for r in range(m)]).to(torch.int32)
+    padded, rows = 1 << (n - 1).bit_length(), 1 << (m - 1).bit_length()
+    out, i, given = (torch.zeros(rows, n, dtype=torch.int32) for _ in range(3))
+    given[:m] = x
+    pairs_kernel[(1,)](given, out, i, n, rows, padded, descending, by_sides)
+    assert torch.equal(out[:m], x.sort(-1, descending=descending).values)
+    assert torch.equal(given[:m].gather(1, i[:m].long()), out[:m])  # each number is that of its key
+    assert all(row.unique().numel() == n for row in i[:m])
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64", "int8", "int16", "int64"])
+@pytest.mark.parametrize("m,n,k", [(1, 512, 16), (8, 64, 4), (32, 4, 2), (2, 2, 1)])
+def test_standard(name, m, n, k, x86, seed):
+    x = random(name, m * n, seed, small=True).reshape(m, n)
+    want = x.double().sort(-1, descending=True).values
+    for what, expected in (("sort", want), ("topk", want[:, :k]), ("flip", x.flip(1)), ("flip rows", x.flip(0))):
+        out = torch.zeros(expected.shape, dtype=x.dtype)
+        standard_kernel[(1,)](x, out, m, n, k, what)
+        assert torch.equal(out.double(), expected.double()), what
+
+
+# --- where control flow is ---------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def carried_kernel(x_ptr, out_ptr, i_ptr, blocks, N: tl.constexpr):
+    """The N largest of many blocks and where they are: sorts in branches, merges in a loop, as samplers do it."""
+    at = tl.arange(0, N)
+    best, where = tl.full((N,), -1000, tl.int32), tl.full((N,), -1, tl.int32)
+    for n in range(blocks):
+        x = tl.load(x_ptr + n * N + at)
+        i = n * N + at
+        if n % 2 == 0:
+            x, i = _sorted(x, i, at, False, False)
+        else:
+            x, i = _sorted(x, i, at, True, True)
+            x, i = tl.flip(x, 0), tl.flip(i, 0)
+        larger = x > best  # one falls where the other rises: the larger ones of both are the N largest
+        best, where = tl.where(larger, x, best), tl.where(larger, i, where)
+        best, where = _sorted(best, where, at, True, False)
+    tl.store(out_ptr + at, best)
+    tl.store(i_ptr + at, where)
+
+
+@pytest.mark.parametrize("n,blocks", [(8, 0), (16, 5), (128, 4)])
+def test_a_loop_carries_what_branches_sort(n, blocks, seed):
+    x = (torch.randperm(max(1, n * blocks), generator=torch.Generator().manual_seed(seed)) - 50).to(torch.int32)
+    out, i = torch.zeros(n, dtype=torch.int32), torch.zeros(n, dtype=torch.int32)
+    carried_kernel[(1,)](x, out, i, blocks, n)
+    if not blocks:
+        assert (out == -1000).all() and (i == -1).all()
+    else:
+        want = x.sort(descending=True)
+        assert torch.equal(out, want.values[:n]) and torch.equal(i.long(), want.indices[:n])
+
+
+@triton.jit
+def special_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out_ptr + at, partner(tl.load(x_ptr + at), 4))
+    tl.store(out_ptr + N + at, tl.flip(tl.load(x_ptr + at), 0))
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float64"])
+def test_bits_are_kept(name, seed):
+    """NaN with what is in them, zeros of both signs: exchanges move bits."""
+    x = random(name, 64, seed)
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    x[7:9] = torch.tensor([-0.0, float("nan")], dtype=x.dtype)
+    y = x.view(bits)
+    y[9] = y[8] | 5
+    out = torch.zeros(2, 64, dtype=x.dtype)
+    special_kernel[(1,)](x, out, 64)
+    assert torch.equal(out[0].view(bits), y.reshape(-1, 2, 4).flip(1).reshape(-1)) and torch.equal(out[1].view(bits), y.flip(0))
+
+
+@triton.jit
+def floats_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out_ptr + at, side(tl.load(x_ptr + at), 2, False))
+
+
+def test_sums_of_floats_stay_sums():
+    """x * 1 + y * 0 of floats is no choice: y may be infinite."""
+    x = torch.arange(16.0)
+    x[2] = float("inf")
+    out = torch.zeros(16)
+    floats_kernel[(1,)](x, out, 16)
+    assert torch.equal(out.isnan(), torch.tensor([True, False, True, False] + [False] * 12)) and out[4:].tolist() == [4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13]
+
+
+# --- elsewhere ---------------------------------------------------------------------------------------------------------------
+
+
+def ranked(x):
+    """Rows in falling order, and which element each one is."""
+    out, i = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int32)
+    pairs_kernel[(1,)](x, out, i, x.shape[1], 4, 128, True, False)
+    return out, i
+
+
+def reversed_tops(x):
+    """The four largest of each 32, the smallest first."""
+    out = torch.empty(16, 4)
+    tops_kernel[(1,)](x, out)
+    return out
+
+
+@triton.jit
+def tops_kernel(x_ptr, out_ptr):
+    row = tl.arange(0, 16)[:, None]
+    tl.store(out_ptr + row * 4 + tl.arange(0, 4)[None, :], tl.flip(tl.topk(tl.load(x_ptr + row * 32 + tl.arange(0, 32)[None, :]), 4), 1))
+
+
+@pytest.mark.parametrize("board,row", [on(board, row) for board, rows in BOARDS.items() for row in rows])
+def test_on_boards(board, row, seed):
+    g = torch.Generator().manual_seed(seed)
+    calls = [c for f, example in ((ranked, "x=int32[4,100]"), (reversed_tops, "x=fp32[16,32]")) for c in user.calls(f, Path(__file__), sys.modules[__name__], [example])]
+    made, there = bundle.make(calls, targets.get(row), cases=False), runner.get(board)
+    x = torch.stack([torch.randperm(100, generator=g) for _ in range(4)]).to(torch.int32)
+    (out, i), _ = there.call(made, made.manifest["functions"][0]["name"], [x])
+    want = x.sort(-1, descending=True)
+    assert torch.equal(out, want.values) and torch.equal(i.long(), want.indices)
+    y = torch.randn(16, 32, generator=g)
+    (tops,), _ = there.call(made, made.manifest["functions"][1]["name"], [y])
+    assert torch.equal(tops, y.sort(-1, descending=True).values[:, :4].flip(1))
