@@ -140,10 +140,11 @@ _add_mul_act_.at("FuncTorchBatched", lambda op, count: _by_copy)
 
 
 def _check_plain(op: str, m, act):
-    """`m` is a number and `act` a known name, before either reaches a schema or a key."""
-    check_number(op, "m", m)
+    """`m`, a number; `act` is a known name: before either reaches a schema or a key."""
+    m = check_number(op, "m", m)
     if not isinstance(act, str) or act not in ACTS:
         raise ArgumentError(f"triport.{op}: " + suggest("act", str(act), ACTS))
+    return m
 
 
 @replayed(3)
@@ -152,7 +153,7 @@ def add_mul_act(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float =
     act: "relu", "sigmoid", "gelu", "silu" or "tanh". Returns a contiguous tensor of the shape of x.
 
     Raises `ArgumentError` for shapes that do not fit, an unknown act, other dtypes and mixed devices."""
-    _check_plain("add_mul_act", m, act)
+    m = _check_plain("add_mul_act", m, act)
     if watched(x, y, bias):
         check_tensors("add_mul_act", x=x, y=y, bias=bias)
         return served("add_mul_act", x, y, bias, m, act)
@@ -163,7 +164,7 @@ def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float 
     """As `add_mul_act`, written over x, which it returns; autograd follows, and finds x changed where it had saved it. y and bias may share
     memory with x: they are read as they were before. Raises also for a leaf x that requires grad, one of
     inference mode outside of it, a view that negates, and where elements of x share memory."""
-    _check_plain("add_mul_act_", m, act)
+    m = _check_plain("add_mul_act_", m, act)
     check_tensors("add_mul_act_", x=x, y=y, bias=bias)
     if x.requires_grad and x.is_leaf and torch.is_grad_enabled():
         raise ArgumentError("triport.add_mul_act_: argument 'x' is a leaf that requires grad; use add_mul_act, or torch.no_grad()")

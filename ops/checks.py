@@ -51,18 +51,31 @@ MOST = int(sys.float_info.max)
 
 
 def check_number(op: str, name: str, value):
-    """`value` is a number that a float holds."""
+    """`value`, a number that a float holds, NumPy's as Python's."""
+    value = of_numpy(value)
     if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
         raise ArgumentError(f"triport.{op}: argument {name!r} is {value!r}; it takes a number")
     if type(value) is int and not -MOST <= value <= MOST:
         raise ArgumentError(f"triport.{op}: argument {name!r} is an int of {value.bit_length()} bits; it takes a number that fp64 can hold")
+    return value
+
+
+def of_numpy(value):
+    """A NumPy scalar (not one of which Python's own numbers are a base) as the Python number that it is; anything else as it is."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 and not isinstance(value, float) else value
+
+
+def check_index(op: str, dim):
+    """`dim`, a whole number, NumPy's as Python's."""
+    dim = of_numpy(dim)
+    if not isinstance(dim, (int, torch.SymInt)) or isinstance(dim, bool):
+        raise ArgumentError(f"triport.{op}: argument 'dim' is {dim!r}; it takes an int")
+    return dim
 
 
 def check_dim(op: str, x: torch.Tensor, dim: int) -> int:
     """`dim` as a non-negative dimension of `x`."""
-    if not isinstance(dim, (int, torch.SymInt)) or isinstance(dim, bool):
-        raise ArgumentError(f"triport.{op}: argument 'dim' is {dim!r}; it takes an int")
-    rank, dim = max(x.dim(), 1), int(dim)
+    rank, dim = max(x.dim(), 1), int(check_index(op, dim))
     if not -rank <= dim < rank:
         raise ArgumentError(f"triport.{op}: argument 'dim' is {dim}; for a tensor of shape {_shape(x)} it takes "
                             f"{-rank} to {rank - 1}")

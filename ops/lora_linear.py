@@ -149,7 +149,7 @@ _calls = launches.Calls()
 
 def _known(x, w, a, b, s):
     """The result of a call like one before that nothing but autograd follows, else None."""
-    if type(x) not in PLAIN or type(s) is not float or launches.unseen():
+    if type(x) not in PLAIN or type(s) is not float or x.is_nested or launches.unseen():
         return None
     found = _calls.find(x.shape, (x, w, a, b))
     if found is None:
@@ -293,7 +293,7 @@ def lora_linear(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tens
         out = _known(x, w, a, b, s)
         if out is not None:
             return out
-    check_number("lora_linear", "s", s)
+    s = check_number("lora_linear", "s", s)
     follows = watched(x, w, a, b)
     if follows:
         check_tensors("lora_linear", x=x, w=w, a=a, b=b)

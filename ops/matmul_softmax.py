@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .checks import check_tensors
+from .checks import check_tensors, of_numpy
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .layout import held, near, sums_dtype
 from .register import register, served
@@ -258,6 +258,7 @@ def matmul_softmax(a: torch.Tensor, b: torch.Tensor, dim: int = 0) -> torch.Tens
     or -1 (each row does). Returns M x N, contiguous, of that dtype.
 
     Raises `ArgumentError` for shapes that do not fit, other dtypes, dims and mixed devices."""
+    dim = of_numpy(dim)
     if not isinstance(dim, (int, torch.SymInt)) or isinstance(dim, bool) or dim not in (0, 1, -1, -2):
         raise ArgumentError(f"triport.matmul_softmax: argument 'dim' is {dim!r}; it takes 0 (columns) or -1 (rows)")
     if watched(a, b):

@@ -14,7 +14,7 @@ import triton.language as tl
 from ..backends.dispatch.replay import temporary
 from . import autocast, batching, choices, softmax_cuda, softmax_shares
 from .autograd import added, wide
-from .checks import FLOATS, check, check_dim, check_same_shape, check_tensors
+from .checks import FLOATS, check, check_dim, check_index, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .grids import columns_of, grid
 from .layout import roomy, row_alignment, split, sums_dtype
@@ -299,6 +299,7 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     Raises `ArgumentError` for a wrong dtype, device or dim."""
     if not isinstance(x, torch.Tensor):
         check_tensors("softmax", x=x)
+    dim = check_index("softmax", dim)
     check_dim("softmax", x, dim)
     if watched(x):
         return served("softmax", x, dim)

@@ -1,7 +1,10 @@
 """Ops: every op x backend x case x dtype against float64, then shapes, strides, gradients, compilers and bad arguments."""
 
 import functools
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -522,6 +525,49 @@ BAD = [
     (lambda: ops.add_mul_act_(X.clone().requires_grad_(), X, B), "is a leaf that requires grad"),
     (lambda: ops.add_mul_act_(torch.ones(1, 4).expand(3, 4), X, B), "expanded"),
 ]
+
+
+NESTED = """
+import torch, warnings
+from triport import ops
+from triport.backends.base import ArgumentError
+warnings.simplefilter("ignore")
+x, w = torch.randn(5, 7), torch.randn(7, 7)
+n = torch.nested.nested_tensor([torch.randn(2, 7), torch.randn(4, 7)])
+calls = {"gelu": (x,), "softmax": (x,), "add_relu": (x, w[0]), "add_mul_act": (x, x, w[0]), "matmul": (x, w), "lora_linear": (x, w, w, w, 0.5)}
+for name, args in calls.items():
+    for _ in range(4):
+        getattr(ops, name)(*args)
+    for k in range(len([a for a in args if isinstance(a, torch.Tensor)])):
+        try:
+            getattr(ops, name)(*args[:k], n, *args[k + 1:])
+        except ArgumentError as e:
+            assert "is a nested tensor" in str(e), e
+        else:
+            raise SystemExit(name)
+print("all refused")
+"""
+
+
+def test_a_nested_tensor_where_dense_ones_are_known():
+    """torch's guards, by which a call is recognised, end the process for one that has no strides."""
+    done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True)
+    assert done.stdout == "all refused\n", done.stderr[-500:]
+
+
+def test_numbers_of_numpy():
+    x, bias = torch.randn(4, 5), torch.randn(5)
+    for m in (np.float32(0.5), np.float64(0.5), np.float16(0.5), np.array(0.5)):
+        assert torch.equal(ops.add_mul_act(x, x, bias, m), ops.add_mul_act(x, x, bias, 0.5))
+        assert torch.equal(ops.lora_linear(x, x.T, x.T, x @ x.T, m), ops.lora_linear(x, x.T, x.T, x @ x.T, 0.5))
+    assert torch.equal(ops.add_mul_act_(x.clone(), x, bias, np.int64(2)), ops.add_mul_act(x, x, bias, 2))
+    assert torch.equal(ops.softmax(x, np.int64(0)), ops.softmax(x, 0)) and torch.equal(ops.matmul_softmax(x, x.T, np.int32(-1)), ops.matmul_softmax(x, x.T, -1))
+    for wrong in (np.bool_(True), np.str_("1"), np.array([0.5]), np.complex64(1)):
+        with pytest.raises(ArgumentError, match="'m' is .*; it takes a number"):
+            ops.add_mul_act(x, x, bias, wrong)
+    for wrong in (np.float32(0), np.bool_(False)):
+        with pytest.raises(ArgumentError, match="'dim' is .*; it takes an int"):
+            ops.softmax(x, wrong)
 
 
 def test_a_nested_tensor_without_sizes():

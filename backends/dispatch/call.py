@@ -20,13 +20,14 @@ import threading
 
 from ..cpu.run import kept, link
 from ..cpu.llvm import targets
-from .call_ir import PYTHON, call_ir
+from .call_ir import PYTHON, _Site, call_ir
 
 #: room for pointers (tensors, output, temporaries) and for the words of one launch (with two descriptions for a Tensor Memory Accelerator a GPU's takes some 80);
 #: what needs more has no plan
 POINTERS, WORDS = 16, 128
 #: calls of one op that a site knows: each that is not meant costs 0.1 microseconds
 KNOWN = 8
+_NESTED = sys.intern("is_nested")
 
 
 class _Method(ctypes.Structure):
@@ -169,13 +170,13 @@ class Site:
                 self.call = _callable(_methods()[1], self._words, self._facts)
             self._words[0] = 0  # a thread that reads them meanwhile knows none
             for k, (table, *_) in enumerate(calls):
-                self._words[5 + k] = ctypes.addressof(table)
+                self._words[_Site.CALLS + k] = ctypes.addressof(table)
             self._words[0] = len(calls)
             return before
 
     def _head(self):
-        # known calls, None, True, float, facts, calls; (object, attribute, value) each
-        words = [0, id(None), id(True), id(float), len(self._facts), *[0] * KNOWN]
+        # known calls, None, True, float, "is_nested", facts, calls; (object, attribute, value) each
+        words = [0, id(None), id(True), id(float), id(_NESTED), len(self._facts), *[0] * KNOWN]
         for of, attribute, value in self._facts:
             empty = attribute is None and value is None
             words += [id(of), id(attribute) if attribute else 0, 0 if empty else id(value)]

@@ -11,7 +11,7 @@ from ..cpu.llvm.targets import Target
 
 #: what the code calls of CPython: result and parameters
 PYTHON = {"PyTuple_GetItem": ("ptr", "ptr", "i64"), "PyLong_AsVoidPtr": ("ptr", "ptr"), "PyObject_Type": ("ptr", "ptr"),
-          "PyFloat_AsDouble": ("double", "ptr"), "PyList_Size": ("i64", "ptr"), "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
+          "PyFloat_AsDouble": ("double", "ptr"), "PyErr_Clear": ("void",), "PyList_Size": ("i64", "ptr"), "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
           "PyLong_FromLongLong": ("ptr", "i64"), "PyObject_Vectorcall": ("ptr", "ptr", "ptr", "i64", "ptr"),
           "PyObject_VectorcallMethod": ("ptr", "ptr", "ptr", "i64", "ptr"), "PyObject_CallNoArgs": ("ptr", "ptr"),
           "PyObject_GetAttr": ("ptr", "ptr", "ptr"), "PyTuple_New": ("ptr", "i64"), "PyTuple_SetItem": ("i32", "ptr", "i64", "ptr"),
@@ -27,7 +27,7 @@ class _Plan:
 class _Site:
     """Words of a site's table; the known calls follow, then the facts."""
 
-    KNOWN, NONE, TRUE, FLOAT, FACTS, CALLS = range(6)
+    KNOWN, NONE, TRUE, FLOAT, NESTED, FACTS, CALLS = range(7)
 
 
 class _Known:
@@ -287,6 +287,7 @@ def _site(m: Module, known: int):
     with b.loop(i64(0), conditions):
         _holds(b, fact.get(), nothing)
         fact.set(at(b, fact.get(), 3))
+    _dense(b, args, word(b, thing(b, calls, 0), _Known.TENSORS), thing(b, site, _Site.NESTED), true, nothing)
     k = b.variable(i64(0))
     with b.loop_while(lambda: b.icmp("slt", k.get(), count)) as turn:
         known_call = thing(b, calls, k.get())
@@ -319,6 +320,18 @@ def _holds(b: Builder, fact: Val, nothing: Val):
             dropped(b, value)  # its address is all that is looked at
             with b.when(b.icmp("ne", value, expected)):
                 none(b, nothing)
+
+
+def _dense(b: Builder, args: Val, tensors: Val, attribute: Val, true: Val, nothing: Val):
+    """Return None where a tensor is nested: torch's guards ask it for its strides, and the exception that it throws ends the process (torch 2.13)."""
+    with b.loop(i64(0), tensors) as k:
+        found = python(b, "PyObject_GetAttr", thing(b, args, k), attribute)
+        with b.when(b.icmp("eq", found, NULL)):
+            python(b, "PyErr_Clear")  # no tensor, or one that tells nothing: the op says what is wrong
+            none(b, nothing)
+        dropped(b, found)
+        with b.when(b.icmp("eq", found, true)):
+            none(b, nothing)
 
 
 def _means(b: Builder, turn, call: Val, args: Val, n: Val, true: Val, floats: Val):

@@ -148,6 +148,18 @@ def test_special_values(name, dtype, tmp_path):
                                equal_nan=True)
 
 
+#: functions f(-x) = -f(x), by C's names
+ODD = "sin tan asin atan sinh tanh asinh atanh cbrt erf erfinv expm1 log1p sqrt sinpi floor ceil trunc round rint nearbyint cyl_bessel_i1 j1".split()
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+def test_zeros_keep_their_sign(name, dtype, tmp_path):
+    x = torch.tensor([-0.0, 0.0] * (N // 2), dtype=dtype)
+    got = call(f"__nv_{name}" + ("f" if dtype == torch.float32 else ""), [x], dtype, tmp_path)
+    assert not got.any() and torch.equal(torch.signbit(got), torch.signbit(x)), f"{name}(-0.0) = {got[0].item()}"
+
+
 BINARY = {
     "atan2": (M.atan2, (-5, 5), 1), "pow": (lambda x, y: x**y, (0.1, 9), 2), "hypot": (M.hypot, (-9, 9), 1),
     "fmod": (lambda x, y: x - y * M.sign(x) * M.sign(y) * M.floor(abs(x) / abs(y)), (-9, 9), 0),

@@ -224,7 +224,8 @@ def _with_fallback(name: str, fast, beyond: float):
     return lambda b, x: b.fn.kernel.helper(f"tp.{name}.{ir.mangle(x.ty)}", x.ty, [x], build)
 
 
-sin32 = _with_fallback("sin", lambda b, x: _trig(b, x, 0), _TRIG_LIMIT)
+# -0 itself: in the polynomial it loses its sign
+sin32 = _with_fallback("sin", lambda b, x: b.select(b.fcmp("oeq", x, f(0.0)), x, _trig(b, x, 0)), _TRIG_LIMIT)
 cos32 = _with_fallback("cos", lambda b, x: _trig(b, x, 1), _TRIG_LIMIT)
 
 
@@ -234,7 +235,7 @@ def tanh32(b, x: Val) -> Val:
     small = fma(b, b.fbin("fmul", horner(b, s, _TANH), s, ""), x, x)
     e = exp32(b, b.fbin("fmul", size, f(2.0), ""))
     large = b.fbin("fsub", f(1.0), b.fbin("fdiv", f(2.0), b.fbin("fadd", e, f(1.0), ""), ""), "")
-    return b.select(b.fcmp("olt", size, f(0.6)), small, b.intrinsic("copysign", large, x))
+    return b.intrinsic("copysign", b.select(b.fcmp("olt", size, f(0.6)), small, large), x)  # of -0, too, where small is +0
 
 
 def erf32(b, x: Val) -> Val:
