@@ -124,6 +124,49 @@ def test_any_network(m, n, read, name, steps, seed):
     assert room[-1] == (want.reshape(-1)[-1] if read == "moved" else 77)
 
 
+# --- in the shape of a hypercube, with what makes two neighbours one -----------------------------------------------------------
+
+
+@triton.jit
+def cube_kernel(x_ptr, out_ptr, LOG: tl.constexpr, LEFT: tl.constexpr, STEPS: tl.constexpr):
+    h = tl.reshape(tl.load(x_ptr + tl.arange(0, 1 << LOG)), [2] * LOG)
+    for n in tl.static_range(len(STEPS) // 2):
+        if STEPS[2 * n] == 0:
+            y = h ^ tl.xor_sum(h, STEPS[2 * n + 1], True)
+            h = tl.where(h > y, y + n, h)
+        elif STEPS[2 * n] == 1:
+            h = tl.max(h, STEPS[2 * n + 1])
+        elif STEPS[2 * n] == 2:
+            h = tl.min(h, STEPS[2 * n + 1])
+        elif STEPS[2 * n] == 3:
+            h = tl.sum(h, STEPS[2 * n + 1])
+        else:
+            h = tl.xor_sum(h, STEPS[2 * n + 1])
+    tl.store(out_ptr + tl.arange(0, 1 << LEFT), tl.reshape(h, [1 << LEFT]))
+
+
+JOIN = {1: np.max, 2: np.min, 3: lambda h, axis: h.sum(axis, dtype=h.dtype), 4: np.bitwise_xor.reduce}
+
+
+@settings(max_examples=25, deadline=None)
+@given(log=st.integers(3, 10), name=st.sampled_from(["int32", "int64"]), steps=st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 2, 3, 4]), st.integers(0, 9)), min_size=1, max_size=12),
+       seed=st.integers(0, 1 << 30))
+def test_any_cube(log, name, steps, seed):
+    x = random(name, 1 << log, seed)
+    h, done = x.numpy().reshape([2] * log), []
+    for n, (what, axis) in enumerate(steps):
+        if what and h.ndim == 1:
+            what = 0
+        axis %= h.ndim
+        done += [what, axis]
+        with np.errstate(over="ignore"):
+            y = np.flip(h, axis)
+            h = JOIN[what](h, axis=axis) if what else np.where(h > y, y + np.asarray(n, h.dtype), h)
+    out = torch.full((h.size + 1,), 77, dtype=x.dtype)
+    cube_kernel[(1,)](x, out, log, h.ndim, tuple(done))
+    assert out.tolist() == [*h.reshape(-1).tolist(), 77]
+
+
 # --- sorts of keys and what goes with them -----------------------------------------------------------------------------------
 
 
@@ -180,7 +223,7 @@ def standard_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.cons
     elif WHAT == "flip rows":
         tl.store(out_ptr + at, tl.flip(x, 0))
     else:
-        tl.store(out_ptr + tl.arange(0, M)[:, None] * K + tl.arange(0, K)[None, :], tl.topk(x, K))
+        tl.store(out_ptr + tl.arange(0, M)[:, None] * K + tl.arange(0, K)[None, :], tl.topk(x, K, descending=WHAT == "topk"))
 
 
 @pytest.mark.parametrize("m,n", [(1, 2), (3, 5), (1, 64), (2, 200), (16, 7), (1, 1000)])
@@ -202,7 +245,7 @@ def test_pairs(m, n, by_sides, x86, seed):
 def test_standard(name, m, n, k, x86, seed):
     x = random(name, m * n, seed, small=True).reshape(m, n)
     want = x.double().sort(-1, descending=True).values
-    for what, expected in (("sort", want), ("topk", want[:, :k]), ("flip", x.flip(1)), ("flip rows", x.flip(0))):
+    for what, expected in (("sort", want), ("topk", want[:, :k]), ("least", want.flip(1)[:, :k]), ("flip", x.flip(1)), ("flip rows", x.flip(0))):
         out = torch.zeros(expected.shape, dtype=x.dtype)
         standard_kernel[(1,)](x, out, m, n, k, what)
         assert torch.equal(out.double(), expected.double()), what

@@ -256,13 +256,13 @@ def load_buffer(nest, buf: Buffer, dims) -> Val:
     return load_at(nest, buf, *buffer_address(nest, buf, dims))
 
 
-def load_at(nest, buf: Buffer, p: Val, stride: int) -> Val:
-    """A scratch buffer's elements from `p` on, `stride` from lane to lane (0: one for all)."""
+def load_at(nest, buf: Buffer, p: Val, stride: int, lanes: int | None = None) -> Val:
+    """A scratch buffer's elements from `p` on, `stride` from lane to lane (0: one for all); lanes: side by side, where not the nest's."""
     b, elem = nest.b, memory_type(buf.elem)
     if stride == 0:
         v = b.load(elem, p, ir.bits_of(elem) // 8)
     elif stride == 1:
-        v = b.load(ir.vec(elem, nest.lanes), p, ir.bits_of(elem) // 8)
+        v = b.load(ir.vec(elem, lanes or nest.lanes), p, ir.bits_of(elem) // 8)
     else:
         v = gather(b, elem, spread(nest, elem, p, stride), const("i1", True, nest.lanes), None)
     return b.cast("trunc", v, "i1") if buf.elem == "i1" else v

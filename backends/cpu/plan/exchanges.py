@@ -15,7 +15,7 @@ from ..ttir.types import Func, Op, Value, walk
 from .records import Walk, row_major
 from .space import Space
 
-PICK = "triport.pick"
+PICK, HALF = "triport.pick", "triport.half"
 #: a chunk takes one in so many of a target's registers: a key and an index, each beside its partner, and what is computed of them
 SHARE = 8
 
@@ -32,12 +32,12 @@ def along(op: Op, mask: str) -> tuple[int, ...]:
 
 
 def through_memory(op: Op) -> bool:
-    """Does a pick exchange more than what a chunk holds?"""
-    return (op.attrs["clear"] | op.attrs["flip"]) >= op.attrs["width"]
+    """Does a pick exchange more than what a chunk holds? A half is of twice as much."""
+    return op.name == HALF or (op.attrs["clear"] | op.attrs["flip"]) >= op.attrs["width"]
 
 
 def is_pick(v: Value) -> bool:
-    return v.op is not None and v.op.name == PICK
+    return v.op is not None and v.op.name in (PICK, HALF)
 
 
 class Found(NamedTuple):
@@ -83,10 +83,10 @@ def together(func: Func) -> dict[Op, list[Value]]:
     steps: dict[tuple, list[Op]] = {}
     for op in walk(func.body):
         deepest = max((depth.get(v, 0) for v in op.operands), default=0)
-        if op.name == PICK:
+        if op.name in (PICK, HALF):
             deepest += 1
             if through_memory(op):
-                steps.setdefault((op.block, op.result.type.shape, deepest), []).append(op)
-        if deepest and (op.name == PICK or row(op).lazy):
+                steps.setdefault((op.block, op.operands[0].type.shape, deepest), []).append(op)
+        if deepest and row(op).lazy:
             depth.update(dict.fromkeys(op.results, deepest))
     return {op: list(dict.fromkeys(o.operands[0] for o in ops)) for ops in steps.values() for op in ops}

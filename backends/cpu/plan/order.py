@@ -14,7 +14,7 @@ from .records import Buffer
 from .space import Known, Space
 
 #: lazy operations that evaluate indices themselves
-_INDICES = ("tt.make_range", "tt.join", "tt.load", "triport.pick", "triport.bit")
+_INDICES = ("tt.make_range", "tt.join", "tt.load", "triport.pick", "triport.half", "triport.bit")
 
 
 #: the cost of what is in front of a loop from which on it is not unrolled: for the hundreds of loops of a sort LLVM would take half as long again

@@ -11,7 +11,7 @@ from ..ttir.types import Func, Op
 from . import control, facts, rows, scratch, variables
 from .checks import Checks
 from .control import CONTROL, scalar_region
-from .exchanges import PICK
+from .exchanges import HALF, PICK
 from .lazy import Lazy
 from .product import PRODUCTS
 from .records import Piece, Plan, Scalar
@@ -72,7 +72,7 @@ def _operation(s: Schedule, op: Op):
             finite_before(s, op)
         if check(s, op):
             return
-    if op.name == PICK:
+    if op.name in (PICK, HALF):
         s.exchange(op)
     elif s.lazy(op):
         if op.name == "tt.load":

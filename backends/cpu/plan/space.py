@@ -38,6 +38,8 @@ class Known:
             return [(op.operands[0], d) for d in halves(op, dims)]
         if op.name == "tt.join":
             return [(o, dims[:-1]) for o in op.operands]
+        if op.name == "triport.half":  # it reads the operand from memory, at other indices
+            return [(op.operands[0], (at_index(0),) * len(op.operands[0].type.shape))]
         if (renames := row(op).renames) is not None:
             mapped = renames(op, dims)
             return [(op.operands[0], mapped)] if mapped is not None else []

@@ -3,7 +3,7 @@
 Triton's `tl.sort` reshapes its operand to 2 x 2 x ... x 2 and takes `x ^ xor_sum(x, axis)` as each element's partner along an axis; Inductor's reshapes to n x 2 x m and takes the left and
 the right partner as sums over the 2, one of both multiplied by 0. Here each of them becomes a `triport.pick`: element i of its result is element `(i & ~clear) ^ flip` of its operand, where
 i counts elements in row-major order. What is computed between exchanges is computed in the shape that the operand was reshaped from: neighbours stay neighbours, a vector holds whole
-groups of them, and an exchange within one is a shuffle.
+groups of them, and an exchange within one is a shuffle. A top-k's maximum of two neighbours is that of two `triport.half`, of the first ones and of the second ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Exchange(NamedTuple):
 
 def settle(func: Func, width: Callable[[int], int]):
     """Make the exchanges of `func` picks. width: bits of an element -> how many neighbours a chunk holds. A pick's attributes: "clear" and "flip", masks of an element's number, and
-    "width", the neighbours in a chunk."""
+    "width", the neighbours in a chunk; a half's, whose element i is its operand's i // stride * 2 * stride + second * stride + i % stride: "stride", "second" and "width"."""
     found = {op: exchange for op in walk(func.body) if (exchange := _partner(op) or _side(op)) is not None}
     if found:
         _Rows(func, found, width).run()
@@ -176,6 +176,8 @@ class _Rows:
             self._note(op.result, self.rows(op.result, shape))
         elif op.name == "tt.reshape" and tainted:
             self._reshaped(op)
+        elif tainted and _of_two(op):
+            self._joined(op)
         else:
             for v in dict.fromkeys(v for v in (*tainted, *(v for _, vals in op.successors for v in vals if v in self.made))):
                 _replace(op, v, self._own(v))
@@ -211,6 +213,16 @@ class _Rows:
             _replace(op, v, x)
             if out.type.shape in self.shapes:
                 self._note(out, self.rows(out, out.type.shape))
+
+    def _joined(self, op: Op):
+        """A reduction of two neighbours: its operation on all first ones and all second ones."""
+        v, axis, combine = op.operands[0], op.attrs["axis"], op.regions[0].block.ops[0]
+        shape, out = v.type.shape, op.result.type
+        rows = self.shapes.setdefault(out.shape, (out.numel,))
+        x, stride = self.of[v, shape], math.prod(shape[axis + 1:])
+        halves = [self._make(op, "triport.half", [x], out.with_shape(rows), stride=stride, second=second) for second in (0, 1)]
+        self.picks += [half.op for half in halves]
+        self._note(op.result, self._make(op, combine.name, halves, out.with_shape(rows), **combine.attrs))
 
     def _own(self, v: Value) -> Value:
         """A value that is computed in rows, in its own shape."""
@@ -265,6 +277,14 @@ class _Rows:
             v.uses.append(op)
         where.append(op)
         return op.result
+
+
+def _of_two(op: Op) -> bool:
+    """Does a reduction combine just two elements, by one operation?"""
+    if op.name != "tt.reduce" or len(op.operands) != 1 or not op.result.type.is_tensor or op.operands[0].type.shape[op.attrs["axis"]] != 2:
+        return False
+    block = op.regions[0].block
+    return len(op.regions[0].blocks) == 1 and len(block.ops) == 2 and _equal_lanes(block.ops[0]) and block.ops[0].operands == list(block.args)
 
 
 def _bits(elem: str) -> int:

@@ -218,6 +218,7 @@ TABLE: dict[str, Row] = table(
     Row("tt.gather", Kind.ROOT, "value [ value ] attributes : types -> results"),
     # neighbours that change places, in rows (`exchanges.py` makes these; nobody writes them)
     Row("triport.pick", Kind.SOURCE),
+    Row("triport.half", Kind.SOURCE),
     Row("triport.bit", Kind.SOURCE, cost=0),
     # memory
     Row("tt.load", Kind.SOURCE, types=lambda ts: [ts[0].pointee.with_shape(ts[0].shape)], reads=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...llvm.ir import Val, const, i64
 from ...plan.exchanges import along
-from ...plan.records import Buffer, at_index
+from ...plan.records import Buffer, at_index, row_major
 from .. import access
 
 
@@ -32,6 +32,21 @@ def _other(nest, buf: Buffer, dims, clear, flip, within: int) -> Val:
     return access.load_at(nest, buf, b.gep(access.memory_type(buf.elem), nest.k.pointer(buf), off), buf.strides[-1] if nest.lanes > 1 else 0)
 
 
+def half(nest, op, dims):
+    """The first or the second of each two groups of neighbours of the operand."""
+    b, stride, second = nest.b, op.attrs["stride"], op.attrs["second"]
+    buf, first = nest.reads[op.operands[0]], i64(0)
+    for d, step in zip(dims, row_major(op.result.type.shape)):
+        first = b.add(first, b.mul(i64(at_index(d)) if d < 0 else nest.index_of(d), i64(step)))
+    lanes = nest.lanes if nest.vdim in dims else 1
+    elem, pointer = access.memory_type(buf.elem), nest.k.pointer(buf)
+    if lanes <= stride:
+        at = b.add(b.add(first, b.and_(first, i64(-stride))), i64(second * stride))  # i // stride * 2 * stride + i % stride
+        return access.load_at(nest, buf, b.gep(elem, pointer, at), int(lanes > 1))
+    both = access.load_at(nest, buf, b.gep(elem, pointer, b.add(first, first)), 1, 2 * lanes)
+    return b.shuffle(both, None, [i // stride * 2 * stride + second * stride + i % stride for i in range(lanes)])
+
+
 def bit(nest, op, dims):
     """start + one bit of each element's number."""
     shape, number = op.result.type.shape, op.attrs["bit"]
@@ -49,4 +64,4 @@ def bit(nest, op, dims):
     return b.add(index, const("i32", start))
 
 
-LANES = {"triport.pick": pick, "triport.bit": bit}
+LANES = {"triport.pick": pick, "triport.half": half, "triport.bit": bit}
