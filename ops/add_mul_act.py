@@ -166,6 +166,8 @@ def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float 
     inference mode outside of it, a view that negates, and where elements of x share memory."""
     m = _check_plain("add_mul_act_", m, act)
     check_tensors("add_mul_act_", x=x, y=y, bias=bias)
+    if not isinstance(x, torch.Tensor):
+        raise ArgumentError(f"triport.add_mul_act_: argument 'x' is {type(x).__name__}; it takes a torch.Tensor; what traces symbolically takes add_mul_act")
     if x.requires_grad and x.is_leaf and torch.is_grad_enabled():
         raise ArgumentError("triport.add_mul_act_: argument 'x' is a leaf that requires grad; use add_mul_act, or torch.no_grad()")
     if not compiling():  # Dynamo cannot sort strides that are symbols; the op's body sees to it when the graph is made

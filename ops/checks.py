@@ -18,10 +18,15 @@ def _shape(t: torch.Tensor) -> str:
     return "x".join(map(str, t.shape)) or "a scalar"
 
 
+def stands_for_a_tensor(x) -> bool:
+    """Is it no tensor, but what asks to be handed the call, as `torch.fx`'s proxies do?"""
+    return not isinstance(x, torch.Tensor) and hasattr(type(x), "__torch_function__")
+
+
 def check_tensors(op: str, **tensors):
-    """Every argument is a tensor. Raises `ArgumentError`."""
+    """Every argument is a tensor, or stands for one. Raises `ArgumentError`."""
     for name, t in tensors.items():
-        if not isinstance(t, torch.Tensor):
+        if not isinstance(t, torch.Tensor) and not stands_for_a_tensor(t):
             raise ArgumentError(f"triport.{op}: argument {name!r} is {type(t).__name__}; it takes a torch.Tensor")
 
 

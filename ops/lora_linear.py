@@ -297,6 +297,8 @@ def lora_linear(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tens
     follows = watched(x, w, a, b)
     if follows:
         check_tensors("lora_linear", x=x, w=w, a=a, b=b)
+        if not isinstance(x, torch.Tensor):
+            return served("lora_linear", x, w, a, b, s)
     if x.is_cuda and bare(x, w, a, b) and lora_gpu.accepts(x, w, a, b):
         return _on_gpu(x, w, a, b, float(s))
     return served("lora_linear", x, w, a, b, s) if follows else direct(_lora_linear_body, (x, w, a, b), float(s))

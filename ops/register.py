@@ -23,6 +23,7 @@ from ..backends.base import ArgumentError, sources_digest
 from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
 from . import autocast, autograd, batching, choices, distributed
+from .checks import stands_for_a_tensor
 from .dispatch import compiling, direct, followed, only_backward_follows, watched
 
 SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
@@ -175,6 +176,8 @@ def _register_by(name: str, body: Callable, mutates_args):
 
 def served(name: str, *args):
     """`torch.ops.triport.<name>`, by the backend that `backends.use` chose for the first argument's device."""
+    if any(map(stands_for_a_tensor, args)):
+        return getattr(torch.ops.triport, name)(*args)  # which hands the call to it
     for place, a in enumerate(args):
         if isinstance(a, torch.Tensor) and a.is_nested:
             word = list(inspect.signature(BODIES[name]).parameters)[place]

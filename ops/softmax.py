@@ -297,9 +297,10 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     shape and dtype of x; sums are kept in fp32 (fp64 for fp64).
 
     Raises `ArgumentError` for a wrong dtype, device or dim."""
+    dim = check_index("softmax", dim)
     if not isinstance(x, torch.Tensor):
         check_tensors("softmax", x=x)
-    dim = check_index("softmax", dim)
+        return served("softmax", x, dim)
     check_dim("softmax", x, dim)
     if watched(x):
         return served("softmax", x, dim)

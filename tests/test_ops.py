@@ -555,6 +555,34 @@ def test_a_nested_tensor_where_dense_ones_are_known():
     assert done.stdout == "all refused\n", done.stderr[-500:]
 
 
+class Chain(torch.nn.Module):
+    """Every op once."""
+
+    def __init__(self, n: int):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(n, n))
+
+    def forward(self, x, b):
+        y = ops.gelu(ops.add_relu(ops.square(x), b))
+        y = ops.softmax(ops.add_mul_act(y, y, b, 0.5, "silu"), -1)
+        return ops.lora_linear(ops.matmul_softmax(ops.matmul(y, self.w), self.w, -1), self.w, self.w, self.w, 0.25)
+
+
+def test_symbolic_traces():
+    """torch.fx hands out what stands for a tensor, and is handed the call."""
+    chain, x, b = Chain(7), torch.randn(5, 7), torch.randn(7)
+    graph = torch.fx.symbolic_trace(chain)
+    assert [str(n.target) for n in graph.graph.nodes if n.op == "call_function"] == [
+        f"triport.{name}" for name in ("square", "add_relu", "gelu", "add_mul_act", "softmax", "matmul", "matmul_softmax", "lora_linear")]
+    assert torch.equal(graph(x, b), chain(x, b))
+    graph(x, b).sum().backward()
+    assert chain.w.grad is not None
+    with pytest.raises(ArgumentError, match="'x' is Proxy; .* takes add_mul_act"):
+        torch.fx.symbolic_trace(lambda x: ops.add_mul_act_(x, x, b))
+    with pytest.raises(ArgumentError, match="'b' is list; it takes a torch.Tensor"):
+        torch.fx.symbolic_trace(lambda x: ops.matmul(x, [1.0]))
+
+
 def test_numbers_of_numpy():
     x, bias = torch.randn(4, 5), torch.randn(5)
     for m in (np.float32(0.5), np.float64(0.5), np.float16(0.5), np.array(0.5)):
