@@ -94,6 +94,7 @@ GRAPHS = {
     "cummax": (lambda x: x.cummax(-1), lambda: (R(16, 33),)),
     "sort": (lambda x: x.sort(-1), lambda: (R(16, 30),)),
     "stable sort": (lambda x: torch.sort(x, stable=True, dim=-1, descending=True), lambda: (I(0, 9, (16, 20)),)),
+    "sorted shares": (lambda x: torch.softmax(x, -1).sort(dim=-1, descending=True, stable=True), lambda: (R(5, 33),)),
     "topk": (lambda x: x.topk(5), lambda: (R(16, 64),)),
     "linear": (lambda x, w, b: F.relu(F.linear(x, w, b)), lambda: (R(64, 33), R(50, 33), R(50))),
     "batched product": (lambda x, y: torch.bmm(x, y).relu(), lambda: (R(4, 64, 33), R(4, 33, 50))),

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 from spine_boards import BOARDS, on
 from triport.backends.cpu.llvm import targets
 from triport.backends.spine import bundle, runner, user
+from triport.bench import check
 from values import random
 
 FLIP, FIRST, SECOND = 0, 1, 2
@@ -122,6 +123,77 @@ def test_any_network(m, n, read, name, steps, seed):
     assert out[:-1].tolist() == np.ascontiguousarray(expected).reshape(-1).tolist()
     assert rows.tolist() == total.tolist() and out[-1] == 77
     assert room[-1] == (want.reshape(-1)[-1] if read == "moved" else 77)
+
+
+@triton.jit
+def rows_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, WHAT: tl.constexpr):
+    """Roots that go row by row, and exchanges of what they compute, or of something else between them."""
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    x = tl.load(x_ptr + at)
+    if WHAT == "between":
+        other = partner(x, N // 2)
+        top = tl.max(x, 1)[:, None]
+        tl.store(out_ptr + at, tl.exp(x - top) / tl.sum(tl.exp(other - top), 1)[:, None] + partner(other, 1))
+    else:
+        e = tl.exp(x - tl.max(x, 1)[:, None])
+        y = e / tl.sum(e, 1)[:, None]
+        if WHAT == "sorted":
+            y = tl.sort(y)
+        elif WHAT == "turned":
+            y = tl.flip(y, 0)
+        elif WHAT == "added":
+            y += 2 * partner(y, N // 2) + partner(y, 1)
+        tl.store(out_ptr + at, y)
+
+
+@pytest.mark.parametrize("what", ["between", "sorted", "turned", "added"])
+@pytest.mark.parametrize("m,n", [(2, 16), (16, 64), (4, 512), (8, 2)])
+def test_beside_roots_that_go_row_by_row(m, n, what, seed):
+    x = torch.randn(m, n, generator=torch.Generator().manual_seed(seed))
+    out, d = torch.zeros(m, n), x.double()
+    rows_kernel[(1,)](x, out, m, n, what)
+    p, swap = torch.softmax(d, 1), lambda v, s: torch.from_numpy(reference(v.numpy(), FLIP, s).copy())
+    want = {"sorted": p.sort(1).values, "turned": p.flip(0), "added": p + 2 * swap(p, n // 2) + swap(p, 1),
+            "between": torch.exp(d - d.amax(1, True)) / torch.exp(swap(d, n // 2) - d.amax(1, True)).sum(1, True) + swap(swap(d, n // 2), 1)}[what]
+    assert check.error(out, want) < 2e-6
+
+
+@triton.jit
+def sums_kernel(x_ptr, out_ptr, N: tl.constexpr, W: tl.constexpr, AXIS: tl.constexpr):
+    """One of two, in more places than two: no exchange."""
+    if AXIS == 1:
+        x = tl.load(x_ptr + tl.arange(0, N)[:, None] * 2 + tl.arange(0, 2)[None, :])
+        one = tl.sum(x * tl.arange(0, 2)[None, :], 1)[:, None]
+    else:
+        x = tl.load(x_ptr + tl.arange(0, 2)[:, None] * W + tl.arange(0, W)[None, :])
+        one = tl.sum(x * (1 - tl.arange(0, 2)[:, None]), 0)[None, :]
+    at = tl.arange(0, N)[:, None] * W + tl.arange(0, W)[None, :]
+    tl.store(out_ptr + at, at + one)
+
+
+@pytest.mark.parametrize("n,w", [(1, 8), (2, 2), (2, 8), (16, 2), (16, 4), (4, 64)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_one_of_two_in_more_places(n, w, axis):
+    x, out = torch.arange(100, 100 + (2 * n if axis else 2 * w), dtype=torch.int32), torch.zeros(n, w, dtype=torch.int32)
+    sums_kernel[(1,)](x, out, n, w, axis)
+    one = x.reshape(n, 2)[:, 1:] if axis else x.reshape(2, w)[:1]
+    assert torch.equal(out, torch.arange(n * w, dtype=torch.int32).reshape(n, w) + one)
+
+
+@triton.jit
+def gather_kernel(i_ptr, x_ptr, out_ptr, N: tl.constexpr, D: tl.constexpr):
+    i, d = tl.arange(0, N), tl.arange(0, D)
+    s = tl.sort(tl.load(i_ptr + i))
+    tl.store(out_ptr + i[:, None] * D + d[None, :], tl.load(x_ptr + s[:, None] * D + d[None, :]))
+
+
+def test_rows_in_sorted_order():
+    """What is sorted is a number for each row here: lanes go along the rows, as they would without the sort."""
+    i, x, out = torch.randperm(64).to(torch.int32), torch.randn(64, 32), torch.zeros(64, 32)
+    made = gather_kernel[(1,)](i, x, out, 64, 32)
+    assert torch.equal(out, x) and "store" in made.asm["plan"]
+    line = next(t for t in made.asm["plan"].split("\n") if "store" in t and "64x32" in t)
+    assert "lanes along 1" in line
 
 
 # --- in the shape of a hypercube, with what makes two neighbours one -----------------------------------------------------------

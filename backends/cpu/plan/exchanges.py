@@ -55,9 +55,12 @@ def found(space: Space, visited: Iterable[tuple[Value, tuple]], want: Walk) -> F
     picks = [x for x in visited if is_pick(x[0]) and x[0] not in space.known.buffers]
     if not picks:
         return None
-    if want.vdim is not None or want.lanes is not None or want.inner is not None or want.into is not None:
+    chosen = next((x for x in reversed(picks) if x[1] == space.identity), None)
+    if chosen is None or want.vdim is not None or want.lanes is not None or want.inner is not None or want.into is not None:
         return Found(first=_made_of(space, visited, picks[-1]))
-    chosen = next((x for x in reversed(picks) if x[1] == space.identity), picks[-1])
+    for v, _ in picks:  # where a pick stands its operand goes to memory (Schedule.exchange), but a nest may come before that
+        if through_memory(v.op) and v.op.operands[0] not in space.known.buffers:
+            return Found(first=v.op.operands[0])
     vdim, lanes = chosen[1][-1], chosen[0].op.attrs["width"]
     for x in reversed(picks):
         v, dims = x

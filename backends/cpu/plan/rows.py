@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..ttir.ops import Kind, row
 from ..ttir.types import Op, Value
 from . import keeping, order, pressure
+from .exchanges import is_pick
 from .facts import same_expression, same_offsets
 from .memory_order import argument, before_write
 from .records import Buffer, Keep, NestPlan, Rows, Stage, Walk
@@ -99,6 +100,8 @@ def _against(s: Schedule, op: Op, shape, results: set[Value], early: list[Op]) -
         for o in inputs:
             if not o.type.is_tensor and s.lazy(v.op) and v not in s.buffers and not _is_ready(s, o, early):
                 return f"{_called(op)} needs a number that is not there before the rows"
+    if any(is_pick(v) and v in tainted and v not in s.buffers for v, _ in visited):
+        return f"{_called(op)} exchanges neighbours, a chunk at a time"
     forced = keeping.first_to_materialise(s, space, [x for x in visited if x[0] in tainted], [0, 1])
     return "" if forced is None else f"{_called(op)} needs {_called(forced[0].op)} in memory, of all rows"
 

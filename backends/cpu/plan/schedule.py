@@ -147,7 +147,7 @@ class Schedule:
             visited = space.explore(want.sinks)
             picked = exchanges.found(space, (x for x in visited if x[0] not in want.late), want)
             if picked is not None and picked.first is not None:
-                self.materialise(picked.first, why="its elements change places")
+                self.materialise_row_major(picked.first, why="its elements change places")
                 continue
             if want.merge and want.vdim is None:
                 space.shape = order.merged(known, visited, space.shape, want.inner, want.into)
@@ -270,7 +270,8 @@ class Schedule:
         why = "neighbours change places"
         first = op.operands[0]
         if first in self.buffers:
-            self.materialise_row_major(first, why=why)
+            if not self.buffers[first].is_row_major:
+                self.buffers[first] = self.materialise_row_major(first, why=why)
             return
         beside = [v for v in self.together[op] if v is not first and v not in self.buffers and v.op is not None and v.op.block is op.block
                   and self.lazy(v.op) and self.sequence.end[v.op] <= self.now]

@@ -36,6 +36,8 @@ def half(nest, op, dims):
     """The first or the second of each two groups of neighbours of the operand."""
     b, stride, second = nest.b, op.attrs["stride"], op.attrs["second"]
     buf, first = nest.reads[op.operands[0]], i64(0)
+    if not buf.is_row_major:
+        raise nest.k.error(op, "its operand lies in memory in another order than the schedule sees to")
     for d, step in zip(dims, row_major(op.result.type.shape)):
         first = b.add(first, b.mul(i64(at_index(d)) if d < 0 else nest.index_of(d), i64(step)))
     lanes = nest.lanes if nest.vdim in dims else 1
