@@ -15,6 +15,7 @@ from spine_boards import BOARDS, on
 from triport.backends.cpu.llvm import targets
 from triport.backends.spine import bundle, runner, user
 from triport.bench import check
+from triport.checking import CheckError
 from values import random
 
 FLIP, FIRST, SECOND = 0, 1, 2
@@ -392,6 +393,29 @@ def test_sums_of_floats_stay_sums():
     out = torch.zeros(16)
     floats_kernel[(1,)](x, out, 16)
     assert torch.equal(out.isnan(), torch.tensor([True, False, True, False] + [False] * 12)) and out[4:].tolist() == [4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13]
+
+
+# --- checked kernels -----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def infinite_kernel(x_ptr, out_ptr, N: tl.constexpr, WHAT: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.exp(tl.load(x_ptr + at))
+    tl.store(out_ptr + at, tl.flip(x, 0) if WHAT == "flip" else tl.sort(x) if WHAT == "sort" else partner(x, 1) + partner(x, N // 2))
+
+
+@pytest.mark.parametrize("what", ["flip", "sort", "partners"])
+@pytest.mark.parametrize("options", [{"check": "nan"}, {"check": "all", "debugger": True}], ids=["nan", "all, for a debugger"])
+def test_what_is_exchanged_is_looked_at(what, options):
+    """The bits of a float are an integer's where neighbours change places: what made an infinity of a number is found all the same."""
+    x, out = torch.zeros(64), torch.zeros(64)
+    infinite_kernel[(1,)](x, out, 64, what, **options)
+    assert torch.equal(out, torch.full((64,), 2.0 if what == "partners" else 1.0))
+    x[5] = 1000
+    with pytest.raises(CheckError, match="math.exp") as e:
+        infinite_kernel[(1,)](x, out, 64, what, **options)
+    assert "lane 5 of a block of 64" in str(e.value)
 
 
 # --- elsewhere ---------------------------------------------------------------------------------------------------------------

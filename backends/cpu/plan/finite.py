@@ -16,6 +16,8 @@ from ..ttir.types import Func, Op, Value, walk
 FLOATS = ("f16", "bf16", "f32", "f64")
 #: roots that make floats; what they make is looked at behind them
 _MAKERS = ("tt.dot", "tt.dot_scaled", "tt.reduce", "tt.scan", "tt.map_elementwise")
+#: a float's bits may go on as an integer's for a while, as where neighbours change places
+_BITCASTS = ("tt.bitcast", "arith.bitcast")
 _STORES = {"tt.store": (1, 2), "tt.atomic_rmw": (1, 2), "tt.atomic_store": (1, 2)}
 
 
@@ -26,6 +28,17 @@ class Maker:
     number: int
     op: Op
     loaded: bool
+
+    @property
+    def given(self) -> list[Value]:
+        """The operands that are finite numbers where it makes something that is none; of loads, reductions and products nothing is asked."""
+        op = self.op
+        return [] if self.loaded or op.regions or op.name.startswith("tt.dot") else [o for o in op.operands if o.type.elem in FLOATS]
+
+    @property
+    def mask(self) -> Value | None:
+        """Where it makes something at all, of a load."""
+        return self.op.operands[1] if self.loaded and len(self.op.operands) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -83,5 +96,6 @@ class Finite:
                 if v.op in self.makers:
                     found.append(self.makers[v.op])
                 if v.op.name != "tt.load":
-                    stack += [o for o in v.op.operands if o.type.elem in FLOATS or o in given]
+                    alike = FLOATS if v.type.elem in FLOATS else (v.type.elem,)
+                    stack += [o for o in v.op.operands if o.type.elem in alike or o in given or v.op.name in _BITCASTS]
         return found

@@ -91,10 +91,10 @@ def finite_before(s: Schedule, op: Op):
     if s.lazy(op):
         return
     for shape, makers in s.made.items():
-        sinks = [(m.op.result, tuple(range(len(shape)))) for m in makers if s.lazy(m.op) or m.op.result in s.buffers]
         makers = tuple(m for m in makers if s.lazy(m.op) or m.op.result in s.buffers)
+        seen = [v for m in makers for v in (m.op.result, *m.given, m.mask) if v is not None and v.type.is_tensor]
         if makers:
-            s.add(Made(makers, s.nest(Walk(shape, sinks))))
+            s.add(Made(makers, s.nest(Walk(shape, _sinks(seen)))))
     s.made = {}
     out = s.checks.finite.outs.get(op)
     if out is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...llvm.ir import FALSE, Module, Struct, Val, const, define, i64
-from ...plan.finite import FLOATS
 from ...plan.looks import FiniteStore, Made
 from .. import access
 from .block import FOUND, PROGRAM, service
@@ -83,7 +82,7 @@ def made(k, step: Made):
     if step.nest is None:
         maker = step.makers[0]
         v = k.scalar(maker.op.result)
-        k.guarded(_made(b, v, [k.scalar(o) for o in _floats(maker)], None), lambda: _tell(b, maker, i64(0), v))
+        k.guarded(_made(b, v, [k.scalar(o) for o in maker.given], None), lambda: _tell(b, maker, i64(0), v))
         return
     nest = k.nest(step.nest)
     dims = nest.plan.identity
@@ -93,19 +92,13 @@ def made(k, step: Made):
         looks = []
         for maker in step.makers:
             v = nest.at(maker.op.result, dims)
-            operands = [nest.at(o, dims) for o in _floats(maker)]
-            mask = nest.at(maker.op.operands[1], dims) if maker.loaded and len(maker.op.operands) > 1 else None
+            operands = [nest.at(o, dims) for o in maker.given]
+            mask = nest.at(maker.mask, dims) if maker.mask is not None else None
             looks.append((maker, v, _made(b, v, operands, mask)))
         for maker, v, bad in looks:
             k.guarded(b.some(bad), lambda maker=maker, v=v, bad=bad: _note(k, maker, v, bad, first, stride))
 
     nest.run(body)
-
-
-def _floats(maker):
-    """The operands that are finite numbers where it makes something that is none; of loads, reductions and products nothing is asked."""
-    op = maker.op
-    return [] if maker.loaded or op.regions or op.name.startswith("tt.dot") else [o for o in op.operands if o.type.elem in FLOATS]
 
 
 def _note(k, maker, v: Val, bad: Val, first: Val, stride: int):
