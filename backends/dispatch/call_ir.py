@@ -278,18 +278,18 @@ def _site(m: Module, known: int):
     b = define(m, "tp_site", "ptr", self="ptr", args="ptr", n="i64")
     _, args, n = b.fn.args
     site = _own_table(b)
-    count, conditions = word(b, site, _Site.KNOWN), word(b, site, _Site.FACTS)
+    conditions = word(b, site, _Site.FACTS)
     nothing, true, floats = (thing(b, site, k) for k in (_Site.NONE, _Site.TRUE, _Site.FLOAT))
     calls = at(b, site, _Site.CALLS)
-    with b.when(b.icmp("eq", count, 0)):
-        none(b, nothing)
+    _none_known(b, site, nothing)
     fact = b.variable(at(b, calls, known))
     with b.loop(i64(0), conditions):
         _holds(b, fact.get(), nothing)
         fact.set(at(b, fact.get(), 3))
+    _none_known(b, site, nothing)  # any more: what was asked may have let another thread run
     _dense(b, args, word(b, thing(b, calls, 0), _Known.TENSORS), thing(b, site, _Site.NESTED), true, nothing)
     k = b.variable(i64(0))
-    with b.loop_while(lambda: b.icmp("slt", k.get(), count)) as turn:
+    with b.loop_while(lambda: b.icmp("slt", k.get(), word(b, site, _Site.KNOWN))) as turn:
         known_call = thing(b, calls, k.get())
         k.set(b.add(k.get(), 1))
         _means(b, turn, known_call, args, n, true, floats)
@@ -299,6 +299,12 @@ def _site(m: Module, known: int):
         dropped(b, owner)
         b.ret(out)
     none(b, nothing)
+
+
+def _none_known(b: Builder, site: Val, nothing: Val):
+    """Return None where no call is known."""
+    with b.when(b.icmp("eq", word(b, site, _Site.KNOWN), 0)):
+        none(b, nothing)
 
 
 def _holds(b: Builder, fact: Val, nothing: Val):

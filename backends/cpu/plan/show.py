@@ -12,6 +12,7 @@ import math
 from ..llvm.elements import bytes_of
 from ..ttir.types import Func, Op, Value
 from . import checks, looks, product, records
+from .exchanges import through_memory
 from .facts import root_pointer
 from .records import Buffer, Induction, NestPlan, Plan
 
@@ -90,6 +91,10 @@ class _Page:
             text += f" in {nest.registers} registers"
         if nest.backwards is not None:
             text += f", {nest.backwards} from its end"
+        if nest.picks:
+            apart = sum(through_memory(v.op) for v, _ in nest.picks)
+            counts = [f"{n} exchange{'s' * (n > 1)} {where}" for n, where in ((len(nest.picks) - apart, "within a chunk"), (apart, "with others")) if n]
+            text += f", {' and '.join(counts)}"
         whole = [self.name(v) for (v, _), p in nest.quotients.items() if nest.lanes > 1 and p.of % nest.lanes == 0]
         if whole:
             text += f", {', '.join(dict.fromkeys(whole))} a chunk at a time"

@@ -16,7 +16,7 @@ def pick(nest, op, dims):
     over = tuple(c | f if d != nest.vdim else (c | f) & ~within for c, f, d in zip(clear, flip, dims))
     x = _other(nest, nest.reads[v], dims, clear, flip, within) if any(over) else nest.at(v, dims)
     clear, flip = clear[-1] & within, flip[-1] & within
-    if x.lanes == 1 or not clear | flip:
+    if x.lanes == 1 or dims[-1] != nest.vdim or not clear | flip:
         return x
     return nest.b.shuffle(x, None, [(i & ~clear) ^ flip for i in range(x.lanes)])
 
@@ -29,7 +29,8 @@ def _other(nest, buf: Buffer, dims, clear, flip, within: int) -> Val:
         less = within if d == nest.vdim else 0
         index = b.xor(b.and_(index, i64(~(clear[axis] & ~less))), i64(flip[axis] & ~less))
         off = b.add(off, b.mul(index, i64(buf.strides[axis])))
-    return access.load_at(nest, buf, b.gep(access.memory_type(buf.elem), nest.k.pointer(buf), off), buf.strides[-1] if nest.lanes > 1 else 0)
+    step = buf.strides[dims.index(nest.vdim)] if nest.lanes > 1 and nest.vdim in dims else 0
+    return access.load_at(nest, buf, b.gep(access.memory_type(buf.elem), nest.k.pointer(buf), off), step)
 
 
 def half(nest, op, dims):
