@@ -132,8 +132,8 @@ def rows_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, WHAT: tl.const
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     x = tl.load(x_ptr + at)
     if WHAT == "between":
-        other = partner(x, N // 2)
         top = tl.max(x, 1)[:, None]
+        other = partner(x, N // 2)
         tl.store(out_ptr + at, tl.exp(x - top) / tl.sum(tl.exp(other - top), 1)[:, None] + partner(other, 1))
     else:
         e = tl.exp(x - tl.max(x, 1)[:, None])
@@ -190,11 +190,10 @@ def gather_kernel(i_ptr, x_ptr, out_ptr, N: tl.constexpr, D: tl.constexpr):
 
 def test_rows_in_sorted_order():
     """What is sorted is a number for each row here: lanes go along the rows, as they would without the sort."""
-    i, x, out = torch.randperm(64).to(torch.int32), torch.randn(64, 32), torch.zeros(64, 32)
-    made = gather_kernel[(1,)](i, x, out, 64, 32)
-    assert torch.equal(out, x) and "store" in made.asm["plan"]
-    line = next(t for t in made.asm["plan"].split("\n") if "store" in t and "64x32" in t)
-    assert "lanes along 1" in line
+    i, x, out = torch.randperm(64).to(torch.int32), torch.randn(64, 256), torch.zeros(64, 256)
+    plan = gather_kernel[(1,)](i, x, out, 64, 256).asm["plan"]
+    assert torch.equal(out, x)
+    assert "64x256 f32 at" not in plan and "store x_ptr[]" in plan, "rows went through memory, to be turned"
 
 
 # --- in the shape of a hypercube, with what makes two neighbours one -----------------------------------------------------------
@@ -361,6 +360,90 @@ def test_a_loop_carries_what_branches_sort(n, blocks, seed):
 
 
 @triton.jit
+def product_kernel(a_ptr, b_ptr, out_ptr, trips, N: tl.constexpr, S: tl.constexpr, BOTH: tl.constexpr):
+    """Each product adds to neighbours of what the one before it made, which it must not have written over by then."""
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    a, b = tl.load(a_ptr + at), tl.load(b_ptr + at)
+    acc = tl.load(out_ptr + at)
+    for _ in range(trips):
+        if BOTH:
+            acc = tl.dot(partner(acc, N), b, acc, input_precision="ieee")
+        acc = tl.dot(a, b, partner(acc, S), input_precision="ieee")
+    tl.store(out_ptr + at, acc)
+
+
+@pytest.mark.parametrize("n,s", [(16, 1), (64, 1), (64, 32), (64, 64), (64, 1024)])
+@pytest.mark.parametrize("both", [False, True], ids=["sum", "factor and sum"])
+def test_products_of_neighbours(n, s, both, seed):
+    g = torch.Generator().manual_seed(seed)
+    a, b, out = (torch.randn(n, n, generator=g) / n for _ in range(3))
+    want, da, db = out.double(), a.double(), b.double()
+    swap = lambda v, s: torch.from_numpy(reference(v.numpy(), FLIP, s).copy())  # noqa: E731
+    for _ in range(3):
+        want = swap(want, n) @ db + want if both else want
+        want = da @ db + swap(want, s)
+    product_kernel[(1,)](a, b, out, 3, n, s, both)
+    assert check.error(out, want) < 2e-6
+
+
+@triton.jit
+def kept_kernel(x_ptr, out_ptr, n, N: tl.constexpr, S: tl.constexpr):
+    """What a masked store keeps for another one, which reads neighbours that no mask of either lets through."""
+    at = tl.arange(0, N)
+    y = tl.exp(tl.load(x_ptr + at)) / 3
+    tl.store(out_ptr + at, y, mask=at < n)
+    tl.store(out_ptr + N + at, partner(y, S), mask=at < n)
+
+
+@triton.jit
+def loop_kernel(x_ptr, out_ptr, trips, N: tl.constexpr, S: tl.constexpr):
+    """A trip's values are neighbours of the one's before it."""
+    at = tl.arange(0, N)
+    y = tl.load(x_ptr + at)
+    z = y + 1
+    for _ in range(trips):
+        y, z = partner(y, S) * 1.5, partner(z, S) + y
+    tl.store(out_ptr + at, y)
+    tl.store(out_ptr + N + at, z)
+
+
+@pytest.mark.parametrize("s", [1, 16, 64, 128, 256])
+def test_what_is_kept_for_neighbours(s, seed):
+    x, out, n = torch.randn(512, generator=torch.Generator().manual_seed(seed)), torch.zeros(2, 512), 100
+    swap = lambda v: torch.from_numpy(reference(v.numpy(), FLIP, s).copy())  # noqa: E731
+    kept_kernel[(1,)](x, out, n, 512, s)
+    y, inside = x.double().exp() / 3, torch.arange(512) < n
+    assert check.error(out, torch.stack([y * inside, swap(y) * inside])) < 1e-6
+    loop_kernel[(1,)](x, out, 3, 512, s)
+    y, z = x.double(), x.double() + 1
+    for _ in range(3):
+        y, z = swap(y) * 1.5, swap(z) + y
+    assert check.error(out, torch.stack([y, z])) < 1e-6
+
+
+@triton.jit
+def chain_kernel(x_ptr, out_ptr, N: tl.constexpr, STEPS: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(x_ptr + at)
+    for n in tl.static_range(len(STEPS) // 2):
+        x = exchanged(x, STEPS[2 * n], STEPS[2 * n + 1])
+    tl.store(out_ptr + at, x)
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=st.lists(st.tuples(st.sampled_from([FLIP, FIRST, SECOND]), st.integers(0, 8)), min_size=2, max_size=6))
+def test_any_chain(steps):
+    """Exchanges of exchanges are one."""
+    x, steps = torch.arange(512, dtype=torch.int32), tuple(v for what, bit in steps for v in (what, 1 << bit))
+    want, out = x.numpy(), torch.zeros_like(x)
+    for what, s in zip(steps[::2], steps[1::2]):
+        want = reference(want, what, s)
+    made = chain_kernel[(1,)](x, out, 512, steps)
+    assert out.tolist() == want.tolist()
+    assert made.asm["plan"].count("neighbours change places") <= 1
+
+
+@triton.jit
 def special_kernel(x_ptr, out_ptr, N: tl.constexpr):
     at = tl.arange(0, N)
     tl.store(out_ptr + at, partner(tl.load(x_ptr + at), 4))
@@ -402,7 +485,8 @@ def test_sums_of_floats_stay_sums():
 def infinite_kernel(x_ptr, out_ptr, N: tl.constexpr, WHAT: tl.constexpr):
     at = tl.arange(0, N)
     x = tl.exp(tl.load(x_ptr + at))
-    tl.store(out_ptr + at, tl.flip(x, 0) if WHAT == "flip" else tl.sort(x) if WHAT == "sort" else partner(x, 1) + partner(x, N // 2))
+    y = tl.flip(x, 0) if WHAT == "flip" else tl.sort(x) if WHAT == "sort" else partner(x, 1) + partner(x, N // 2)
+    tl.store(out_ptr + at, y)
 
 
 @pytest.mark.parametrize("what", ["flip", "sort", "partners"])

@@ -56,6 +56,7 @@ def found(space: Space, visited: Iterable[tuple[Value, tuple]], want: Walk) -> F
     if not picks:
         return None
     chosen = next((x for x in reversed(picks) if x[1] == space.identity), None)
+    # A buffer that is written to may be what is exchanged, as what a loop carries: its neighbours are read before it is written.
     if chosen is None or want.vdim is not None or want.lanes is not None or want.inner is not None or want.into is not None:
         return Found(first=_made_of(space, visited, picks[-1]))
     for v, _ in picks:  # where a pick stands its operand goes to memory (Schedule.exchange), but a nest may come before that

@@ -129,9 +129,7 @@ def reads(s, v: Value) -> dict[int | None, bool]:
     while stack:
         root, alike = stack.pop()
         space = Space(s.known, root.type.shape)
-        visited = space.explore([(root, space.identity)])
-        alike = alike and not any(is_pick(w) and w not in s.buffers for w, _ in visited)
-        for w, dims in visited:
+        for w, dims in space.explore([(root, space.identity)]):
             buf = s.buffers.get(w)
             if buf is not None:
                 whole = buf.strides == s.turned[buf.piece] if buf.piece in s.turned else buf.is_row_major

@@ -12,7 +12,6 @@ from ..ttir.types import Op, Type, Value, walk
 from . import keeping
 from .control import captured
 from .ending import Ending
-from .exchanges import is_pick
 from .memory_order import Meets, argument, meets
 from .operand import Kind, Operand, panels, rows
 from .records import Atom, Buffer, Idle, NestPlan, Trips
@@ -188,7 +187,7 @@ def _destination(s: Schedule, op: Op, first: Op, c: Value, compute: str, factors
 def _elementwise_in(s: Schedule, c: Value, arg: Value) -> bool:
     """Does `c` read `arg` only at its own index?"""
     space = Space(s.known, c.type.shape)
-    return all(dims == space.identity if v is arg else not is_pick(v) or v in s.buffers for v, dims in space.explore([(c, space.identity)]))
+    return all(dims == space.identity for v, dims in space.explore([(c, space.identity)]) if v is arg)
 
 
 # --- scaled products -------------------------------------------------------------------------------------------------
