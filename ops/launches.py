@@ -156,7 +156,7 @@ class Calls:
     def find(self, key, tensors: tuple):
         """(value, addresses of the tensors) of a call like one before; else None. Where `unseen` it says nothing."""
         for check, value in self.known.get(key, ()):
-            if not any(t.is_nested for t in tensors) and check(*tensors):  # of a nested one torch's guards end the process
+            if not any(getattr(t, "is_nested", True) for t in tensors) and check(*tensors):  # of a nested one torch's guards end the process
                 addresses = [t.data_ptr() for t in tensors]
                 return None if unaligned(addresses) else (value, addresses)
         return None
