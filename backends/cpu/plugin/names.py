@@ -75,7 +75,7 @@ def _leave(self, about: dict, values: list):
     b, node = self.builder, self.cur_node
     before = b.get_loc()
     if hasattr(node, "lineno"):
-        b.set_loc(b.create_loc(self.file_name, self.begin_line + node.lineno, self.begin_col + node.col_offset))
+        b.set_loc(b.create_loc(self.file_name, self.begin_line + node.lineno, getattr(self, "begin_col", 0) + node.col_offset))
     b.create_print(MARK + json.dumps(about), False, values, [False] * len(values))
     b.set_loc(before)
 
