@@ -579,6 +579,8 @@ def test_symbolic_traces():
     assert chain.w.grad is not None
     with pytest.raises(ArgumentError, match="'x' is Proxy; .* takes add_mul_act"):
         torch.fx.symbolic_trace(lambda x: ops.add_mul_act_(x, x, b))
+    with pytest.raises(ArgumentError, match="'y' is Proxy; .* takes add_mul_act"):  # what would be written is no part of the graph
+        torch.fx.symbolic_trace(lambda y: ops.add_mul_act_(torch.ones(5, 7), y, b))
     with pytest.raises(ArgumentError, match="'b' is list; it takes a torch.Tensor"):
         torch.fx.symbolic_trace(lambda x: ops.matmul(x, [1.0]))
 
