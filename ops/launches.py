@@ -155,8 +155,11 @@ class Calls:
 
     def find(self, key, tensors: tuple):
         """(value, addresses of the tensors) of a call like one before; else None. Where `unseen` it says nothing."""
-        for check, value in self.known.get(key, ()):
-            if not any(getattr(t, "is_nested", True) for t in tensors) and check(*tensors):  # of a nested one torch's guards end the process
+        known = self.known.get(key, ())
+        if known and any(getattr(t, "is_nested", True) for t in tensors):  # of which torch's guards end the process
+            return None
+        for check, value in known:
+            if check(*tensors):
                 addresses = [t.data_ptr() for t in tensors]
                 return None if unaligned(addresses) else (value, addresses)
         return None

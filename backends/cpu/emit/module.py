@@ -58,7 +58,7 @@ class _Lowering:
         if debugger:
             names.settle(self.func)
         else:
-            exchanges.settle(self.func, lambda bits: neighbours(target, bits))
+            exchanges.settle(self.func, lambda elem: neighbours(target, elem))
         unrolled.mend(self.func)
         self.lazy = Lazy()
         self.at: Op | None = None

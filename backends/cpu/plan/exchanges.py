@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.ops import row
 from ..ttir.types import Func, Op, Value, walk
@@ -20,13 +21,13 @@ PICK, HALF = "triport.pick", "triport.half"
 SHARE = 8
 
 
-def neighbours(target: Target, bits: int) -> int:
-    """How many elements of `bits` bits a chunk holds. Of RVV's groups of registers only those that are worth one instruction to a target: lanes move through a group one register at a time."""
-    return target.lanes(bits) * (target.registers // SHARE if target.length == "fixed" else min(target.group, target.registers // SHARE))
+def neighbours(target: Target, elem: str) -> int:
+    """How many elements of a type a chunk holds. Of RVV's groups of registers only those that are worth one instruction to a target: lanes move through a group one register at a time."""
+    return target.lanes(8 * bytes_of(elem)) * (target.registers // SHARE if target.length == "fixed" else min(target.group, target.registers // SHARE))
 
 
 def along(op: Op, mask: str) -> tuple[int, ...]:
-    """A pick's mask "clear" or "flip" of element numbers, as one of indices for each dimension."""
+    """A pick's mask "clear" or "flip" of element numbers, or a bit's "bit" of them, as one of indices for each dimension."""
     shape = op.result.type.shape
     return tuple(op.attrs[mask] // stride % n for stride, n in zip(row_major(shape), shape))
 

@@ -27,8 +27,8 @@ class _Exchange(NamedTuple):
     casts: tuple[tuple[str, str], ...] = ()
 
 
-def settle(func: Func, width: Callable[[int], int]):
-    """Make the exchanges of `func` picks. width: bits of an element -> how many neighbours a chunk holds. A pick's attributes: "clear" and "flip", masks of an element's number, and
+def settle(func: Func, width: Callable[[str], int]):
+    """Make the exchanges of `func` picks. width: an element's type -> how many neighbours a chunk holds. A pick's attributes: "clear" and "flip", masks of an element's number, and
     "width", the neighbours in a chunk; a half's, whose element i is its operand's i // stride * 2 * stride + second * stride + i % stride: "stride", "second" and "width"."""
     found = {op: exchange for op in walk(func.body) if (exchange := _partner(op) or _side(op)) is not None}
     if found:
@@ -49,10 +49,10 @@ def _through(v: Value, *names: str) -> list[Op] | None:
     return chain
 
 
-def _sum_of_two(v: Value, combine: str, first: str = "tt.broadcast") -> tuple[Op, list[Op]] | None:
+def _sum_of_two(v: Value, combine: str) -> tuple[Op, list[Op]] | None:
     """(the reduction of two elements by `combine` that `v` repeats along that axis, the cast between), or None."""
     for between in ((), ("arith.trunci",)):
-        chain = _through(v, first, "tt.expand_dims", *between, "tt.reduce")
+        chain = _through(v, "tt.broadcast", "tt.expand_dims", *between, "tt.reduce")
         if chain is None:
             continue
         reduce, body = chain[-1], chain[-1].regions[0].block.ops
@@ -132,7 +132,7 @@ class _Rows:
     """A kernel on its way. shapes: of exchanges -> the shape of what they are reshaped from; of: (value, the shape that it is of or broadcast to) -> that value in rows; made: what is
     computed from exchanges; back: values in rows -> the same in their own shape."""
 
-    def __init__(self, func: Func, found: dict[Op, _Exchange], width: Callable[[int], int]):
+    def __init__(self, func: Func, found: dict[Op, _Exchange], width: Callable[[str], int]):
         self.func, self.found, self.width = func, found, width
         self.after: dict[Op, list[Op]] = {}
         self.start: dict[Block, list[Op]] = {}
@@ -150,20 +150,19 @@ class _Rows:
         """The shape that what is reshaped to an exchange's shape has, if neighbours are best left there."""
         source, shape = op.operands[0].type.shape, op.result.type.shape
         cube = all(n <= 2 for n in shape)
-        if source in self.shapes or all(n <= 2 for n in source) or cube and source[-1] < self.width(32):
+        if source in self.shapes or all(n <= 2 for n in source) or cube and source[-1] < self.width("f32"):
             return None
         return source
 
     def run(self):
         for op in list(walk(self.func.body)):
             self._operation(op)
-        widest: dict[tuple, int] = {}
+        narrowest: dict[tuple, int] = {}
         for op in self.picks:
-            bits = 8 if op.result.type.elem == "i1" else 64 if op.result.type.elem == "ptr" else _bits(op.result.type.elem)
-            widest[op.result.type.shape] = max(bits, widest.get(op.result.type.shape, 8))
+            shape, elem = op.result.type.shape, op.result.type.elem
+            narrowest[shape] = min(narrowest.get(shape, shape[-1]), self.width(elem))
         for op in self.picks:
-            shape = op.result.type.shape
-            op.attrs["width"] = min(shape[-1], self.width(widest[shape]))
+            op.attrs["width"] = narrowest[op.result.type.shape]
         _put(self.func.body, self.start, self.after)
         _clear(self.func.body)
 
@@ -287,10 +286,6 @@ def _of_two(op: Op) -> bool:
         return False
     block = op.regions[0].block
     return len(op.regions[0].blocks) == 1 and len(block.ops) == 2 and _equal_lanes(block.ops[0]) and block.ops[0].operands == list(block.args)
-
-
-def _bits(elem: str) -> int:
-    return 16 if elem == "bf16" else 8 if elem.startswith("fp8") else int(elem[1:])
 
 
 def _equal_lanes(op: Op) -> bool:

@@ -52,12 +52,8 @@ def half(nest, op, dims):
 
 def bit(nest, op, dims):
     """start + one bit of each element's number."""
-    shape, number = op.result.type.shape, op.attrs["bit"]
-    axis, stride = len(shape) - 1, 1
-    while number >= stride * shape[axis]:
-        stride *= shape[axis]
-        axis -= 1
-    d, place, start, b = dims[axis], number // stride, op.attrs["start"], nest.b
+    (axis, place), = ((axis, place) for axis, place in enumerate(along(op, "bit")) if place)
+    d, start, b = dims[axis], op.attrs["start"], nest.b
     if d < 0:
         return const("i32", start + bool(at_index(d) & place))
     if d == nest.vdim and place < nest.lanes:
