@@ -196,6 +196,24 @@ def test_rows_in_sorted_order():
     assert "64x256 f32 at" not in plan and "store x_ptr[]" in plan, "rows went through memory, to be turned"
 
 
+@triton.jit
+def pairs_of_rows_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
+    """Each two rows, element by element: the smaller ones first."""
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    h = tl.reshape(tl.load(x_ptr + at), (M // 2, 2, N))
+    y = h ^ tl.xor_sum(h, 1, True)
+    second = tl.arange(0, 2)[None, :, None] == 1
+    tl.store(out_ptr + at, tl.reshape(tl.where((h > y) != second, y, h), (M, N)))
+
+
+@pytest.mark.parametrize("m,n", [(2, 4), (8, 64), (4, 512)])
+def test_pairs_of_rows(m, n, seed):
+    """Which of both an element is depends on another dimension than lanes go over."""
+    x, out = random("int32", m * n, seed, small=True).reshape(m, n), torch.zeros(m, n, dtype=torch.int32)
+    pairs_of_rows_kernel[(1,)](x, out, m, n)
+    assert torch.equal(out, x.reshape(m // 2, 2, n).sort(1).values.reshape(m, n))
+
+
 # --- in the shape of a hypercube, with what makes two neighbours one -----------------------------------------------------------
 
 
