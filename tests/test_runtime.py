@@ -1,7 +1,9 @@
 """The runtime: cache, processes, threads, forks, launch hooks, scratch."""
 
+import ctypes
 import json
 import os
+import struct
 import subprocess
 import sys
 import textwrap
@@ -17,7 +19,7 @@ from conftest import HANGS
 from triport import ops
 from triport.backends import active
 from triport.backends.base import Error
-from triport.backends.cpu.run import elf, launch
+from triport.backends.cpu.run import elf, launch, pool
 
 KERNEL = """
 import sys, torch, triton, triton.language as tl
@@ -408,9 +410,10 @@ def test_launches_too_small_to_share_stay_on_the_calling_thread():
     assert light < work(HEAVY=False, LOOP=1, BLOCK=1024)
     assert work(HEAVY=False, LOOP=0, BLOCK=128) == 0, "the number of trips is an argument"
     for threads in (1, 2, 16):
-        assert launch.team_of(10**6, 100, threads) == (threads << 32 | threads if threads > 1 else 1)
+        assert launch.team_of(10**7, 100, threads) == (threads << 32 | threads if threads > 1 else 1)
         assert launch.team_of(1, 100, threads) == 1 and launch.team_of(5, 0, threads) == threads << 32 | threads
-    assert launch.team_of(120, 100, 2) >> 32 == 2
+    assert launch.team_of(120, 100, 2) & ~pool.SHORT == 2 << 32 | 2
+    assert launch.team_of(240, 100, 2) & pool.SHORT and not launch.team_of(2400, 100, 2) & pool.SHORT, "a part of some microseconds is taken at once"
     assert launch.team_of(120, 100, 16) == 1, "sixteen threads take longer to meet than two"
     assert 2 < launch.team_of(240, 100, 16) & 0xffffffff < 16, "and come only where there is something to do"
 
@@ -441,3 +444,29 @@ def test_in_a_crowded_address_space(tmp_path):
     p = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=HANGS,
                        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")})
     assert p.returncode == 0 and "right" in p.stdout, p.stderr[-2000:]
+
+
+@pytest.mark.parametrize("team", [4, 1], ids=["all come", "one comes"])
+@pytest.mark.parametrize("mine", [True, False], ids=["threads of our own", "OpenMP"])
+def test_a_short_part_is_taken_at_once(team, mine):
+    """By the thread that owns it, or by the calling thread where that one does not come; a longer part piece by piece. Each program runs once."""
+    runtime = launch.pool()
+    if not mine and not runtime.openmp[0]:
+        pytest.skip("torch has no OpenMP here")
+    chunks = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_int32] * 3)
+    def programs(args, scratch, begin, end, *grid):
+        chunks.append((begin, end))
+        return 0
+
+    def launched(word: int) -> list[tuple[int, int]]:
+        chunks.clear()
+        packed = struct.pack("<8Q", ctypes.cast(programs, ctypes.c_void_p).value, 66, 1, 1, 0, word | team << 32, *(0, 0) if mine else runtime.openmp)
+        assert runtime.call(packed) == 0
+        got = sorted(chunks)
+        assert [p for begin, end in got for p in range(begin, end)] == list(range(66))
+        return got
+
+    assert launched(4 | pool.SHORT) == [(0, 17), (17, 34), (34, 50), (50, 66)]
+    assert max(end - begin for begin, end in launched(4)) == 3

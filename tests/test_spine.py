@@ -330,7 +330,7 @@ def test_expressions(data):
 
 def test_a_bundle_takes_the_threads_that_a_launch_takes():
     """Its C functions decide by the same costs, where sharing just pays as well."""
-    from triport.backends.cpu.run import launch
+    from triport.backends.cpu.run import launch, pool
 
     row = targets.native()
     m = ir.Module("team", row.triple)
@@ -342,7 +342,7 @@ def test_a_bundle_takes_the_threads_that_a_launch_takes():
         pays = round(threads * launch.OPERATIONS * (launch.MEET + launch.EACH * (threads - 2)) / max(threads - 1, 1))
         for total in (1, pays - 1, pays, pays + 1, 2 * pays, 50 * pays, *(rng.randrange(1, 1 << 30) for _ in range(20))):
             for programs, work in ((1, total), (total, 1), (total, 0)):
-                assert team(programs, work, threads) == launch.team_of(programs, work, threads) & 0xFFFFFFFF, (programs, work, threads)
+                assert team(programs, work, threads) == launch.team_of(programs, work, threads) & (pool.SHORT | 0xFFFFFFFF), (programs, work, threads)
 
 
 # --- bundles on disk ---------------------------------------------------------------------------------------------------------

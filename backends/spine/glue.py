@@ -13,7 +13,7 @@ import sympy
 from ..cpu.llvm import compile as llvm, targets
 from ..cpu.llvm.ir import NULL, Block, Builder, Function, Module, Val, const, define, i32, i64
 from ..cpu.run import pool
-from ..cpu.run.launch import EACH, MEET, OPERATIONS, PACK
+from ..cpu.run.launch import BRIEF, EACH, MEET, OPERATIONS, PACK
 from . import features, machine, messages
 from .ctext import c
 from .expressions import Emitter, is_float
@@ -68,7 +68,7 @@ def cpus(m: Module):
 
 
 def team(m: Module):
-    """As `launch.team_of`, its lower half: threads for a launch, by its programs and their work (0: not known)."""
+    """As `launch.team_of` without how many there are: threads for a launch, by its programs and their work (0: not known), and whether it is short."""
     b = define(m, "tp_team", "i64", "hidden", programs="i64", work="i64", threads="i64")
     programs, work, threads = b.fn.args
     with b.when(b.icmp("eq", work, 0)):
@@ -79,7 +79,8 @@ def team(m: Module):
     lost = b.bin("sdiv", b.mul(b.mul(meet, OPERATIONS), threads), 1000)
     with b.when(b.icmp("sle", saved, lost)):
         b.ret(i64(1))
-    b.ret(b.smin(b.smax(b.bin("sdiv", total, OPERATIONS), 2), threads))
+    use = b.smin(b.smax(b.bin("sdiv", total, OPERATIONS), 2), threads)
+    b.ret(b.or_(use, b.select(b.icmp("sle", total, b.mul(use, OPERATIONS * BRIEF)), i64(pool.SHORT), i64(0))))
 
 
 class _Body:

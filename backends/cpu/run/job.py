@@ -1,8 +1,9 @@
 """One launch: how its programs are shared out among threads, in LLVM IR.
 
 Each thread owns a contiguous part of the programs and takes it in chunks from a counter of its own; who is done takes chunks from the others'
-parts. So neighbouring programs, and the same programs of the next launch, meet the same cache. Scratch blocks are kept from launch to launch and
-grow when a kernel needs more.
+parts. So neighbouring programs, and the same programs of the next launch, meet the same cache. Where a part is a few microseconds' work (`short`) it is
+taken in one chunk, and only the calling thread, which waits for the others in any case, looks after theirs: a counter that another core has written
+costs as much as dozens of programs. Scratch blocks are kept from launch to launch and grow when a kernel needs more.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from ..llvm.ir import FALSE, NULL, TRUE, Builder, Module, Struct, Val, define, i
 
 MAX_THREADS = 256
 SLOTS = 512
+#: chunks that a thread's part is taken in where it is not short
+PIECES = 8
 #: status codes of a launch; anything else is what a kernel returned (2: a check stopped a program)
 NO_MEMORY, INTERRUPTED = 1, 3
 
 #: taken: by a thread that works, 0 or 1
 SLOT = Struct("slot", scratch="ptr", bytes="i64", taken="i32", padding="i32")
-#: count: of programs. next: of each thread, a cache line: the program that is taken next, and where launches are watched (watch.py) pthread_self() of
-#: the thread while it is in programs, else 0. begun: when the calling thread began; ended: when the last program ended so far (nanoseconds). stop:
-#: take no more programs; waiting: the calling thread is done and waits for the others
+#: What all threads read is one cache line. count: of programs; pieces: that a part is taken in; stop: take no more programs. next: of each thread, a cache
+#: line: the program that is taken next, where launches are watched (watch.py) pthread_self() of the thread while it is in programs, else 0, and when its
+#: last program ended (nanoseconds; 0: it ran none). begun: when the calling thread began; waiting: the calling thread is done and waits for the others
 JOB = Struct("job", function="ptr", args="ptr", count="i64", scratch="i64", gx="i32", gy="i32", gz="i32", threads="i32", status="i64",
-             next=f"[{MAX_THREADS} x [8 x i64]]", begun="i64", ended="i64", stop="i32", waiting="i32")
+             pieces="i32", stop="i32", next=f"[{MAX_THREADS} x [8 x i64]]", begun="i64", waiting="i32", padding="i32")
 #: What one thread is doing, where launches are watched: its programs, and where it is to go on (null: nowhere) when they are to end. previous: what it
 #: was doing when it was interrupted to do this
 RECORD = Struct("record", previous="ptr", job="ptr", jump="ptr", begin="i64", end="i64", scratch="ptr", all="i64", padding="i64", buffer="[64 x i64]")
@@ -50,11 +53,16 @@ def thread(b: Builder, job: Val, t: Val) -> Val:
     return b.field(JOB, job, "next", t, i32(1))
 
 
+def ended(b: Builder, job: Val, t: Val) -> Val:
+    """Where it stands when thread t's last program ended."""
+    return b.field(JOB, job, "next", t, i32(2))
+
+
 def prepare(b: Builder) -> tuple[Val, Val]:
     """(A job as the function's parameters say, the number of threads that it is for.)"""
     job = b.alloca(JOB.ty, "job", 64)
     given = {v.s[1:]: v for v in b.fn.args}
-    return job, b.call("prepare", "i32", [job, *(given[p] for p in ("fn", "args", "gx", "gy", "gz", "scratch", "threads"))])
+    return job, b.call("prepare", "i32", [job, *(given[p] for p in ("fn", "args", "gx", "gy", "gz", "scratch", "threads", "short"))])
 
 
 def enter(b: Builder, job: Val, t: Val, deadline: Val = i64(0)) -> Val:
@@ -75,8 +83,10 @@ def _work(m: Module, watched: bool):
     b = define(m, "work", "i1", "internal", job="ptr", t="i32", scratch="ptr", deadline="i64", **({"record": "ptr"} if watched else {}))
     job, t, scratch, deadline, *record = b.fn.args
     timed = b.icmp("ne", deadline, 0)
-    function, args, count, *grid, n = (b.get(JOB, job, f) for f in ("function", "args", "count", "gx", "gy", "gz", "threads"))
-    chunk = b.intrinsic("umax", b.udiv(count, b.mul(b.cast("zext", n, "i64"), 8)), i64(1))
+    function, args, count, *grid, n, pieces = (b.get(JOB, job, f) for f in ("function", "args", "count", "gx", "gy", "gz", "threads", "pieces"))
+    every = b.cast("zext", b.mul(n, pieces), "i64")
+    chunk = b.udiv(b.add(count, b.sub(every, 1)), every)
+    visits = b.select(b.or_(b.icmp("ne", pieces, 1), b.icmp("eq", t, 0)), n, i32(1))
     v, some = b.variable(i32(0)), b.variable(FALSE)  # whose part, counted from our own; has this thread run any?
     with b.forever() as parts:
         who = b.urem(b.add(t, v.get()), n)
@@ -101,9 +111,9 @@ def _work(m: Module, watched: bool):
                 some.set(TRUE)
                 parts.again(timed)
         v.set(b.add(v.get(), 1))
-        parts.leave(b.icmp("eq", v.get(), n))
+        parts.leave(b.icmp("eq", v.get(), visits))
     with b.when(b.and_(b.icmp("sgt", n, 1), some.get())):
-        b.atomic("umax", b.field(JOB, job, "ended"), b.call("now", "i64", []))
+        b.atomic_store(b.call("now", "i64", []), ended(b, job, t))
     b.ret(TRUE)
 
 
@@ -145,17 +155,18 @@ def _no_memory(b: Builder, job: Val):
 
 def _prepare(m: Module, watched: bool):
     """Fill a job for `threads` at most. Returns the number of threads that it is for."""
-    b = define(m, "prepare", "i32", "internal", job="ptr", fn="ptr", args="ptr", gx="i32", gy="i32", gz="i32", scratch="i64", threads="i32")
-    job, function, args, gx, gy, gz, scratch, threads = b.fn.args
+    b = define(m, "prepare", "i32", "internal", job="ptr", fn="ptr", args="ptr", gx="i32", gy="i32", gz="i32", scratch="i64", threads="i32", short="i1")
+    job, function, args, gx, gy, gz, scratch, threads, short = b.fn.args
     x, y, z = (b.cast("zext", g, "i64") for g in (gx, gy, gz))
     count = b.mul(b.mul(x, y), z)
     use = b.smax(b.smin(threads, b.cast("trunc", b.smin(count, MAX_THREADS), "i32")), 1)
-    filled = dict(function=function, args=args, count=count, scratch=scratch, gx=gx, gy=gy, gz=gz, threads=use, status=i64(0), ended=i64(0),
-                  stop=i32(0), waiting=i32(0))
+    filled = dict(function=function, args=args, count=count, scratch=scratch, gx=gx, gy=gy, gz=gz, threads=use, status=i64(0),
+                  pieces=b.select(short, i32(1), i32(PIECES)), stop=i32(0), waiting=i32(0))
     for field, v in filled.items():
         b.put(JOB, job, field, v)
     with b.loop(i32(0), use) as t:
         b.store(b.call("part", "i64", [count, use, t]), b.field(JOB, job, "next", t, i32(0)))
+        b.store(i64(0), ended(b, job, t))
         if watched:
             b.store(i64(0), thread(b, job, t))
     if watched:

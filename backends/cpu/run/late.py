@@ -68,8 +68,10 @@ def _met(m: Module, late: int, most: int):
     others = b.sub(b.cast("zext", b.get(JOB, job, "threads"), "i64"), 1)
     gain = b.variable(b.lshr(b.mul(whole, others), 1))  # of a short one half at least was work
     with b.when(b.icmp("sgt", whole, late)):
-        begun, ended = b.get(JOB, job, "begun"), b.atomic_load("i64", b.field(JOB, job, "ended"))
-        work = b.sub(ended, begun)
+        begun, ended = b.get(JOB, job, "begun"), b.variable(i64(0))
+        with b.loop(i32(0), b.get(JOB, job, "threads")) as t:
+            ended.set(b.smax(ended.get(), b.atomic_load("i64", jobs.ended(b, job, t))))
+        work = b.sub(ended.get(), begun)
         lost = b.sub(whole, work)
         saved = b.mul(work, others)
         gain.set(b.sub(saved, lost))

@@ -22,7 +22,7 @@ from .. import pages
 from ..llvm import targets
 from .loaded import Function
 from .metadata import ALONE, checked as facts
-from .pool import INTERRUPTED, NO_MEMORY, pool_ir
+from .pool import INTERRUPTED, NO_MEMORY, SHORT, pool_ir
 
 _lock = threading.RLock()
 _linked: set[Callable] = set()  # what would take each object out of the process again
@@ -302,11 +302,13 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
 OPERATIONS = 3300
 #: microseconds that two threads take to meet, and how much longer each more takes
 MEET, EACH = 1.5, 0.3
+#: microseconds of work for each thread up to which a launch is short: it takes longer to see that another thread has some left than to wait for it
+BRIEF = 4
 
 
 def team_of(programs: int, work: int, threads: int) -> int:
     """The threads that share a launch of so many programs, of `work` vector operations each (0: not known, ALONE: one thread's), and above bit 32 all
-    that there are. One, where the others would take longer to meet than they save; otherwise as many as have a microsecond's work."""
+    that there are; and `SHORT` where each has little to do. One, where the others would take longer to meet than they save; otherwise as many as have a microsecond's work."""
     if work == ALONE:
         return 1
     if not work:
@@ -314,7 +316,8 @@ def team_of(programs: int, work: int, threads: int) -> int:
     total = programs * work
     if total * (threads - 1) <= threads * OPERATIONS * (MEET + EACH * (threads - 2)):
         return 1
-    return threads << 32 | min(threads, max(2, total // OPERATIONS))
+    use = min(threads, max(2, total // OPERATIONS))
+    return threads << 32 | use | (SHORT if total <= use * OPERATIONS * BRIEF else 0)
 
 
 def _overlap(p: int, q: int, x, y, same: bool) -> bool:

@@ -20,7 +20,7 @@ from ..llvm.targets import Target
 from . import crash, job as jobs, late, watch
 from .job import INTERRUPTED, JOB, MAX_THREADS, NO_MEMORY, SLOT, SLOTS
 
-__all__ = ["INTERRUPTED", "MAX_THREADS", "NO_MEMORY", "module", "pool_ir"]
+__all__ = ["INTERRUPTED", "MAX_THREADS", "NO_MEMORY", "SHORT", "module", "pool_ir"]
 
 SPIN = 2000  # turns of the waiting loop before a worker of our own sleeps: some 50 microseconds
 _WAIT, _WAKE, _ALL = 128, 129, (1 << 31) - 1  # futex operations, private to the process; how many to wake
@@ -117,7 +117,9 @@ def _awaited(b: Builder, target: Target, seen: Val) -> Val:
 
 
 #: parameters of a launch
-_LAUNCH = dict(fn="ptr", args="ptr", gx="i32", gy="i32", gz="i32", scratch="i64", threads="i32")
+_LAUNCH = dict(fn="ptr", args="ptr", gx="i32", gy="i32", gz="i32", scratch="i64", threads="i32", short="i1")
+#: in the word of a launch's threads: each has a few microseconds' work
+SHORT = 1 << 62
 
 
 def _launch(m: Module, target: Target, linkage: str):
@@ -222,13 +224,14 @@ def _launch_omp(m: Module, linkage: str):
 
 def _call(m: Module, linkage: str, watched: bool):
     """Run one launch whose header and arguments are packed in one block of 8-byte slots: function, grid x, y, z, scratch bytes, threads for it |
-    threads there are << 32, GOMP_parallel (0: our own threads), omp_get_thread_num, the kernel's arguments."""
+    threads there are << 32 | SHORT or 0, GOMP_parallel (0: our own threads), omp_get_thread_num, the kernel's arguments."""
     b = define(m, "call" if watched else "tp_call", "i64", "internal" if watched else linkage, p="ptr")
     slots = [b.gep("i64", b.fn.args[0], i64(k)) for k in range(9)]
     header = [b.load(ty, at) for ty, at in zip(("ptr", "i32", "i32", "i32", "i64", "i32", "ptr", "ptr"), slots)]
     function, *grid, scratch, threads, parallel, number = header
-    team = b.load("i32", b.gep("i32", slots[5], i64(1)))
-    launch = [function, slots[8], *grid, scratch, threads]
+    there = b.load("i32", b.gep("i32", slots[5], i64(1)))
+    team = b.and_(there, (SHORT >> 32) - 1)
+    launch = [function, slots[8], *grid, scratch, threads, b.icmp("ne", there, team)]
     with b.when(b.icmp("eq", parallel, NULL)):
         b.ret(b.call("tp_launch", "i64", launch))
     b.ret(b.call("tp_launch_omp", "i64", [*launch, team, parallel, number]))
