@@ -102,3 +102,19 @@ def test_tiles_of_whole_columns_are_narrow():
 def test_the_faster_products_are_the_more_a_second_kernel_takes_beside_them():
     assert not spanning._fastest(_PLAIN, 1, 333, 511, 257, 2, _WIDTHS, _MEASURED, 1)[1]
     assert spanning._fastest(_PLAIN, 1, 333, 511, 257, 2, _WIDTHS, _MEASURED, 8)[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_product_that_one_thread_has_done_before_others_come_is_one_program(dtype, monkeypatch):
+    """However many threads there are; a larger one is shared out, and one thread alone goes by its table."""
+    for threads, shared in ((16, 96), (4, 128)):
+        monkeypatch.setattr(matmul, "workers", lambda n=threads: n)
+        for m, n, k in ((16, 16, 16), (32, 20, 25), (9, 31, 17)):
+            a, b = torch.empty(m, k, dtype=dtype), torch.empty(k, n, dtype=dtype)
+            tile = matmul.tile_for(a, b, alone=True)
+            assert tile["BM"] >= m and tile["BN"] >= n
+        a = torch.empty(4 * shared, 4 * shared, dtype=dtype)
+        tile = matmul.tile_for(a, a, alone=True)
+        assert cdiv(4 * shared, tile["BM"]) * cdiv(4 * shared, tile["BN"]) >= threads
+        assert not matmul.at_once(dtype, 129, 1, 1, threads), "a tile has an end"
+    assert not matmul.at_once(dtype, 16, 16, 16, 1)

@@ -469,4 +469,4 @@ def test_a_short_part_is_taken_at_once(team, mine):
         return got
 
     assert launched(4 | pool.SHORT) == [(0, 17), (17, 34), (34, 50), (50, 66)]
-    assert max(end - begin for begin, end in launched(4)) == 3
+    assert max(end - begin for begin, end in launched(4)) == 2

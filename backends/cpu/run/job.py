@@ -84,9 +84,9 @@ def _work(m: Module, watched: bool):
     job, t, scratch, deadline, *record = b.fn.args
     timed = b.icmp("ne", deadline, 0)
     function, args, count, *grid, n, pieces = (b.get(JOB, job, f) for f in ("function", "args", "count", "gx", "gy", "gz", "threads", "pieces"))
-    every = b.cast("zext", b.mul(n, pieces), "i64")
-    chunk = b.udiv(b.add(count, b.sub(every, 1)), every)
-    visits = b.select(b.or_(b.icmp("ne", pieces, 1), b.icmp("eq", t, 0)), n, i32(1))
+    every, short = b.cast("zext", b.mul(n, pieces), "i64"), b.icmp("eq", pieces, 1)
+    chunk = b.intrinsic("umax", b.udiv(b.add(count, b.select(short, b.sub(every, 1), i64(0))), every), i64(1))
+    visits = b.select(b.and_(short, b.icmp("ne", t, 0)), i32(1), n)
     v, some = b.variable(i32(0)), b.variable(FALSE)  # whose part, counted from our own; has this thread run any?
     with b.forever() as parts:
         who = b.urem(b.add(t, v.get()), n)
