@@ -6,15 +6,14 @@ Everything here is compiled for the plainest CPU of the ISA (`base_row`).
 from __future__ import annotations
 
 import functools
-import struct
 
 import sympy
 
 from ..cpu.llvm import compile as llvm, targets
 from ..cpu.llvm.ir import NULL, Block, Builder, Function, Module, Val, const, define, i32, i64
 from ..cpu.run import pool
-from ..cpu.run.launch import BRIEF, EACH, MEET, OPERATIONS, PACK
-from . import features, machine, messages
+from ..cpu.run.launch import BRIEF, EACH, MEET, OPERATIONS
+from . import features, machine, messages, scalars
 from .ctext import c
 from .expressions import Emitter, is_float
 from .library import (ASSERTION, BAD_SHAPE, BAD_SIZE, LIMIT, NO_MEMORY, NULL_POINTER, OVERLAP, WRONG_MACHINE, Compiled, assertions, base_row, missing_name)
@@ -166,16 +165,18 @@ class _Body:
     def _refuse_sizes(self):
         b, e, p = self.b, self.e, self.p
         counted = [g for x in p.launches for g in x.grid]
-        passed = [v for x in p.launches for n, v in x.args.items() if isinstance(v, sympy.Expr) and v.free_symbols and not is_float(v) and x.types[n][1:] != "64"]
+        passed = [(x, n, v) for x in p.launches for n, v in x.args.items() if isinstance(v, sympy.Basic) and v.free_symbols]
         offsets = [v.offset for x in p.launches for v in x.args.values() if isinstance(v, At)]
-        for x in [b.nbytes for b in p.buffers] + counted + passed + offsets:
+        for x in [b.nbytes for b in p.buffers] + counted + [v for *_, v in passed if not is_float(v)] + offsets:
             e.value(x)
         for flag in list(e.overflows):  # nothing that follows is computed from a number that was cut off
             self._refuse(flag, BAD_SIZE, _BEYOND)
         for g in counted:
             self._refuse(b.icmp("ugt", e.value(g), LIMIT), BAD_SIZE, _BEYOND)
-        for v in passed:
-            self._refuse(b.icmp("ugt", b.add(e.value(v), LIMIT + 1), 2 * LIMIT + 1), BAD_SIZE, _BEYOND)
+        for launch, n, v in passed:
+            ty = launch.types[n]
+            if (refused := scalars.outside(e, v, ty)) is not None:
+                self._refuse(refused, BAD_SIZE, f"kernel {launch.kernel.__name__} takes {n} as {ty}, {scalars.range_text(ty)}, and {c(v)} is none of these")
         for launch, kernel in zip(p.launches, self.kernels):
             for kind, place, most in kernel.metadata.most:  # beyond it the kernel's numbers might wrap
                 given = sympy.sympify(launch.grid[place] if kind == "grid" else launch.args[kernel.order[place]])
@@ -243,7 +244,7 @@ class _Body:
         with b.when(b.icmp("ne", programs, 0)):
             team_ = b.call("tp_team", "i64", [programs, i64(kernel.metadata.work), threads])
             header = [Val("i64", f"ptrtoint (ptr @{kernel.name} to i64)"), *grid, i64(kernel.metadata.scratch_bytes), team_, i64(0), i64(0)]
-            words = [*header, *(self._word(launch.args[a], launch.types[a]) for a in kernel.order)]
+            words = [*header, *(self._pointer(v) if isinstance(v, At) else scalars.word(self.e, v, launch.types[a]) for a in kernel.order for v in [launch.args[a]])]
             packed = b.alloca(f"[{len(words)} x i64]", "words", 16)
             for k, word in enumerate(words):
                 b.store(word, b.gep("i64", packed, i64(k)))
@@ -251,19 +252,9 @@ class _Body:
             with b.when(b.icmp("ne", status, 0)):
                 self._failed(launch, kernel, status, grid)
 
-    def _word(self, value, ty: str) -> Val:
-        """A kernel's argument as 8 bytes."""
-        if isinstance(value, At):
-            return self.b.address(self.b.gep("i8", self.pointers[value.buffer], self.e.value(value.offset)))
-        if isinstance(value, sympy.Basic) and is_float(value):
-            real = self.e.real(value)
-            if ty == "fp64":
-                return self.b.bitcast(real, "i64")
-            return self.b.cast("zext", self.b.bitcast(self.b.cast("fptrunc", real, "float"), "i32"), "i64")
-        if isinstance(value, sympy.Basic):
-            word = self.e.value(value)  # the kernel reads the low half: all targets are little-endian
-            return word if word.ty == "i64" else self.b.cast("zext", word, "i64")
-        return i64(struct.unpack("<q", struct.pack("<" + PACK[ty], value))[0])
+    def _pointer(self, at: At) -> Val:
+        """A pointer that a kernel is given, as 8 bytes."""
+        return self.b.address(self.b.gep("i8", self.pointers[at.buffer], self.e.value(at.offset)))
 
     def _failed(self, launch, kernel: Compiled, status: Val, grid: list[Val]):
         b, name = self.b, self.f.name

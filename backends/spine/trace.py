@@ -20,7 +20,7 @@ from ...ops.case import KEPT
 from ...ops.records import DTYPES
 from ..base import Error, Unsupported
 from ..context import EXPORT, calling
-from . import blame, plain
+from . import blame, plain, scalars
 from .example import WORDS_OF_C, Argument, of_case
 from .steps import OWN, Steps
 from .symbols import Open, Parameter, expression
@@ -289,26 +289,20 @@ class _Tracing:
         if hasattr(value, "data_ptr") and hasattr(value, "dtype") and (found := self.opened.pointer(value.data_ptr())):
             memory, offset = found  # triton.reinterpret, FlagGems' StridedBuffer: what has a type and an address
             return At(self._memory(memory, torch.uint8, f"temporary{count}", "temporary"), simple(offset)), mangle_type(value)
-        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
-            if self.opened.pointer(value):
-                raise Unsupported(f"its kernel {kernel.__name__} takes a tensor's address as the integer {p.name!r}; pass the tensor itself")
-            e = simple(value)
-            if e == 1 and not p.do_not_specialize:
-                return None
-            if p.annotation_type in ("i64", "u64"):
-                return e, p.annotation_type
-            return e, "i32" if e.free_symbols or abs(int(e)) < 1 << 31 else "i64"
-        if isinstance(value, (float, bool)):
-            return value, _double(p) if isinstance(value, float) else "u1"
-        if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            return simple(value), _double(p) if isinstance(value, torch.SymFloat) else "u1"
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool) and self.opened.pointer(value):
+            raise Unsupported(f"its kernel {kernel.__name__} takes a tensor's address as the integer {p.name!r}; pass the tensor itself")
+        if isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            ty = scalars.annotated(kernel, p)
+            e = value if isinstance(value, (bool, float)) else simple(value)
+            if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+                if scalars.is_constant(p, e):
+                    return None
+                ty = ty or scalars.whole_type(e, scalars.example_of(value))
+            ty = ty or ("fp32" if isinstance(value, (float, torch.SymFloat)) else "u1")
+            scalars.fits(kernel, p, value, ty)
+            return e, ty
         raise Unsupported(f"its kernel {kernel.__name__} takes {type(value).__name__} for {p.name!r}; a bundle's takes tensors, integers, floats and truth values: "
                           "pass the tensor itself, or make the parameter a tl.constexpr")
-
-
-def _double(p) -> str:
-    """A float's type: fp32, unless the kernel says `x: tl.float64`."""
-    return "fp64" if p.annotation_type == "fp64" else "fp32"
 
 
 def _options() -> set[str]:
