@@ -295,6 +295,58 @@ def test_every_fp8_number(name, to):
 
 
 @triton.jit
+def fp4_products(a_ptr, b_ptr, scale_ptr, out_ptr):
+    row, half = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    scale = tl.load(scale_ptr + row)
+    a, b = tl.load(a_ptr + row * 16 + half), tl.load(b_ptr + row * 16 + half)
+    tl.store(out_ptr + row * 16 + half, tl.dot_scaled(a, scale, "e2m1", b, scale, "e2m1"))
+
+
+def test_numbers_of_few_bits_where_subnormals_are_flushed():
+    """No number of fp8 or fp4 is a subnormal one of f32, nor becomes one on the way."""
+    bits, outs = torch.arange(256, dtype=torch.int32).to(torch.uint8), {name: torch.zeros(256) for name in FP8}
+    halves, scale, products = torch.full((16, 16), 0x11, dtype=torch.uint8), torch.full((16, 1), 127, dtype=torch.uint8), torch.zeros(16, 16)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU does not flush subnormals")
+    try:
+        for name, out in outs.items():
+            from_fp8[(1,)](bits, out, tl_type(name), 256)
+        fp4_products[(1,)](halves, halves, scale, products)
+    finally:
+        torch.set_flush_denormal(False)
+    for name, out in outs.items():
+        torch.testing.assert_close(out, torch.tensor([fp8_value(k, name) for k in range(256)]), rtol=0, atol=0, equal_nan=True)
+    assert products.eq(8).all(), "32 times a half of a half"
+
+
+@triton.jit
+def whole_to_bf16(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i).to(tl.bfloat16))
+
+
+@pytest.mark.parametrize("name", ["int64", "uint64"])
+def test_whole_numbers_of_64_bits_are_rounded_to_bf16_once(name, seed):
+    """To the nearest, the even one of two, from one bit beside a tie as well."""
+    rng, top = np.random.default_rng(seed), 63 if name == "int64" else 64
+    numbers = [0, 1, 5, 4095, 4097, (1 << 52) + 1, (1 << 53) - 1, (1 << 62) + (1 << 54) + 1, (1 << top) - 1]
+    while len(numbers) < 512:
+        shift = int(rng.integers(0, top - 8))
+        numbers.append((int(rng.integers(128, 256)) << shift) + ((1 << shift) >> 1) + int(rng.integers(-2, 3)))
+    numbers = [max(0, min(n, (1 << top) - 1)) for n in numbers]
+    if name == "int64":
+        numbers = [n * int(rng.choice((-1, 1))) for n in numbers]
+    x, out = torch.from_numpy(np.array(numbers, dtype=name)), torch.zeros(512, dtype=torch.bfloat16)
+    whole_to_bf16[(1,)](x, out, 512)
+    for n, got in zip(numbers, out.tolist()):
+        size = abs(n)
+        drop = max(size.bit_length() - 8, 0)
+        kept, rest = size >> drop, size & ((1 << drop) - 1)
+        kept += rest > (1 << drop) >> 1 or drop > 0 and rest == (1 << drop) >> 1 and kept & 1
+        assert int(got) == (kept << drop) * (-1 if n < 0 else 1), n
+
+
+@triton.jit
 def fp8_abs(bits_ptr, out_ptr, TYPE: tl.constexpr, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out_ptr + i, tl.abs(tl.load(bits_ptr + i).to(TYPE, bitcast=True)).to(tl.uint8, bitcast=True))

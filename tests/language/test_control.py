@@ -518,6 +518,22 @@ def test_a_ptx_program_is_refused_by_name():
 
 
 @triton.jit
+def asm_of(x_ptr, out_ptr, TEXT: tl.constexpr, PACK: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    y = tl.inline_asm_elementwise(TEXT, "=r,r", [tl.load(x_ptr + i)], dtype=out_ptr.dtype.element_ty, is_pure=True, pack=PACK)
+    tl.store(out_ptr + i, y)
+
+
+@pytest.mark.parametrize("text,dtype,out,pack,said", [
+    ("mov.b32 $0, $1;", torch.float32, torch.float32, 1, "operands and results of f32, and it is taken of i32 alone"),
+    ("popc.b32 $0, $1;", torch.int32, torch.int64, 1, "operands and results of i32 and i64, and it is taken of i32 alone"),
+    ("ex2.approx.ftz.f32 $0, $1;", torch.float32, torch.float32, 2, "takes pack=2 elements at a time; it is taken with pack=1")])
+def test_an_instruction_of_ours_in_another_form_is_told_why_not(text, dtype, out, pack, said):
+    with pytest.raises(CompileError, match=said):
+        asm_of[(1,)](torch.zeros(16, dtype=dtype), torch.zeros(16, dtype=out), text, pack, 16)
+
+
+@triton.jit
 def approximations(x_ptr, out_ptr, N: tl.constexpr):
     i = tl.arange(0, N)
     x = tl.load(x_ptr + i)

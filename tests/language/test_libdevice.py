@@ -341,6 +341,20 @@ def test_bits_and_classes(tmp_path):
         math.frexp(v)[1] - 1 for v in (x.abs() + 0.01).tolist()]
 
 
+def test_edges_that_c_libraries_and_doubling_get_wrong(tmp_path):
+    """ilogb of what has no exponent, sines of numbers whose double is none, an infinity beside NaN."""
+    for suffix, dtype, huge in (("f", torch.float32, 3.0e38), ("", torch.float64, 1.5e308)):
+        x = torch.tensor([0.0, -0.0, math.nan, math.inf] * (N // 4), dtype=dtype)
+        assert call(f"__nv_ilogb{suffix}", [x], torch.int32, tmp_path)[:4].tolist() == [-(1 << 31)] * 3 + [(1 << 31) - 1]
+        x = torch.tensor([huge, -huge, math.inf, 2.0**23 + 1] * (N // 4), dtype=dtype)
+        sine, cosine = (call(f"__nv_{name}pi{suffix}", [x], dtype, tmp_path)[:4].tolist() for name in ("sin", "cos"))
+        assert sine[:2] == [0.0, 0.0] and math.copysign(1, sine[1]) == -1 and math.isnan(sine[2]) and sine[3] == 0
+        assert cosine[:2] == [1.0, 1.0] and math.isnan(cosine[2]) and cosine[3] == -1
+        x, y = torch.tensor([math.inf, math.nan, -math.inf, 3.0] * (N // 4), dtype=dtype), torch.tensor([math.nan, math.inf, 1.0, 4.0] * (N // 4), dtype=dtype)
+        assert call(f"__nv_hypot{suffix}", [x, y], dtype, tmp_path)[:4].tolist() == [math.inf, math.inf, math.inf, 5.0]
+        assert call(f"__nv_rhypot{suffix}", [x, y], dtype, tmp_path)[:3].tolist() == [0.0, 0.0, 0.0]
+
+
 def test_an_unknown_function_is_named(tmp_path):
     with pytest.raises(CompileError, match="'__nv_frobnicate' is not known"):
         call("__nv_frobnicate", [torch.zeros(N)], torch.float32, tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...llvm import ir
-from ...llvm.ir import Val
+from ...llvm.ir import Val, const
 from .narrow import NARROW, change_sign, encode, half_of, narrow, truncated, widen  # noqa: F401  (the names that other rules use)
 
 _FLOAT = {"f16": "half", "f32": "float", "f64": "double"}
@@ -59,10 +59,20 @@ def from_int(signed: bool):
         if dst == "f16":  # what f32 cannot hold exactly is beyond f16's range
             return half_of(b, b.cast(name, v, "float"))
         if dst in NARROW:  # a double holds every i32, so that it is rounded once
+            if v.elem == "i64":
+                v = _in_a_double(b, v)
             return narrow(b, b.cast(name, v, "float" if ir.bits_of(v.elem) <= 16 else "double"), dst)
         return b.cast(name, v, _FLOAT[dst])
 
     return rule
+
+
+def _in_a_double(b, v: Val) -> Val:
+    """An i64 that a double holds and that lies where `v` does among multiples of 4096, which are more than what a 16-bit format tells apart from 2^52 on."""
+    inside = b.bin("shl", b.bin("lshr", v, const("i64", 12)), const("i64", 12))
+    inside = b.select(b.icmp("eq", inside, v), inside, b.or_(inside, const("i64", 1 << 11)))
+    large = b.icmp("ugt", b.add(v, const("i64", 1 << 52)), const("i64", 1 << 53))
+    return b.select(large, inside, v)
 
 
 def to_int(signed: bool):

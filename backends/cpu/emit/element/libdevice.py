@@ -6,7 +6,8 @@ function of libm called for every lane, or a few operations written here; those 
 
 from __future__ import annotations
 
-from math import pi
+import functools
+from math import inf, pi
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
@@ -76,6 +77,11 @@ def _compose(*fns):
     return rule
 
 
+def ilogb(b, x):
+    """-2^31 for 0 and NaN, as CUDA has it: C libraries differ."""
+    return b.select(b.fcmp("ueq", x, _c(x, 0.0)), const("i32", -(1 << 31)), libm("ilogb", "i32")(b, x))
+
+
 def _hypot_of(count: int):
     """sqrt(a^2 + b^2 + ...) without overflow on the way: f32 in f64, f64 by hypot of hypots."""
 
@@ -86,7 +92,9 @@ def _hypot_of(count: int):
                 w = b.cast("fpext", v, "double")
                 w = b.fbin("fmul", w, w, "")
                 total = w if total is None else b.fbin("fadd", total, w, "")
-            return b.cast("fptrunc", b.intrinsic("sqrt", total), "float")
+            infinite = functools.reduce(b.or_, [b.fcmp("oeq", b.intrinsic("fabs", v), _c(v, inf)) for v in vals])
+            root = b.cast("fptrunc", b.intrinsic("sqrt", total), "float")
+            return b.select(infinite, _c(root, inf), root)  # whatever is beside it, as hypot has it
         out = vals[0]
         for v in vals[1:]:
             out = libm("hypot")(b, out, v)
@@ -99,6 +107,9 @@ def _sincospi(cosine: bool):
     """sin(pi x), cos(pi x): x is first taken apart into a multiple of 1/2, exactly, and what is left."""
 
     def rule(b, x):
+        size = b.intrinsic("fabs", x)  # large numbers are even, and twice the largest is none
+        even = b.and_(b.fcmp("oge", size, _c(x, 2.0 ** (24 if x.elem == "float" else 53))), b.fcmp("olt", size, _c(x, inf)))
+        x = b.select(even, b.intrinsic("copysign", _c(x, 0.0), x), x)
         n = b.intrinsic("rint", b.fbin("fmul", x, _c(x, 2.0), ""))
         t = b.intrinsic("fma", n, _c(x, -0.5), x)
         angle = b.fbin("fmul", t, _c(x, pi), "")
@@ -211,7 +222,7 @@ _FLOAT = {
                             "expm1", "fdim", "fmod", "hypot", "j0", "j1", "lgamma", "log10", "log1p", "nextafter", "pow",
                             "remainder", "sinh", "tan", "tgamma", "y0", "y1", "logb", "jn", "yn", "ldexp")},
     "atan2": by_double("atan2"), "scalbn": libm("ldexp"),
-    "ilogb": libm("ilogb", "i32"), "llrint": libm("llrint", "i64"), "llround": libm("llround", "i64"),
+    "ilogb": ilogb, "llrint": libm("llrint", "i64"), "llround": libm("llround", "i64"),
     "exp": by_f32(math.exp32, "exp"), "exp2": by_f32(math.exp2_32, "exp2"), "log": by_f32(math.log32, "log"),
     "log2": by_f32(math.log2_32, "log2"), "sin": by_f32(math.sin32, "sin"), "cos": by_f32(math.cos32, "cos"),
     "tanh": by_f32(math.tanh32, "tanh"), "erf": by_f32(math.erf32, "erf"),

@@ -101,10 +101,11 @@ def widen(b, v: Val, e: str) -> Val:
 
 def _widened(b, wide: Val, f: Format) -> Val:
     """The bits (i32) of a format as f32."""
-    # The exponent and mantissa stand at f32's place; the product moves the bias, and subnormals come out right.
+    # The exponent and mantissa stand at f32's place, and the bias is added; subnormals are whole numbers of steps. Never by a subnormal f32, which threads that flush them take for 0.
     code = b.and_(wide, _i((1 << (f.bits - 1)) - 1))
-    size = b.fbin("fmul", b.bitcast(b.bin("shl", code, _i(23 - f.mantissa)), "float"), const("float", 2.0**(127 - f.bias)), "")
-    bits = b.bitcast(size, "i32")
+    normal = b.add(b.bin("shl", code, _i(23 - f.mantissa)), _i((127 - f.bias) << 23))
+    small = b.fbin("fmul", b.cast("sitofp", code, "float"), const("float", 2.0**(1 - f.bias - f.mantissa)), "")
+    bits = b.select(b.icmp("ult", code, _i(1 << f.mantissa)), b.bitcast(small, "i32"), normal)
     if f.infinity:
         special = b.or_(b.bin("shl", code, _i(23 - f.mantissa)), _i(0x7F800000))
         bits = b.select(b.icmp("ugt", code, _i(f.largest)), special, bits)

@@ -1,6 +1,7 @@
 """tt.dot_scaled: a product of operands in fp4, fp8 or 16-bit floats, each group of 16 or 32 along K with a scale of its own.
 
-The operands are decoded into f32 scratch, scales multiplied in, and multiplied there: every product is exact, the sum is f32's.
+The operands are decoded into f32 scratch, scales multiplied in, and multiplied there: where an element times its scale is a number of f32 (a scale of 2^126 and more
+makes infinities of elements from 4 on, as Triton's own way for GPUs without such instructions does), every product is exact, the sum is f32's.
 Formats and the e8m0 scale: OCP Microscaling Formats (MX) Specification 1.0, section 5; fp4 elements are packed in pairs, the low
 half of a byte first.
 """
@@ -56,9 +57,10 @@ def decode(k, step: Decode):
 
 
 def _fp4(b, x: Val) -> Val:
-    """The low four bits as e2m1: the exponent and mantissa stand at f32's place, and the product moves the bias."""
-    bits = b.bin("shl", b.and_(x, const("i32", 7)), const("i32", 22))
-    size = b.bitcast(b.fbin("fmul", b.bitcast(bits, "float"), const("float", 2.0**126), ""), "i32")
+    """The low four bits as e2m1: the exponent and mantissa stand at f32's place, and the bias is added; of the two numbers without an exponent one is a half."""
+    code = b.and_(x, const("i32", 7))
+    normal = b.add(b.bin("shl", code, const("i32", 22)), const("i32", 126 << 23))
+    size = b.select(b.icmp("ult", code, const("i32", 2)), b.bin("mul", code, const("i32", 126 << 23)), normal)
     return b.bitcast(b.or_(size, b.bin("shl", b.and_(x, const("i32", 8)), const("i32", 28))), "float")
 
 
