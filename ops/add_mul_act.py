@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ..backends import cuda
 from ..backends.base import ArgumentError, suggest
-from . import autocast, autograd, batching, choices
+from . import autocast, autograd, batching, choices, distributed
 from .activations import ACTS, activate, argument, checked
 from .add_mul_act_gradients import DERIVATIVES
 from .add_relu import row_grid, row_tile
@@ -127,8 +127,10 @@ _add_mul_act.autocast(autocast.widest)
 def _by_copy(keyset, x, *others):
     """In place in two steps, which autograd can follow and vmap can take apart."""
     _check_writable(x)
+    distributed.check_in_place("add_mul_act_", x)
     ops = torch.ops.triport
-    x.copy_((ops.add_mul_act if len(others) == 4 else ops.add_mul_act_by)(x.clone(), *others))  # what it saves of x must last
+    result = (ops.add_mul_act if len(others) == 4 else ops.add_mul_act_by)(x.clone(), *others)  # what it saves of x must last
+    x.copy_(distributed.placed_as(result, x))
 
 
 def _followed(op, count):

@@ -24,7 +24,7 @@ from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
 from . import autocast, autograd, batching, choices, distributed
 from .checks import stands_for_a_tensor
-from .dispatch import compiling, direct, followed, only_backward_follows, watched
+from .dispatch import PLAIN, compiling, direct, followed, only_backward_follows, watched
 
 SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
@@ -136,10 +136,20 @@ def _replaying(body: Callable) -> Callable:
     @functools.wraps(body)
     def run(*args):
         if watched(*args[:count]):
-            return body(*args)
+            return _of_all(body(*args), args[:count])
         return _alone(body, count, *args)
 
     return run
+
+
+def _of_all(out, tensors: tuple):
+    """What a body returned for tensors of which one is empty, as a function of them all where a graph is traced: no kernel reads them, and what brings them would be taken for
+    useless. A rank whose shard is empty would leave out the collectives that the others wait in."""
+    if not isinstance(out, torch.Tensor) or all(type(t) in PLAIN for t in tensors) or not any(type(n) is int and n == 0 for t in tensors for n in t.shape):
+        return out
+    for t in tensors:
+        out = out + t.reshape(-1)[:0].sum().to(out.dtype)  # 0
+    return out
 
 
 def _alone(body: Callable, count: int, *args):

@@ -203,7 +203,13 @@ def in_place():
         given = [placed(t.clone(), mesh, p) for t, p in zip((x, y, bias), places)]
         assert ops.add_mul_act_(*given, 0.7, "tanh") is given[0] and given[0].placements == places[:1]
         near(given[0], add_mul(x.double(), y.double(), bias.double()))
-    raises("in plain shards or on every rank", ops.add_mul_act_, placed(x, mesh, P), placed(y, mesh, R), placed(bias, mesh, R))
+    square, row = init_device_mesh(device, (2, dist.get_world_size() // 2)), tensors(((1, 8), (1, 8), (8,)))
+    given = placed(row[0].clone(), square, S(1), S(0)), placed(row[1], square, S(0), S(0)).requires_grad_(), placed(row[2], square, S(0), S(0))
+    ops.add_mul_act_(*given, 0.7, "tanh")  # by copying, for autograd follows
+    assert given[0].placements == (S(1), S(0))
+    near(given[0].detach(), add_mul(*(t.double() for t in row)))
+    for y_ in (placed(y, mesh, R), placed(y, mesh, R).requires_grad_()):
+        raises("in plain shards or on every rank", ops.add_mul_act_, placed(x, mesh, P), y_, placed(bias, mesh, R))
 
 
 def a_replayed_call_takes_no_dtensor():
@@ -291,6 +297,19 @@ def compiled():
     near(out, want.detach())
     grad, = tensors((want.shape,))
     for g, w in zip(torch.autograd.grad(out, given, placed(grad, mesh, S(1))), torch.autograd.grad(want, wide, grad.double())):
+        near(g, w, what="gradient")
+
+
+def compiled_without_terms():
+    """Of terms that leave the last rank none: its graphs wait in every collective, too."""
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    a, b = tensors(((7, 9), (9, 5)))
+    given = [placed(a, mesh, S(1)).requires_grad_(), placed(b, mesh, S(0)).requires_grad_()]
+    wide = [t.double().requires_grad_() for t in (a, b)]
+    out, want = torch.compile(lambda a, b: ops.matmul_softmax(a, b, 0), backend="aot_eager", fullgraph=True)(*given), (wide[0] @ wide[1]).softmax(0)
+    near(out, want.detach())
+    grad, = tensors((want.shape,))
+    for g, w in zip(torch.autograd.grad(out, given, placed(grad, mesh, *out.placements)), torch.autograd.grad(want, wide, grad.double())):
         near(g, w, what="gradient")
 
 
@@ -398,7 +417,7 @@ CHECKS = {**{name: functools.partial(case, name) for name in CASES},
                                         gradients_with_sums_over_rows,
                                         a_replayed_call_takes_no_dtensor, by_a_named_backend, in_inference_mode, mixed_meshes, plain_tensors_among_dtensors,
                                         outside_of_a_mesh, arguments_that_do_not_fit,
-                                        tensor_parallel_plan, both_at_once, imported_when_one_is_met)}, **COMPILED}
+                                        tensor_parallel_plan, both_at_once, compiled_without_terms, imported_when_one_is_met)}, **COMPILED}
 
 #: ranks -> the checks that they run
 GROUPS = {4: [name for name in CHECKS if name not in COMPILED], 2: list(COMPILED)}

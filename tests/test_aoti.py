@@ -186,7 +186,7 @@ def guarded(x: torch.Tensor) -> torch.Tensor:
 
 
 class Model(torch.nn.Module):
-    """An MLP with a softmax, an op of ours, a user's kernel, a tensor that is a number, and reductions of both kinds."""
+    """An MLP with a softmax, an op of ours, a user's kernel, a tensor that is a number, reductions of both kinds, and a scan whose kernel has memory of its own."""
 
     def __init__(self):
         super().__init__()
@@ -194,13 +194,13 @@ class Model(torch.nn.Module):
 
     def forward(self, x, scale):
         h = self.down(torch.nn.functional.gelu(self.up(x))) * scale
-        return h.softmax(-1), ops.gelu(h), guarded(x), x.sum(0)
+        return h.softmax(-1), ops.gelu(h), guarded(x), x.sum(0), x.cumsum(0)
 
     def expected(self, x, scale):
         x, scale = x.double(), scale.double()
         h = torch.nn.functional.linear(x, self.up.weight.double(), self.up.bias.double())
         h = torch.nn.functional.linear(torch.nn.functional.gelu(h), self.down.weight.double(), self.down.bias.double()) * scale
-        return h.softmax(-1), torch.nn.functional.gelu(h, approximate="tanh"), x + 1, x.sum(0)
+        return h.softmax(-1), torch.nn.functional.gelu(h, approximate="tanh"), x + 1, x.sum(0), x.cumsum(0)
 
 
 @pytest.mark.first(0)
@@ -252,14 +252,14 @@ def _without_python(folder, package, model):
           int (*create)(void **, size_t, const char *, const char *) = dlsym(model, "AOTInductorModelContainerCreateWithDevice");
           int (*run)(void *, Tensor *, size_t, Tensor *, size_t, void *, void *) = dlsym(model, "AOTInductorModelContainerRun");
           int64_t sizes[] = {300, 33}, strides[] = {33, 1};
-          Tensor in[2], out[4];
+          Tensor in[2], out[5];
           fread(x, sizeof x, 1, stdin);
           if (create(&container, 1, "cpu", argv[2])) return 2;
           if (aoti_torch_create_tensor_from_blob(x, 2, sizes, strides, 0, 6, 0, -1, in)) return 3;
           if (aoti_torch_create_tensor_from_blob(&number, 0, sizes, strides, 0, 6, 0, -1, in + 1)) return 4;
-          if (run(container, in, 2, out, 4, NULL, NULL)) return 5;
-          int64_t lengths[] = {300 * 17, 300 * 17, 300 * 33, 33};
-          for (int k = 0; k < 4; k++) {
+          if (run(container, in, 2, out, 5, NULL, NULL)) return 5;
+          int64_t lengths[] = {300 * 17, 300 * 17, 300 * 33, 33, 300 * 33};
+          for (int k = 0; k < 5; k++) {
             void *data;
             if (aoti_torch_get_data_ptr(out[k], &data)) return 6;
             fwrite(data, 4, lengths[k], stdout);

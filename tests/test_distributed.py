@@ -12,6 +12,8 @@ import distributed_ranks
 import pytest
 import torch
 from conftest import HANGS, ROOT
+from torch._dynamo.backends.common import aot_autograd
+from triport import ops
 from triport.backends.base import Error, Unavailable
 from triport.bench import distributed as bench
 from triport.bench import ranks
@@ -61,6 +63,21 @@ def scene(said, folder):
 def test_ranks(world, check, said):
     wrong = said[world, check]
     assert not wrong, "\n".join(f"rank {rank}: {text}" for rank, text in wrong.items())
+
+
+@pytest.mark.parametrize("call,shapes", [
+    (ops.matmul, ((7, 0), (0, 5))), (ops.matmul, ((0, 3), (3, 5))), (ops.matmul_softmax, ((7, 0), (0, 5))), (ops.add_relu, ((0, 4), (4,))),
+    (ops.add_mul_act, ((0, 4), (0, 4), (4,))), (ops.lora_linear, ((0, 4), (4, 3), (4, 2), (2, 3)))], ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_an_empty_shard_gives_comes_of_all_arguments(call, shapes, dynamic):
+    """In a graph: what brings an argument that nothing reads, a collective, would be left out on that rank alone."""
+    given = [torch.randn(s) for s in shapes]
+    graphs = []
+    run = torch.compile(lambda *given: call(*given), backend=aot_autograd(fw_compiler=lambda graph, _: graphs.append(graph) or graph), fullgraph=True, dynamic=dynamic)
+    torch._dynamo.reset()
+    assert torch.equal(run(*given), call(*given))
+    graph, = graphs
+    assert all(node.users for node in graph.graph.nodes if node.op == "placeholder" and isinstance(node.meta["val"], torch.Tensor)), graph.code
 
 
 @pytest.mark.gpu

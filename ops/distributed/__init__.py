@@ -13,6 +13,7 @@ import sys
 import torch
 
 from ...backends.base import ArgumentError, Error, Unavailable
+from .places import check_in_place, placed_as, reshaped  # noqa: F401  (what ops ask of)
 
 _registered = False
 
@@ -57,19 +58,6 @@ def errors_of_ours():
         if isinstance(e.__cause__, Error):
             raise e.__cause__ from None
         raise
-
-
-def reshaped(t: torch.Tensor, *shape: int) -> torch.Tensor:
-    """`t.reshape(shape)`, which keeps the last dimension. torch refuses a DTensor with shards of unequal sizes along what is joined or split: that is
-    gathered first. The same on every rank: torch judges by sizes and placements."""
-    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    if kind is None or not isinstance(t, kind):
-        return t.reshape(shape)
-    try:
-        return t.reshape(shape)
-    except RuntimeError:
-        from torch.distributed.tensor import Replicate
-        return t.redistribute(placements=[p if p.is_shard(t.ndim - 1) or p.is_partial() else Replicate() for p in t.placements]).reshape(shape)
 
 
 def _check_meshes(kind, name: str, args):

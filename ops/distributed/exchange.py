@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from ...backends.base import ArgumentError
+from .places import check_in_place
 
 
 def register():
@@ -131,9 +131,7 @@ def _matmul_softmax(op, a: DTensor, b: DTensor, dim: int, *backend) -> DTensor:
 
 def _add_mul_act_(op, x: DTensor, y: DTensor, bias: DTensor, *params):
     """x stays where it is."""
-    if not all(p.is_shard() or p.is_replicate() for p in x.placements):
-        raise ArgumentError(f"triport.add_mul_act_: argument 'x' is a DTensor placed {x.placements}; what is written in place is in plain shards or on "
-                            "every rank: redistribute it, or use add_mul_act")
+    check_in_place("add_mul_act_", x)
     row = [Shard(0) if p.is_shard(x.ndim - 1) else Replicate() for p in x.placements]
     parts = x.to_local(), _placed(y, x.placements).to_local(), _placed(bias, row).to_local()
     if not _outside(x):
