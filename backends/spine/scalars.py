@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import sympy
 import torch
@@ -71,8 +72,9 @@ def packed(value, ty: str) -> int:
 
 
 def range_text(ty: str) -> str:
-    if ty in _ENDS:
-        return f"up to {_ENDS[ty]:.8g}"
+    """What numbers a type holds, for people."""
+    if ty[0] not in "iu":
+        return f"up to {_ENDS.get(ty, sys.float_info.max):.8g}"
     lo, hi = range_of(ty)
     return f"{lo} to {hi}"
 
@@ -100,9 +102,7 @@ def outside(e: Emitter, value: sympy.Basic, ty: str) -> Val | None:
 
 def word(e: Emitter, value, ty: str) -> Val:
     """The 8 bytes of a number, of which the kernel reads as many as its type has: all targets are little-endian."""
-    if not isinstance(value, sympy.Basic):
-        return i64(packed(value, ty))
-    if not getattr(value, "free_symbols", None) and isinstance(value, sympy.Integer):
+    if not isinstance(value, sympy.Basic) or isinstance(value, sympy.Integer):
         return i64(packed(value, ty))
     b = e.b
     if ty in ("fp16", "bf16", "fp32", "fp64"):

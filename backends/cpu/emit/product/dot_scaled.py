@@ -1,7 +1,7 @@
 """tt.dot_scaled: a product of operands in fp4, fp8 or 16-bit floats, each group of 16 or 32 along K with a scale of its own.
 
-The operands are decoded into f32 scratch, scales multiplied in, and multiplied there: where an element times its scale is a number of f32 (a scale of 2^126 and more
-makes infinities of elements from 4 on, as Triton's own way for GPUs without such instructions does), every product is exact, the sum is f32's.
+The operands are decoded into f32 scratch, scales multiplied in, and multiplied there: where an element times its scale is a number of f32 (4 times a scale of
+2^126 is infinite), every product is exact, the sum is f32's.
 Formats and the e8m0 scale: OCP Microscaling Formats (MX) Specification 1.0, section 5; fp4 elements are packed in pairs, the low
 half of a byte first.
 """
