@@ -106,6 +106,22 @@ def test_an_open_number_has_the_type_of_its_example():
         called(small, {"x": x, "n": 1 << 31})
 
 
+@triton.jit
+def times_kernel(x, o, n: tl.int64):
+    tl.store(o, (tl.load(x) * n * 4).to(tl.int64))
+
+
+def times_one(x):
+    o = torch.zeros(1, dtype=torch.int64)
+    times_kernel[(1,)](x, o, 1)
+    return o
+
+
+def test_a_one_has_its_type_too():
+    x = torch.tensor([2**30], dtype=torch.int32)
+    assert called(made(times_one, {"x": x}), {"x": x})[0].item() == times_one(x).item() == 1 << 32
+
+
 def too_large(x):
     i = torch.zeros(1, dtype=torch.int64)
     typed_kernel[(1,)](i, 300)

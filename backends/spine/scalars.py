@@ -30,9 +30,8 @@ def annotated(kernel, p) -> str:
 
 
 def is_constant(p, e) -> bool:
-    """Is the whole number `e` compiled into the kernel, as Triton does with 1?"""
-    ty = p.annotation_type
-    return e == 1 and not p.do_not_specialize and not (ty == "u1" or ty[:2] in ("fp", "bf"))
+    """Is the whole number `e` compiled into the kernel, as Triton does with a 1 of no type?"""
+    return e == 1 and not p.do_not_specialize and not p.annotation_type
 
 
 def whole_type(e, example: int | None) -> str:
