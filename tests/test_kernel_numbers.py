@@ -122,6 +122,29 @@ def test_a_one_has_its_type_too():
     assert called(made(times_one, {"x": x}), {"x": x})[0].item() == times_one(x).item() == 1 << 32
 
 
+@triton.jit
+def mixed_kernel(o, f: tl.float64, i, g: tl.float64):
+    tl.store(o, f)
+    tl.store(o + 1, g)
+    tl.store(o + 2, i.to(tl.float64))
+
+
+def mixed(x, h, n):
+    o = torch.zeros(3, dtype=torch.float64)
+    mixed_kernel[(1,)](o, h // 1, round(h / 8), h / n)
+    return o
+
+
+def test_what_becomes_too_large_or_has_no_divisor_is_refused():
+    x = torch.zeros(4)
+    b = made(mixed, {"x": x, "h": 100.5, "n": 3})
+    for h, n in ((100.5, 3), (-7.9, -2), (0.0, 5), (1e9, 7)):
+        assert torch.equal(called(b, {"x": x, "h": h, "n": n})[0], mixed(x, h, n)), (h, n)
+    for h, n in ((1e300, 3), (math.inf, 3), (math.nan, 3), (4.0, 0)):
+        with pytest.raises(Error, match="too large together, or one that divides is 0"):
+            called(b, {"x": x, "h": h, "n": n})
+
+
 def too_large(x):
     i = torch.zeros(1, dtype=torch.int64)
     typed_kernel[(1,)](i, 300)

@@ -33,7 +33,7 @@ class Emitter:
     def __init__(self, names: dict, b: Builder):
         self.names, self.b = dict(names), b
         self.known: dict = {}
-        self.overflows: list[Val] = []  # i1: did a product not fit 64 bits, was a divisor 0?
+        self.overflows: list[Val] = []  # i1: did a product or a rounded number not fit 64 bits, was a divisor 0?
 
     def value(self, e) -> Val:
         """The i64 (for a condition: i1) that has the value of an expression. Divisions round down, as Python's do."""
@@ -59,7 +59,10 @@ class Emitter:
             kind = _RELATIONS[type(e)].replace("s", "")
             return b.fcmp(("u" if kind == "ne" else "o") + kind, *map(self.real, e.args))
         if name in _ROUNDED:
-            return b.cast("fptosi", b.call(_ROUNDED[name], "double", [self.real(e.args[0])]), "i64")
+            d = self._rounded(e)
+            none = b.not_(b.fcmp("olt", b.intrinsic("fabs", d), const("double", 2.0**63)))
+            self.overflows.append(none)
+            return b.cast("fptosi", b.select(none, const("double", 0.0), d), "i64")
         if name == "Abs":
             x = self.value(e.args[0])
             return b.smax(x, b.sub(i64(0), x))
@@ -90,10 +93,13 @@ class Emitter:
         b, name = self.b, type(e).__name__
         if isinstance(e, sympy.Float):
             return const("double", float(e))
+        if name == "ToFloat" and type(e.args[0]).__name__ in _ROUNDED:
+            return self._rounded(e.args[0])  # which may be larger than a whole number of 64 bits
         args = list(map(self.real, e.args))
         if name == "ToFloat":
             return args[0]
         if name in ("FloatTrueDiv", "IntTrueDiv"):
+            self.overflows.append(b.fcmp("oeq", args[1], const("double", 0.0)))  # Python refuses it
             return b.fbin("fdiv", *args, "")
         if name in ("FloatPow", "Pow"):
             return b.call("pow", "double", args)
@@ -106,6 +112,10 @@ class Emitter:
             raise Unsupported(f"a number is {e}, and a bundle computes with sums, products, quotients, powers and roots; float(...) of it fixes it, "
                               "which the header then says")
         return functools.reduce(lambda x, y: b.fbin(how, x, y, ""), args)
+
+    def _rounded(self, e) -> Val:
+        """The double that a rounding makes."""
+        return self.b.call(_ROUNDED[type(e).__name__], "double", [self.real(e.args[0])])
 
     def _product(self, args) -> Val:
         first, *rest = map(self.value, args)

@@ -22,7 +22,7 @@ from .trace import At
 
 #: bytes to whose multiples temporaries are laid out
 _ALIGN = 64
-_BEYOND = "the sizes are too large together, or one that divides is 0"
+_BEYOND = "the sizes or numbers are too large together, or one that divides is 0"
 
 
 def objects(functions: list[Exported], row: targets.Target, name: str) -> list[bytes]:
@@ -169,6 +169,9 @@ class _Body:
         offsets = [v.offset for x in p.launches for v in x.args.values() if isinstance(v, At)]
         for x in [b.nbytes for b in p.buffers] + counted + [v for *_, v in passed if not is_float(v)] + offsets:
             e.value(x)
+        for *_, v in passed:
+            if is_float(v):
+                e.real(v)
         for flag in list(e.overflows):  # nothing that follows is computed from a number that was cut off
             self._refuse(flag, BAD_SIZE, _BEYOND)
         for g in counted:
