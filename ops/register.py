@@ -136,20 +136,20 @@ def _replaying(body: Callable) -> Callable:
     @functools.wraps(body)
     def run(*args):
         if watched(*args[:count]):
-            return _of_all(body(*args), args[:count])
+            return of_all(body(*args), args[:count])
         return _alone(body, count, *args)
 
     return run
 
 
-def _of_all(out, tensors: tuple):
+def of_all(out, tensors: tuple):
     """What a body returned for tensors of which one is empty, as a function of them all where a graph is traced: no kernel reads them, and what brings them would be taken for
     useless. A rank whose shard is empty would leave out the collectives that the others wait in."""
-    if not isinstance(out, torch.Tensor) or all(type(t) in PLAIN for t in tensors) or not any(type(n) is int and n == 0 for t in tensors for n in t.shape):
+    if all(type(t) in PLAIN for t in tensors) or not any(type(n) is int and n == 0 for t in tensors for n in t.shape):
         return out
-    for t in tensors:
-        out = out + t.reshape(-1)[:0].sum().to(out.dtype)  # 0
-    return out
+    zero = sum(t.unsqueeze(0)[:0].sum() for t in tensors)
+    several = tuple(one + zero.to(one.dtype) for one in (out if isinstance(out, tuple) else (out,)))
+    return several if isinstance(out, tuple) else several[0]
 
 
 def _alone(body: Callable, count: int, *args):

@@ -65,7 +65,18 @@ def test_ranks(world, check, said):
     assert not wrong, "\n".join(f"rank {rank}: {text}" for rank, text in wrong.items())
 
 
+def written(x, y, bias):
+    out = x.clone()
+    ops.add_mul_act_(out, y, bias)
+    return out
+
+
+def row_gradient(*given):
+    return torch.ops.triport.add_mul_act_gradients(*given, 0.5, "relu", 1, 1, 1)[2]
+
+
 @pytest.mark.parametrize("call,shapes", [
+    (written, ((0, 4), (0, 4), (4,))), (row_gradient, ((0, 4), (0, 4), (0, 4), (4,))),
     (ops.matmul, ((7, 0), (0, 5))), (ops.matmul, ((0, 3), (3, 5))), (ops.matmul_softmax, ((7, 0), (0, 5))), (ops.add_relu, ((0, 4), (4,))),
     (ops.add_mul_act, ((0, 4), (0, 4), (4,))), (ops.lora_linear, ((0, 4), (4, 3), (4, 2), (2, 3)))], ids=lambda x: getattr(x, "__name__", ""))
 @pytest.mark.parametrize("dynamic", [False, True])
