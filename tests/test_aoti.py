@@ -217,7 +217,7 @@ def test_a_packaged_model(tmp_path, monkeypatch, seed):
     options = {"cpu_backend": "triton", "compile_threads": 1, "aot_inductor.compile_wrapper_opt_level": "O0", "aot_inductor.precompile_headers": False}
     with config.patch(options), drivers.serving("cpu"), torch.no_grad(), triton.knobs.runtime.scope():
         triton.knobs.runtime.debug = True
-        exported = torch.export.export(model, (torch.randn(5, 33), number), dynamic_shapes=({0: torch.export.Dim("rows", min=1, max=9999)}, None))
+        exported = torch.export.export(model, (torch.randn(3000, 33), number), dynamic_shapes=({0: torch.export.Dim("rows", min=1, max=9999)}, None))
         package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
     run = torch._inductor.aoti_load_package(package)
     for rows in (1, 5, 77, 2000):
