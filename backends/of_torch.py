@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import warnings
 from unittest import mock
 
@@ -107,6 +108,11 @@ def version() -> tuple[int, int]:
 def checked() -> bool:
     """Is this torch one of those that were checked, with every name?"""
     return CHECKED[0] <= version() <= CHECKED[1] and not missing
+
+
+def takes(function, *names: str) -> bool:
+    """Is there such a function, of just these parameters? What mends one of torch's asks, so that one that is written in another way is left alone."""
+    return function is not None and tuple(inspect.signature(function).parameters) == names
 
 
 #: may calls go round the dispatcher?

@@ -182,10 +182,10 @@ def test_what_no_launch_takes_is_refused_when_it_is_exported(function, said):
 
 @pytest.fixture(scope="module")
 def half():
-    """`scalars._half`, compiled: bits of a double to bits of the fp16."""
+    """What makes fp16 of numbers, compiled: a double to the bits of the half."""
     row, m = targets.native(), ir.Module("half", targets.native().triple)
     b = ir.define(m, "f", "i64", x="double")
-    b.ret(scalars._half(b, b.fn.args[0]))
+    b.ret(scalars.FLOATS["fp16"](b, b.fn.args[0]))
     address = launch.load_object(llvm.emit_object(generator.in_registers(m.render()), row), ["f"])["f"]
     return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_double)(address)
 

@@ -167,11 +167,10 @@ class _Body:
         counted = [g for x in p.launches for g in x.grid]
         passed = [(x, n, v) for x in p.launches for n, v in x.args.items() if isinstance(v, sympy.Basic) and v.free_symbols]
         offsets = [v.offset for x in p.launches for v in x.args.values() if isinstance(v, At)]
-        for x in [b.nbytes for b in p.buffers] + counted + [v for *_, v in passed if not is_float(v)] + offsets:
+        for x in [b.nbytes for b in p.buffers] + counted + offsets:
             e.value(x)
         for *_, v in passed:
-            if is_float(v):
-                e.real(v)
+            (e.real if is_float(v) else e.value)(v)
         for flag in list(e.overflows):  # nothing that follows is computed from a number that was cut off
             self._refuse(flag, BAD_SIZE, _BEYOND)
         for g in counted:

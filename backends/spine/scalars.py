@@ -9,15 +9,20 @@ import sympy
 import torch
 
 from ..base import Unsupported
-from ..cpu.llvm.ir import Builder, Val, const, i64
+from ..cpu.emit.element import narrow
+from ..cpu.llvm.ir import Val, const, i64
 from ..cpu.run.launch import PACK, bf16_bits
 from .expressions import Emitter, is_float
 
 #: numbers of a float type end below: what is rounded to its infinity
 _ENDS = {"fp16": 65520.0, "fp32": float.fromhex("0x1.ffffffp127"), "bf16": float.fromhex("0x1.ffffffp127")}
-_BITS_OF_MANTISSA, _BIAS = 52, 1023  # of a double
-#: of fp16: bits of a mantissa, bias, infinity, NaN
-_HALF = 10, 15, 0x7C00, 0x7E00
+#: float type -> the 8 bytes of a double in it, rounded as in a launch (`bf16_bits` goes by fp32)
+FLOATS = {
+    "fp16": lambda b, d: b.cast("zext", narrow.half_bits(b, d), "i64"),  # by integers: a target may have neither instruction nor function for it
+    "bf16": lambda b, d: b.cast("zext", narrow.bf16_by_integers(b, b.cast("fptrunc", d, "float"), False), "i64"),
+    "fp32": lambda b, d: b.cast("zext", b.bitcast(b.cast("fptrunc", d, "float"), "i32"), "i64"),
+    "fp64": lambda b, d: b.bitcast(d, "i64"),
+}
 
 
 def annotated(kernel, p) -> str:
@@ -104,9 +109,9 @@ def word(e: Emitter, value, ty: str) -> Val:
     if not isinstance(value, sympy.Basic) or isinstance(value, sympy.Integer):
         return i64(packed(value, ty))
     b = e.b
-    if ty in ("fp16", "bf16", "fp32", "fp64"):
-        real = b.cast("sitofp", _whole(e, value), "double") if not is_float(value) else e.real(value)
-        return {"fp16": _half, "bf16": _bfloat, "fp32": _single, "fp64": lambda b, d: b.bitcast(d, "i64")}[ty](b, real)
+    if ty in FLOATS:
+        real = e.real(value) if is_float(value) else b.cast("sitofp", _whole(e, value), "double")
+        return FLOATS[ty](b, real)
     if is_float(value):  # of a truth value
         return b.cast("zext", b.fcmp("une", e.real(value), const("double", 0.0)), "i64")
     v = _whole(e, value)
@@ -117,30 +122,3 @@ def _whole(e: Emitter, value) -> Val:
     """An expression's i64; a condition's is 0 or 1."""
     v = e.value(value)
     return v if v.ty == "i64" else e.b.cast("zext", v, "i64")
-
-
-def _single(b: Builder, d: Val) -> Val:
-    return b.cast("zext", b.bitcast(b.cast("fptrunc", d, "float"), "i32"), "i64")
-
-
-def _bfloat(b: Builder, d: Val) -> Val:
-    """As `launch.bf16_bits`."""
-    bits = _single(b, d)
-    return b.and_(b.lshr(b.add(b.add(bits, 0x7FFF), b.and_(b.lshr(bits, 16), 1)), 16), 0xFFFF)
-
-
-def _half(b: Builder, d: Val) -> Val:
-    """The fp16 nearest to a double, the even one of two, without instructions or functions that a target may not have. Adding 2^(E + 42) to a number of exponent E, of which
-    the smallest that counts is -14, and taking it away again rounds it to multiples of 2^(E - 10)."""
-    mantissa, bias, infinity, nan = _HALF
-    bits = b.bitcast(d, "i64")
-    size = b.and_(bits, (1 << 63) - 1)
-    exponent = b.smax(b.lshr(size, _BITS_OF_MANTISSA), _BIAS + 1 - bias)
-    large = b.bitcast(b.shl(b.smin(b.add(exponent, _BITS_OF_MANTISSA - mantissa), 2 * _BIAS), _BITS_OF_MANTISSA), "double")
-    rounded = b.fbin("fsub", b.fbin("fadd", b.bitcast(size, "double"), large, ""), large, "")
-    normal = b.sub(b.lshr(b.bitcast(rounded, "i64"), _BITS_OF_MANTISSA - mantissa), (_BIAS - bias) << mantissa)
-    small = b.cast("fptoui", b.fbin("fmul", rounded, const("double", 2.0 ** (bias - 1 + mantissa)), ""), "i64")
-    value = b.select(b.fcmp("oge", rounded, const("double", 2.0 ** (1 - bias))), normal, small)
-    value = b.select(b.fcmp("olt", rounded, const("double", 2.0 ** (bias + 1))), value, i64(infinity))
-    value = b.select(b.fcmp("uno", d, d), i64(nan), value)
-    return b.or_(value, b.and_(b.lshr(bits, 48), 0x8000))

@@ -289,12 +289,13 @@ class _Tracing:
         if hasattr(value, "data_ptr") and hasattr(value, "dtype") and (found := self.opened.pointer(value.data_ptr())):
             memory, offset = found  # triton.reinterpret, FlagGems' StridedBuffer: what has a type and an address
             return At(self._memory(memory, torch.uint8, f"temporary{count}", "temporary"), simple(offset)), mangle_type(value)
-        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool) and self.opened.pointer(value):
+        whole = isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool)
+        if whole and self.opened.pointer(value):
             raise Unsupported(f"its kernel {kernel.__name__} takes a tensor's address as the integer {p.name!r}; pass the tensor itself")
         if isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
             ty = scalars.annotated(kernel, p)
             e = value if isinstance(value, (bool, float)) else simple(value)
-            if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            if whole:
                 if scalars.is_constant(p, e):
                     return None
                 ty = ty or scalars.whole_type(e, scalars.example_of(value))

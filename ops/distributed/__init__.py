@@ -8,12 +8,11 @@ so neither is imported before a call has met a DTensor. A new op needs a row in 
 from __future__ import annotations
 
 import contextlib
-import sys
 
 import torch
 
 from ...backends.base import ArgumentError, Error, Unavailable
-from .places import check_in_place, placed_as, reshaped  # noqa: F401  (what ops ask of)
+from .places import check_in_place, dtensor, placed_as, reshaped  # noqa: F401  (what ops ask of)
 
 _registered = False
 
@@ -38,10 +37,7 @@ def register():
 def meet(name: str, args) -> bool:
     """Called with each call's arguments on its way through the dispatcher: is a DTensor among them? Then it registers what they need, and checks that they
     are on one mesh. Raises `ArgumentError`."""
-    module = sys.modules.get("torch.distributed.tensor")
-    if module is None:
-        return False
-    kind = getattr(module, "DTensor", None)
+    kind = dtensor()
     if kind is not None and any(isinstance(a, kind) for a in args):
         register()
         _check_meshes(kind, name, args)

@@ -9,9 +9,14 @@ import torch
 from ...backends.base import ArgumentError
 
 
+def dtensor() -> type | None:
+    """DTensor, where anybody has imported it."""
+    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+
+
 def is_one(t) -> bool:
     """Is it a DTensor?"""
-    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    kind = dtensor()
     return kind is not None and isinstance(t, kind)
 
 

@@ -8,7 +8,6 @@ anew, its `out_ptr`, is memory that it has just taken, or a part of that which n
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 
 from ... import of_torch
@@ -24,7 +23,7 @@ def mend(module):
     """Mend torch._inductor.runtime.triton_heuristics, which has run; a torch that was not tried, or has it written in another way, is left alone."""
     tuner, result = getattr(module, "CachingAutotuner", None), getattr(module, "TritonCompileResult", None)
     make = getattr(result, "make_launcher", None)
-    if of_torch.checked() and tuner is not None and make is not None and list(inspect.signature(make).parameters) == ["self"]:
+    if of_torch.checked() and tuner is not None and of_torch.takes(make, "self"):
         tuner.__init__ = noting(tuner.__init__)
         result.make_launcher = launching(make)
 

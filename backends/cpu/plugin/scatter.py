@@ -7,7 +7,6 @@ torch's operators would change no more atomically. 256 rows of an embedding 768 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
 
@@ -22,7 +21,7 @@ def mend(module):
     """Mend torch._inductor.runtime.triton_heuristics, which has run; a torch that was not tried, or has it written in another way, is left alone."""
     tuner = getattr(module, "CachingAutotuner", None)
     options = getattr(tuner, "_create_compile_options", None)
-    if of_torch.checked() and options is not None and list(inspect.signature(options).parameters) == ["self", "cfg", "compile_meta"]:
+    if of_torch.checked() and of_torch.takes(options, "self", "cfg", "compile_meta"):
         tuner._create_compile_options = choosing(options)
 
 

@@ -7,7 +7,6 @@ such memory by a function of torch's, for a CPU by a method that a tensor has in
 from __future__ import annotations
 
 import functools
-import inspect
 
 from ... import of_torch
 
@@ -20,14 +19,10 @@ def mend(module):
     if not of_torch.checked():
         return
     if cpp is not None:
-        if _takes(getattr(cpp, "make_zero_buffer", None), "self", "name") and "make_zero_buffer" not in vars(cpp):
+        if of_torch.takes(getattr(cpp, "make_zero_buffer", None), "self", "name") and "make_zero_buffer" not in vars(cpp):
             cpp.make_zero_buffer = cleared
-    elif _takes(write := getattr(of, "write_kernel_autotune_defs_header", None), "self"):
+    elif of_torch.takes(write := getattr(of, "write_kernel_autotune_defs_header", None), "self"):
         of.write_kernel_autotune_defs_header = with_memory(write)
-
-
-def _takes(function, *names: str) -> bool:
-    return function is not None and tuple(inspect.signature(function).parameters) == names
 
 
 def cleared(self, name: str) -> str:

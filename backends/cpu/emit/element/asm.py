@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-from ...llvm import ir
-from ...llvm.elements import REGISTER
 from ...llvm.ir import const
 from . import libdevice, math
 
@@ -52,21 +50,18 @@ def inline_asm(b, op, *vals):
         operands = [x.strip() for x in found[2].split(",")]
         if operands == [f"${k}" for k in range(len(vals) + 1)]:
             rule = table.get(name)
-    pack, types = op.attrs.get("packed_element", 1), {v.type.elem for v in (*op.operands, *op.results)}
-    if rule is not None and pack != 1:
-        raise b.fn.kernel.error(op, f"inline assembly {text.strip()!r} takes pack={pack} elements at a time; it is taken with pack=1, one by one")
-    if rule is not None and types != {taken := "f32" if name.endswith("f32") else "i32"}:
-        raise b.fn.kernel.error(op, f"inline assembly {text.strip()!r} has operands and results of {' and '.join(sorted(types))}, and it is taken of {taken} alone: "
-                                "convert, or bitcast, in the kernel")
     if rule is None:
         known = ", ".join(n.replace(".", ".approx.") if n.split(".")[0] in ("tanh", "ex2", "lg2", "sin", "cos") else n
                           for n in [*_UNARY, *_BINARY, *_TERNARY])
         raise b.fn.kernel.error(op, f"inline assembly {text.strip()!r} is a GPU's; one instruction of its operands in order is "
                                 f"taken ({known}). Write the rest with tl.math or libdevice")
-    out, want = rule(b, *vals), REGISTER[op.results[0].type.elem]
-    if out.elem != want:  # a count of bits
-        out = b.cast("trunc" if ir.bits_of(out.elem) > ir.bits_of(want) else "zext", out, want)
-    return out
+    pack, types, taken = op.attrs.get("packed_element", 1), {v.type.elem for v in (*op.operands, op.result)}, "f32" if name.endswith("f32") else "i32"
+    if pack != 1:
+        raise b.fn.kernel.error(op, f"inline assembly {text.strip()!r} takes pack={pack} elements at a time; it is taken with pack=1, one by one")
+    if types != {taken}:
+        raise b.fn.kernel.error(op, f"inline assembly {text.strip()!r} has operands and results of {' and '.join(sorted(types))}, and it is taken of {taken} alone: "
+                                "convert, or bitcast, in the kernel")
+    return rule(b, *vals)
 
 
 ELEMENTWISE = {"tt.elementwise_inline_asm": inline_asm}

@@ -103,11 +103,12 @@ def _widened(b, wide: Val, f: Format) -> Val:
     """The bits (i32) of a format as f32."""
     # The exponent and mantissa stand at f32's place, and the bias is added; subnormals are whole numbers of steps. Never by a subnormal f32, which threads that flush them take for 0.
     code = b.and_(wide, _i((1 << (f.bits - 1)) - 1))
-    normal = b.add(b.bin("shl", code, _i(23 - f.mantissa)), _i((127 - f.bias) << 23))
+    shifted = b.bin("shl", code, _i(23 - f.mantissa))
+    normal = b.add(shifted, _i((127 - f.bias) << 23))
     small = b.fbin("fmul", b.cast("sitofp", code, "float"), const("float", 2.0**(1 - f.bias - f.mantissa)), "")
     bits = b.select(b.icmp("ult", code, _i(1 << f.mantissa)), b.bitcast(small, "i32"), normal)
     if f.infinity:
-        special = b.or_(b.bin("shl", code, _i(23 - f.mantissa)), _i(0x7F800000))
+        special = b.or_(shifted, _i(0x7F800000))
         bits = b.select(b.icmp("ugt", code, _i(f.largest)), special, bits)
     elif f.negative_zero and f.nan is not None:
         bits = b.select(b.icmp("eq", code, _i(f.nan)), _i(0x7FC00000), bits)
@@ -132,7 +133,7 @@ def narrow(b, v: Val, e: str, rtz: bool = False) -> Val:
 def _narrow_bf16(b, v: Val, rtz: bool) -> Val:
     if not rtz and v.elem == "float" and _by_instruction(b, v.lanes):
         return b.fn.kernel.helper("tp.bf16.v16", "<16 x i16>", [v], _native_bf16)
-    return _bf16_by_integers(b, v, rtz)
+    return bf16_by_integers(b, v, rtz)
 
 
 def _by_instruction(b, lanes: int) -> bool:
@@ -167,12 +168,13 @@ def _native_bf16(b, v: Val):
     weights = b.fn.module.add_meta('!{!"branch_weights", i32 1, i32 4000}')
     b.cond_br(some, long, short, f", !prof {weights}")
     b.enter(long)
-    b.ret(_bf16_by_integers(b, v, False))
+    b.ret(bf16_by_integers(b, v, False))
     b.enter(short)
     b.ret(of_normal(b, v))
 
 
-def _bf16_by_integers(b, v: Val, rtz: bool) -> Val:
+def bf16_by_integers(b, v: Val, rtz: bool) -> Val:
+    """The bits (i16) of a float's bf16."""
     bits = b.bitcast(v, "i32")
     rounded = bits
     if not rtz:
@@ -267,7 +269,9 @@ def soft_half(b, v: Val, elem: str) -> Val:
     if v.elem == "half":
         x = _widened(b, b.cast("zext", b.bitcast(v, "i16"), "i32"), _HALF)
         return b.cast("fpext", x, elem) if elem == "double" else x
-    if v.elem == "double":
-        v = to_odd(b, v)
-    bits = _rounded(b, v, _HALF, False, _HALF.largest + 1)
-    return b.bitcast(b.cast("trunc", bits, "i16"), "half")
+    return b.bitcast(b.cast("trunc", half_bits(b, v), "i16"), "half")
+
+
+def half_bits(b, v: Val) -> Val:
+    """The bits (i32) of the half nearest to a float or double."""
+    return _rounded(b, to_odd(b, v) if v.elem == "double" else v, _HALF, False, _HALF.largest + 1)
