@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..llvm.ir import Val, i64
 from ..plan.facts import poly, poly_const, poly_key, poly_mul
 from ..plan.lazy import renamed
+from ..ttir.ops import Kind, row
 from ..ttir.types import Value
 from . import access
 
@@ -99,3 +100,37 @@ def is_true(nest, mask: Value, dims) -> bool:
         return all(is_true(nest, o, dims) for o in op.operands)
     mapped = renamed(op, dims)
     return mapped is not None and is_true(nest, op.operands[0], mapped)
+
+
+def same_along(nest, values, d: int) -> bool:
+    """Is each of these values, at the nest's own indices, one and the same at all indices of dimension `d` in the range that is walked now? So is what a load's mask keeps out, and what is
+    made of it."""
+    found: dict[tuple[Value, tuple], bool] = {}
+
+    def same(v: Value, dims) -> bool:
+        if d not in dims or not v.type.is_tensor:
+            return True
+        if (v, dims) not in found:
+            found[v, dims] = (v, dims) in nest.facts or v not in nest.reads and _made_of_same(nest, v, dims, same)
+        return found[v, dims]
+
+    return all(same(v, nest.plan.identity) for v in values)
+
+
+def _made_of_same(nest, v: Value, dims, same) -> bool:
+    """`same_along` of what an operation makes; same(operand, its dims)."""
+    op = v.op
+    if op is None or v in nest.plan.inductions:
+        return False
+    if op.name == "arith.constant":
+        return not isinstance(op.attrs["value"], list)
+    if op.name == "tt.load":
+        return len(op.operands) > 1 and is_false(nest, op.operands[1], dims) and all(same(o, dims) for o in op.operands[2:])
+    if op.name == "arith.select" and op.operands[0].type.is_tensor:
+        condition, yes, no = op.operands
+        for known, chosen in ((is_true, yes), (is_false, no)):
+            if known(nest, condition, dims):
+                return same(chosen, dims)
+    if (mapped := renamed(op, dims)) is not None:
+        return same(op.operands[0], mapped)
+    return op.name == "tt.splat" or row(op).kind is Kind.ELEMENTWISE and not op.regions and all(same(o, dims) for o in op.operands)

@@ -103,10 +103,14 @@ class Kernel:
         self.stores_here = True  # until its root says otherwise
         return Nest(self, plan)
 
+    def kept_here(self, nest: Nest, keeps: tuple[Keep, ...]) -> list[Keep]:
+        """Of what a nest keeps, what somebody reads in the range that is walked now."""
+        return [keep for keep in keeps if all(nest.facts.values()) or keep.unread is None
+                or not all(bounds.is_false(nest, mask, nest.plan.identity) for mask in keep.unread)]
+
     def write_keeps(self, nest: Nest, keeps: tuple[Keep, ...], reduces: bool = False):
         """Store what a nest keeps at its current indices, where somebody reads it. reduces: the nest stores nothing else in its innermost loop."""
-        wanted = [keep for keep in keeps if all(nest.facts.values()) or keep.unread is None
-                  or not all(bounds.is_false(nest, mask, nest.plan.identity) for mask in keep.unread)]
+        wanted = self.kept_here(nest, keeps)
         self.stores_here = bool(wanted) or not reduces
         for keep in wanted:
             access.store_buffer(nest, keep.buffer, nest.plan.identity, nest.at(keep.value, nest.plan.identity))

@@ -41,6 +41,7 @@ class Nest:
         self._chunks = 1
         self.first = None  # what each of several chunks computes before the first of them stores anything
         self._whole = True  # nothing in the range that is walked now is masked
+        self.ends_early = None  # of `run`
         self.finds(plan.reads)
 
     def finds(self, reads):
@@ -165,10 +166,12 @@ class Nest:
         self.depth_of = {d: n + 1 for n, d in enumerate(order)}
         self.sections, self.memos = [self.b.open_section()], [{}]
 
-    def run(self, body, unroll: int = 1, before_inner=None, after_inner=None):
+    def run(self, body, unroll: int = 1, before_inner=None, after_inner=None, ends_early=None):
         """Emit the plan's loops round `body(u)`. The vector dimension advances by up to `unroll`
-        chunks at a time; `before_inner(chunks)` and `after_inner(chunks)` bracket the innermost loop."""
+        chunks at a time; `before_inner(chunks)` and `after_inner(chunks)` bracket the innermost loop. In a range that masks exclude `ends_early(dimension)` may give a
+        function, called at each turn's end, which returns whether the following ones change nothing (an i1)."""
         self.begin(self.plan.order)
+        self.ends_early = ends_early
         unroll = max(1, min(unroll, self.shape[self.vdim] // self.lanes)) if self.shape else 1
         self._loops(0, body, unroll, before_inner, after_inner)
 
@@ -187,8 +190,9 @@ class Nest:
         """From here on what belongs to the row, but not to its elements, is emitted here."""
         self.sections[1] = self.b.open_section()
 
-    def inner(self, body, unroll: int = 1, before_inner=None, after_inner=None):
+    def inner(self, body, unroll: int = 1, before_inner=None, after_inner=None, ends_early=None):
         """One pass over dimension 1, within `run_rows`."""
+        self.ends_early = ends_early
         unroll = max(1, min(unroll, self.shape[1] // self.lanes))
         self._loops(1, body, unroll, before_inner, after_inner)
 
@@ -214,7 +218,12 @@ class Nest:
             saved = self.facts
             self.facts = {**saved, **facts}
             self._whole = whole and n == 0
-            self._loop(lo, hi, step, d, lambda: self._loops(depth + 1, body, unroll, before_inner, after_inner))
+            inside = lambda: self._loops(depth + 1, body, unroll, before_inner, after_inner)  # noqa: E731
+            idle = self.ends_early(d) if innermost and self.ends_early is not None and False in self.facts.values() else None
+            if idle is None:
+                self._loop(lo, hi, step, d, inside)
+            else:
+                self._loop_until(lo, hi, step, d, inside, idle)
             self.facts = saved
         self._whole = whole
         if innermost and after_inner:
@@ -224,6 +233,18 @@ class Nest:
         turn = lambda i: self.enter(d, i, inner)  # noqa: E731
         if self.k.loop(lo, hi, step, turn, flags="nuw nsw", tail=lambda: self.k.unrolled(self._unrolling(d))):
             self.b.place(self.b.block)  # behind the body's blocks: keep the printed order readable
+
+    def _loop_until(self, lo: Val, hi: Val, step: int, d: int, inner, idle):
+        """As `_loop`, left behind a turn after which `idle()` holds."""
+        if lo.const is not None and hi.const is not None and lo.const >= hi.const:
+            return
+        index = self.b.variable(lo)
+        with self.b.forever() as turn:
+            at = index.get()
+            turn.leave(self.b.icmp("sge", at, hi))
+            self.enter(d, at, inner)
+            turn.leave(idle())
+            index.set(self.b.add(at, i64(step)))
 
     def _unrolling(self, d: int) -> int:
         """How often LLVM is to unroll the loop over `d`."""

@@ -106,7 +106,7 @@ def _row(k, nest, stage: Stage, start: Val, combine) -> Val:
     found = []
     nest.times, nest.times_of_chunks = 1, stage.times
     nest.first = ahead(nest, stage.chunks if nest.plan.registers > 1 else 1, stage.op.operands)
-    nest.inner(partial.add, stage.chunks, partial.before, lambda chunks: found.append(partial.finals(chunks)[0][0]))
+    nest.inner(partial.add, stage.chunks, partial.before, lambda chunks: found.append(partial.finals(chunks)[0][0]), partial.ends_early)
     return found[-1]
 
 

@@ -6,12 +6,14 @@ from the first chunk.
 
 from __future__ import annotations
 
+import functools
+
 from ...llvm import ir
 from ...llvm.ir import Val, const
 from ...llvm.elements import REGISTER
 from ...plan.records import Buffer
 from ...plan.roots import known_combination
-from .. import access
+from .. import access, bounds
 from . import region
 from .memory import ahead
 from .scalars import register_type
@@ -47,6 +49,10 @@ IDENTITY = {
     "arith.maxsi": _int_min, "arith.minsi": _int_max, "arith.maxui": lambda e: 0, "arith.minui": lambda e: -1,
     "arith.andi": lambda e: -1, "arith.ori": lambda e: 0, "arith.xori": lambda e: 0,
 }
+
+
+#: operations of which taking a value in once more changes nothing
+_IDEMPOTENT = {"arith.maxnumf", "arith.minnumf", "arith.maximumf", "arith.minimumf", "arith.maxsi", "arith.minsi", "arith.maxui", "arith.minui", "arith.andi", "arith.ori"}
 
 
 def identity_of(op) -> Val | None:
@@ -126,6 +132,7 @@ class Partial:
         self.types = [ir.vec(REGISTER[v.type.elem], nest.lanes) for v in op.operands]
         self.slots = [[self.b.alloca(t, "acc") for t in self.types] for _ in range(chunks)]
         self.started = self.b.alloca("i1", "started") if start is None else None
+        self._taken: list[Val] = []  # what the turn that is written has added
         self.join = (lambda accs, vals: [combine(accs[0], vals[0])]) if combine else (
             lambda accs, vals: region.inline(k, block, accs + vals))
 
@@ -145,6 +152,7 @@ class Partial:
         self.k.write_keeps(nest, self.keeps, reduces=True)
         vals = [b.splat(nest.at(v, nest.plan.identity), nest.lanes) for v in self.op.operands]
         self.k.stores_here = True
+        self._taken.append(vals[0])
         if self.start is not None:
             b.store(self.join(self._accumulators(u), vals)[0], self.slots[u][0], 8)
             return
@@ -155,6 +163,26 @@ class Partial:
         for slot, v, w in zip(self.slots[0], new, vals):
             b.store(b.select(go, v, w), slot, 8)
         b.store(const("i1", True), self.started, 1)
+
+    def ends_early(self, d: int):
+        """For `Nest.ends_early`: behind masks a row's padding is one value, and once that is taken in, as often as not the next ones change nothing: 0 of a sum (exp(-inf) of a softmax),
+        anything of a maximum."""
+        name, elem = known_combination(self.op), self.op.operands[0].type.elem
+        if d != self.op.attrs["axis"] or not bounds.same_along(self.nest, self.op.operands, d) or self.k.kept_here(self.nest, self.keeps):
+            return None
+        if name in _IDEMPOTENT:
+            self._taken.clear()
+            return lambda: const("i1", True)
+        if name == "arith.addi" or name == "arith.addf" and elem in ("f32", "f64"):
+            self._taken.clear()
+            return self._adds_nothing
+        return None
+
+    def _adds_nothing(self) -> Val:
+        """Would adding once more what this turn added change nothing? It is 0, infinite or NaN: as large when doubled."""
+        b = self.b
+        double, differ = ("add", functools.partial(b.icmp, "ne")) if self._taken[0].elem[0] == "i" else ("fadd", functools.partial(b.fcmp, "one"))
+        return b.not_(functools.reduce(b.or_, (b.some(differ(b.bin(double, v, v), v)) for v in self._taken)))
 
     def _accumulators(self, u: int) -> list[Val]:
         return [self.b.load(t, slot, 8) for t, slot in zip(self.types, self.slots[u])]
@@ -191,7 +219,7 @@ def _pass(k, step, results, start: Val | None, combine=None, missed: Val | None 
                 b.store(b.or_(b.load("i1", missed, 1), none), missed, 1)
         nest.u = 0
 
-    nest.run(partial.add, step.chunks, partial.before, store)
+    nest.run(partial.add, step.chunks, partial.before, store, partial.ends_early)
 
 
 ROOTS = {"tt.reduce": reduce}
