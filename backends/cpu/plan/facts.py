@@ -129,6 +129,7 @@ class Facts:
         self.is_lazy = is_lazy
         self._consumers: dict[Value, frozenset[Op]] = {}
         self._cost: dict[Value, int] = {}
+        self._indices: dict[Value, bool] = {}
 
     def consumers(self, v: Value) -> frozenset[Op]:
         got = self._consumers.get(v)
@@ -151,9 +152,21 @@ class Facts:
             if op is None or not v.type.is_tensor or not self.is_lazy(op):
                 got = 0
             else:
-                operands = op.operands[1:] if op.name == "tt.load" else op.operands
+                operands = op.operands
+                if op.name == "tt.load":  # a mask of indices is mostly a loop's bounds
+                    operands = op.operands[2:] if len(op.operands) > 1 and self._of_indices(op.operands[1]) else op.operands[1:]
                 got = row(op).cost + sum(self.cost(o) for o in operands)
             got = self._cost[v] = min(got, 1 << 20)
+        return got
+
+
+    def _of_indices(self, v: Value) -> bool:
+        """Is `v` made of numbers of elements and scalars alone, by arithmetic, comparisons and views?"""
+        got = self._indices.get(v)
+        if got is None:
+            op = v.op
+            got = self._indices[v] = not v.type.is_tensor or op is not None and (op.name == "tt.make_range" or self.is_lazy(op) and not row(op).reads and op.name.startswith(
+                ("arith.", "tt.splat", "tt.expand_dims", "tt.broadcast")) and all(map(self._of_indices, op.operands)))
         return got
 
 
