@@ -339,7 +339,7 @@ def test_a_bundle_takes_the_threads_that_a_launch_takes():
     team = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)
     rng = random.Random(7)
     for threads in (1, 2, 3, 7, 16, 64, 256):
-        pays = round(threads * launch.OPERATIONS * (launch.MEET + launch.EACH * (threads - 2)) / max(threads - 1, 1))
+        pays = round(threads * launch.OPERATIONS * (launch.meeting(threads)) / max(threads - 1, 1))
         for total in (1, pays - 1, pays, pays + 1, 2 * pays, 50 * pays, *(rng.randrange(1, 1 << 30) for _ in range(20))):
             for programs, work in ((1, total), (total, 1), (total, 0)):
                 assert team(programs, work, threads) == launch.team_of(programs, work, threads) & (pool.SHORT | 0xFFFFFFFF), (programs, work, threads)

@@ -306,6 +306,11 @@ MEET, EACH = 1.5, 0.3
 BRIEF = 4
 
 
+def meeting(threads: int) -> float:
+    """Microseconds that so many threads take to meet."""
+    return MEET + EACH * (threads - 2)
+
+
 def team_of(programs: int, work: int, threads: int) -> int:
     """The threads that share a launch of so many programs, of `work` vector operations each (0: not known, ALONE: one thread's), and above bit 32 all
     that there are; and `SHORT` where each has little to do. One, where the others would take longer to meet than they save; otherwise as many as have a microsecond's work."""
@@ -314,7 +319,7 @@ def team_of(programs: int, work: int, threads: int) -> int:
     if not work:
         return threads << 32 | threads
     total = programs * work
-    if total * (threads - 1) <= threads * OPERATIONS * (MEET + EACH * (threads - 2)):
+    if total * (threads - 1) <= threads * OPERATIONS * meeting(threads):
         return 1
     use = min(threads, max(2, total // OPERATIONS))
     return threads << 32 | use | (SHORT if total <= use * OPERATIONS * BRIEF else 0)
