@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ..backends.dispatch.replay import temporary
-from . import autocast, batching, choices, softmax_cuda, softmax_shares
+from . import autocast, batching, choices, softmax_cuda, softmax_held, softmax_shares
 from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_index, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -187,6 +187,8 @@ def softmax_into(x: torch.Tensor, out: torch.Tensor, dim: int):
     warps = {"num_warps": t["num_warps"]} if "num_warps" in t else {}
     if softmax_shares.takes(x, outer, n, inner, t["columns"][1]):
         softmax_shares.softmax(x, out, outer, n, inner)
+    elif (held := softmax_held.widths(x, outer, n, inner)) is not None:
+        softmax_held.softmax(x, out, outer, n, inner, held)
     elif known(outer, n, inner) and inner > 1 and x.device.type == "cuda" and PART[0] < n and outer < 65536:
         columns_by_parts(x, out, outer, n, inner)
     elif not known(inner) or inner > 1:
@@ -243,7 +245,7 @@ def _alike(x: torch.Tensor, dim: int) -> choices.Like:
 
 
 KERNELS = (softmax_columns_kernel, softmax_rows_kernel, softmax_short_rows_kernel, softmax_long_rows_kernel, column_parts_kernel, column_scale_kernel,
-           *softmax_shares.KERNELS)
+           *softmax_shares.KERNELS, *softmax_held.KERNELS)
 _softmax = register("softmax", _softmax_body, *KERNELS, implementations={"cuda": _softmax_cuda}, alike=_alike)
 
 

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from ..backends.dispatch.replay import temporary
+from ..backends.cpu.run.launch import meeting
 from .dispatch import launch, wrap_triton
 from .layout import sums_dtype
 from .parts import exp_normal, join_parts, keep_part, least_difference, normal, online_step, share_of
@@ -65,6 +66,10 @@ def shared_scale_kernel(x_ptr, out_ptr, stats_ptr, size, wide, step, inner, part
 KERNELS = share_kernel, shared_scale_kernel
 #: numbers of a share, at least: fewer take less time than two threads to meet
 LEAST = 4096
+#: microseconds for a number of a line that is one program's, and of one whose exponential is taken twice (Emerald Rapids, bf16, one thread: 10.3 us for a row of 11,605)
+ONCE, TWICE = 0.9e-3, 1.5e-3
+#: the longest column whose exponentials a program keeps, about (softmax_held.py)
+HELD = 512
 #: rows and columns of a tile
 ROWS, COLS = 16, 64
 
@@ -74,7 +79,15 @@ def takes(x: torch.Tensor, outer: int, n: int, inner: int, columns: int) -> bool
     if not plainly_here(x, "softmax", outer, n, inner):
         return False
     few = 2 * outer if inner == 1 else outer * cdiv(inner, columns)  # a row that is one program's has each of its exponentials taken once, and not twice
-    return few < workers() and n * min(inner, columns) >= 2 * LEAST
+    return few < workers() and n * min(inner, columns) >= 2 * LEAST and saves(outer, n, inner, columns, workers())
+
+
+def saves(outer: int, n: int, inner: int, columns: int, threads: int) -> bool:
+    """Do two launches of all threads take less time than programs of whole lines?"""
+    programs = outer * cdiv(inner, columns)
+    whole = cdiv(programs, threads) * n * min(inner, columns) * (ONCE if inner == 1 or n <= HELD else TWICE)
+    shared = outer * n * inner * TWICE / threads
+    return whole + (meeting(min(programs, threads)) if programs > 1 else 0) > shared + 2 * meeting(threads)
 
 
 def softmax(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):

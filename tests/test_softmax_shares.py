@@ -32,8 +32,9 @@ def compare(x: torch.Tensor, dim: int):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape,dim", [((1, 8192), -1), ((1, 50257), 1), ((3, 20011), -1), ((8192, 2), 0), ((10007, 3), 0), ((3000, 7), 0), ((2, 4099, 5), 1), ((1000, 63), 0), ((513, 64), 0),
                                        ((777, 65), 0), ((300, 129), 0), ((9000,), 0)])
-def test_any_shape(shape, dim, dtype, threads, seed):
+def test_any_shape(shape, dim, dtype, threads, seed, monkeypatch):
     threads(8)
+    monkeypatch.setattr(softmax_shares, "saves", lambda *sizes: True)
     torch.manual_seed(seed)
     x = torch.randn(shape).to(DTYPES[dtype]) * 3
     with launches.watched() as report:
@@ -82,6 +83,12 @@ def test_who_is_shared_out(threads):
         assert not taken(1, 50257, 1)
     with tuning.trying("softmax", softmax.TILES.cpu, "softmax", {}):
         assert not taken(1, 50257, 1)
+
+
+def test_two_launches_are_to_pay():
+    """A row that one thread has done before sixteen have met twice is its alone."""
+    assert not softmax_shares.saves(1, 11605, 1, 64, 16) and softmax_shares.saves(1, 50257, 1, 64, 16)
+    assert not softmax_shares.saves(6, 8192, 1, 64, 16) and softmax_shares.saves(6, 65536, 1, 64, 16)
 
 
 def test_few_columns_fill_vectors(monkeypatch):
