@@ -18,7 +18,7 @@ import triton.language as tl
 from conftest import HANGS
 from triport import ops
 from triport.backends import active
-from triport.backends.base import Error
+from triport.backends.base import ArgumentError, Error
 from triport.backends.cpu.run import elf, launch, pool
 
 KERNEL = """
@@ -448,6 +448,25 @@ def test_in_a_crowded_address_space(tmp_path):
 
 @pytest.mark.parametrize("team", [4, 1], ids=["all come", "one comes"])
 @pytest.mark.parametrize("mine", [True, False], ids=["threads of our own", "OpenMP"])
+@triton.jit
+def copy_of_64(x_ptr, out_ptr, n):
+    offs = tl.arange(0, 64)
+    tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n), mask=offs < n)
+
+
+def test_a_tensor_without_memory_is_an_error_not_a_crash():
+    """A fake one, a nested one; an empty tensor has none either, and is fine."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode():
+        fake = torch.empty(50)
+    nested = torch.nested.nested_tensor([torch.ones(20), torch.ones(30)], layout=torch.jagged)
+    out = torch.empty(50)
+    for given in (fake, nested):
+        with pytest.raises(ArgumentError, match=f"argument 'x_ptr' is a {type(given).__name__}.*without memory of its own"):
+            copy_of_64[(1,)](given, out, 50)
+    copy_of_64[(1,)](torch.empty(0), torch.empty(0), 0)
+
+
 def test_a_short_part_is_taken_at_once(team, mine):
     """By the thread that owns it, or by the calling thread where that one does not come; a longer part piece by piece. Each program runs once."""
     runtime = launch.pool()

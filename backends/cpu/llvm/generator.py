@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import threading
 
+from ..run import forks
 from . import targets
 from .binding import llvm
 from .targets import Target
 
 lock = threading.RLock()
+forks.hold(lock, forks.COMPILER)
 
 
 @functools.lru_cache(maxsize=None)

@@ -13,13 +13,14 @@ import signal
 import struct
 import threading
 
-from ..run import kept, launch
+from ..run import forks, kept, launch
 from . import ir, targets
 from .ir import Val
 from .targets import Target
 
 _SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 _lock = threading.RLock()
+forks.hold(_lock, forks.GUARD)
 _ONSTACK = 0x08000000  # SA_ONSTACK
 _FLAGS = 136  # where sa_flags is in glibc's and musl's struct sigaction, behind the handler and a mask of 128 bytes
 

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from typing import Callable
 
+from . import forks
 from .watch import BLOCK, CODE, CODES
 
 _CTYPES = {"i64": ctypes.c_uint64, "ptr": ctypes.c_void_p}
@@ -26,6 +27,7 @@ class Block(ctypes.Structure):
 assert list(BLOCK.fields) == [name for name, _ in Block._fields_]
 
 _lock = threading.Lock()
+forks.hold(_lock, forks.CODES)
 _blocks = [Block()]  # for good
 _free = [*reversed(_blocks[0].codes)]
 _announced: dict[tuple[int, str], list] = {}

@@ -17,7 +17,7 @@ from typing import Callable
 from ... import checking
 from ...base import ArgumentError, CompileError, Error
 from ...of_triton import chained
-from . import codes, crash, elf, grid, interrupt, kept, link, loaded, perf_map, settings
+from . import codes, crash, elf, forks, grid, interrupt, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
 from .loaded import Function
@@ -25,6 +25,7 @@ from .metadata import ALONE, checked as facts
 from .pool import INTERRUPTED, NO_MEMORY, SHORT, pool_ir
 
 _lock = threading.RLock()
+forks.hold(_lock, forks.LINKER)
 _linked: set[Callable] = set()  # what would take each object out of the process again
 
 #: how struct packs each Triton argument type into its 8-byte slot
@@ -110,9 +111,8 @@ class Pool:
     """The runtime's entry point in this process. `call(packed)` runs a kernel's programs and returns a status code of
     pool.py; `packed` starts with (function, grid x, y, z, scratch, threads, parallel, number), 8 bytes each."""
 
-    def __init__(self):
-        target = targets.native()
-        address = load_object(kept.emitted("pool", pool_ir, target), ["tp_call", "tp_forget", *interrupt.SYMBOLS, *crash.SYMBOLS])
+    def __init__(self, code: bytes):
+        address = load_object(code, ["tp_call", "tp_forget", *interrupt.SYMBOLS, *crash.SYMBOLS])
         self._watch, self._crash = interrupt.Watch(address), crash.Handler(address)
         self.address = address["tp_call"]
         self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)(self.address)
@@ -137,10 +137,12 @@ _pool: list[Pool] = []
 
 def pool() -> Pool:
     """This process's `Pool`, compiled on first use."""
-    with _lock:
-        if not _pool:
-            _pool.append(Pool())
-        return _pool[0]
+    if not _pool:
+        code = kept.emitted("pool", pool_ir, targets.native())  # may take the compiler's lock, behind which others wait for this one
+        with _lock:
+            if not _pool:
+                _pool.append(Pool(code))
+    return _pool[0]
 
 
 def _type_error(kernel: str, name: str, given) -> ArgumentError:
@@ -164,7 +166,11 @@ def _pointer(kernel: str, name: str, arg) -> int:
     ptr = getattr(arg, "data_ptr", None)
     if ptr is None:
         raise _type_error(kernel, name, arg)
-    return ptr()
+    address = ptr()
+    if not address and getattr(arg, "numel", int)():
+        raise ArgumentError(f"triton-cpu: kernel {kernel}: argument {name!r} is a {type(arg).__name__} of {tuple(arg.shape)} without memory of its own (a fake or nested "
+                            "tensor); it takes tensors in CPU memory")
+    return address
 
 
 def bf16_bits(x: float) -> int:

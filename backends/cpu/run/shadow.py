@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import os
 import threading
 
 from ..emit.checks.block import LINE
+from . import forks
 
 #: episodes of a process before all marks are cleared: they take the upper 24 bits
 EPISODES = (1 << 24) - 1
@@ -80,5 +80,4 @@ class Marks:
 
 marks = Marks()
 # A child is forked between two launches: it finds the marks whole, and the lock free.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=marks.lock.acquire, after_in_parent=marks.lock.release, after_in_child=marks.lock.release)
+forks.hold(marks.lock, forks.MARKS)

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..emit.checks.block import PATTERN, STEP
+from . import forks
 from .shadow import Zeros
 
 _NAMES = {"torch": ("empty", "empty_like", "empty_strided", "empty_permuted"), "Tensor": ("new_empty", "new_empty_strided")}
 _ROW = ((np.arange(256) * STEP + PATTERN) & 255).astype(np.uint8)  # from then on it repeats
 _lock = threading.Lock()
+forks.hold(_lock, forks.MARKS)
 _watching = False
 
 
