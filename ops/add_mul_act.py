@@ -18,7 +18,7 @@ from .activations import ACTS, activate, argument, checked
 from .add_mul_act_gradients import DERIVATIVES
 from .add_relu import row_grid, row_tile
 from .aliasing import elements_share, overlaps
-from .checks import check_number, check_tensors, stands_for_a_tensor
+from .checks import check_dense, check_number, check_tensors, stands_for_a_tensor
 from .dispatch import compiling, direct, launch, replayed, watched, wrap_triton
 from .grids import elements_of
 from .layout import as_rows, roomy
@@ -172,6 +172,7 @@ def add_mul_act_(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: float 
     for name, t in (("x", x), ("y", y), ("bias", bias)):
         if stands_for_a_tensor(t):
             raise ArgumentError(f"triport.add_mul_act_: argument {name!r} is {type(t).__name__}; it takes a torch.Tensor; what traces symbolically takes add_mul_act")
+        check_dense("add_mul_act_", name, t)
     if x.requires_grad and x.is_leaf and torch.is_grad_enabled():
         raise ArgumentError("triport.add_mul_act_: argument 'x' is a leaf that requires grad; use add_mul_act, or torch.no_grad()")
     if not compiling():  # Dynamo cannot sort strides that are symbols; the op's body sees to it when the graph is made

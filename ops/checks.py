@@ -30,6 +30,12 @@ def check_tensors(op: str, **tensors):
             raise ArgumentError(f"triport.{op}: argument {name!r} is {type(t).__name__}; it takes a torch.Tensor")
 
 
+def check_dense(op: str, name: str, t: torch.Tensor):
+    """A tensor is not sparse, nor laid out for a library alone."""
+    if t.layout is not torch.strided:
+        raise ArgumentError(f"triport.{op}: argument {name!r} has layout {t.layout}; it takes dense tensors")
+
+
 def check(op: str, dtypes, **tensors: torch.Tensor):
     """The tensors' dtype is one of `dtypes`, they agree on it, and they are on one device that ops run on."""
     first_name, first = next(iter(tensors.items()))
@@ -45,10 +51,9 @@ def check(op: str, dtypes, **tensors: torch.Tensor):
         if t.device != first.device:
             raise ArgumentError(f"triport.{op}: argument {name!r} is on {t.device} but {first_name!r} is on "
                                 f"{first.device}; move them to one device")
+        check_dense(op, name, t)
     if first.device.type not in ("cpu", "cuda", "meta"):
         raise ArgumentError(f"triport.{op}: argument {first_name!r} is on {first.device}; it takes cpu and cuda tensors")
-    if first.layout is not torch.strided:
-        raise ArgumentError(f"triport.{op}: argument {first_name!r} has layout {first.layout}; it takes dense tensors")
 
 
 #: the largest int that a float holds
