@@ -287,3 +287,34 @@ def test_in_worker_processes(tmp_path):
                CUDA_VISIBLE_DEVICES="", TORCHINDUCTOR_FX_GRAPH_CACHE="0")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, timeout=HANGS)
     assert done.returncode == 0 and done.stdout.split("\n")[:2] == ["compiled in workers", "told"], done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
+def test_small_integers_add_to_what_indices_choose(dtype, seed):
+    """Triton adds none of them atomically: torch does."""
+    torch.manual_seed(seed)
+    x, v = torch.randint(0, 100, (40, 5)).to(dtype), torch.randint(0, 100, (30, 5)).to(dtype)
+    i = torch.randint(0, 40, (30,))
+    with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False):
+        for fn in (lambda x, i, v: x.index_add(0, i, v), lambda x, i, v: x.index_put((i,), v, accumulate=True)):
+            torch._dynamo.reset()
+            assert torch.equal(torch.compile(fn)(x, i, v), fn(x, i, v))
+
+
+def test_kept_graphs_are_this_compilers(tmp_path, monkeypatch):
+    """A graph on disk serves who made it, and not another version of this package."""
+    from torch._dynamo.utils import counters
+    from triport.backends.cpu import compiler
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    x = torch.randn(100)
+
+    def hits() -> int:
+        torch._dynamo.reset()
+        counters.clear()
+        assert torch.allclose(torch.compile(lambda x: x * 3 + 1)(x), x * 3 + 1)
+        return counters["inductor"]["fxgraph_cache_hit"]
+
+    with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=True), torch._functorch.config.patch(enable_autograd_cache=False):
+        assert (hits(), hits()) == (0, 1)
+        monkeypatch.setattr(compiler, "identity", lambda target: "another")
+        assert (hits(), hits()) == (0, 1)

@@ -276,3 +276,17 @@ def test_whichever_is_imported_first(first, tmp_path):
     """))
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=""), timeout=HANGS)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("bias", [(65,), (33, 65)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_factor_of_0_leaves_out_what_it_is_for(bias, dtype, seed):
+    """addmm with beta=0 of a bias that nobody wrote, or alpha=0 of a product that is infinite."""
+    torch.manual_seed(seed)
+    x, y = R(33, 40, dtype=dtype), R(40, 65, dtype=dtype)
+    for nothing in (float("nan"), float("inf")):
+        got, _ = compiled(lambda b, x, y: torch.addmm(b, x, y, beta=0), torch.full(bias, nothing, dtype=dtype), x, y)
+        assert error(got, x.double() @ y.double()) <= ALLOWED[dtype]
+        given = torch.ones(bias, dtype=dtype), torch.full_like(x, nothing), y
+        got, _ = compiled(lambda b, x, y: torch.addmm(b, x, y, alpha=0), *given)
+        assert torch.equal(got.isnan(), torch.addmm(*given, alpha=0).isnan())  # oneDNN's bf16 has NaN, too

@@ -98,6 +98,8 @@ def _lowering(name: str, module):
 
         def chosen_of(*args, layout, **how):
             """The product's node, or None where it is torch's."""
+            if not all(how.values()):  # a factor 0 says that NaN and infinities of what it is for do not count
+                return None
             *bias, a, b = args
             m, n, k, layout, a, b, *wide = mm_args(a, b, *bias, layout=layout)
             if not timed() and _turned(a):

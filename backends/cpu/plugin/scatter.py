@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 
 from ... import of_torch
 
@@ -18,11 +19,29 @@ ELEMENTS, THREADS = 1 << 17, 4
 
 
 def mend(module):
-    """Mend torch._inductor.runtime.triton_heuristics, which has run; a torch that was not tried, or has it written in another way, is left alone."""
+    """Mend torch._inductor.runtime.triton_heuristics, or torch._inductor.lowering, which has run; a torch that was not tried, or has it written in another way, is left alone."""
+    limits = getattr(module, LIMITS, None)
+    if of_torch.checked() and of_torch.takes(limits, "dtype"):
+        setattr(module, LIMITS, limited(limits))
     tuner = getattr(module, "CachingAutotuner", None)
     options = getattr(tuner, "_create_compile_options", None)
     if of_torch.checked() and of_torch.takes(options, "self", "cfg", "compile_meta"):
         tuner._create_compile_options = choosing(options)
+
+
+#: what Inductor asks before it lets a kernel add to what indices choose
+LIMITS = "needs_fallback_due_to_atomic_add_limitations"
+#: numbers that Triton does not add atomically, and Inductor thinks it does
+_SMALL = {"torch.int8", "torch.uint8", "torch.int16"}
+
+
+def limited(limits):
+    """`needs_fallback_due_to_atomic_add_limitations`, which leaves small integers to torch where Triton's kernels would add them."""
+    @functools.wraps(limits)
+    def needs_fallback(dtype):
+        return str(dtype) in _SMALL and sys.modules["torch._inductor.config"].cpu_backend == "triton" or limits(dtype)
+
+    return needs_fallback
 
 
 def choosing(options):
