@@ -6,6 +6,7 @@ import os
 import platform
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import textwrap
@@ -171,6 +172,25 @@ def test_the_program_alone(made, tmp_path):
     made.write(tmp_path)
     done = subprocess.run([tmp_path / made.name, *sorted(tmp_path.glob("cases/*matmul*"))], capture_output=True, text=True)
     assert done.returncode == 0 and ": right, error " in done.stdout and " 2 runs, " in done.stdout
+
+
+def test_the_program_refuses_damaged_cases(made, tmp_path):
+    """Whatever the words say of where things are and how often to run: no wild read, no run for years."""
+    made.write(tmp_path)
+    whole = min(tmp_path.glob("cases/*square*")).read_bytes()
+    first = request.HEAD  # the first tensor's words; the second is the result
+    result = first + request.ENTRY
+    places = {"warmup": request.WARMUP, "repetitions": request.REPETITIONS, "tensors": request.TENSORS, "sizes": request.SIZES, "offset": first + request.OFFSET, "bytes": first + request.NBYTES,
+              "want": result + request.WANT, "wanted": result + request.WANTED, "beginning": result + request.OFFSET}
+    for name, place in places.items():
+        for word in (1 << 31, (1 << 62) + 5, -8, -64, len(whole), len(whole) - 8):
+            if name in ("want", "beginning") and word == len(whole) - 8 or name in ("warmup", "repetitions") and 0 < word <= len(whole):
+                continue  # that many bytes are there, and rounds soon done
+            spoilt = bytearray(whole)
+            struct.pack_into("<q", spoilt, 8 * place, word)
+            (tmp_path / "bad.case").write_bytes(spoilt)
+            done = subprocess.run([tmp_path / made.name, tmp_path / "bad.case"], capture_output=True, text=True, timeout=HANGS)
+            assert done.returncode == 1 and ("truncated" in done.stdout or "is no case" in done.stdout), (name, word, done)
 
 
 def test_shapes_and_strides_are_said():

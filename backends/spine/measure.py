@@ -170,9 +170,11 @@ def _check(b: Words, asked: Val, length: Val):
         b.answer(q.NOT_A_REQUEST)
     with b.when(b.icmp("ne", b.get(asked, 8 * q.BYTES), length)):
         b.answer(q.SHORT)
-    for k, most in ((q.TENSORS, q.MOST_TENSORS), (q.SIZES, q.MOST_SIZES), (q.REPETITIONS, q.MOST_REPETITIONS)):
+    for k, most in ((q.TENSORS, q.MOST_TENSORS), (q.SIZES, q.MOST_SIZES), (q.REPETITIONS, q.MOST_REPETITIONS), (q.WARMUP, q.MOST_REPETITIONS)):
         with b.when(b.icmp("ugt", b.get(asked, 8 * k), most)):
             b.answer(q.NOT_A_REQUEST)
+    with b.when(b.icmp("ugt", b.add(b.add(b.mul(b.get(asked, 8 * q.TENSORS), _ENTRY), b.mul(b.get(asked, 8 * q.SIZES), 8)), 8 * q.HEAD), length)):
+        b.answer(q.SHORT)
     with b.when(b.equal(b.run("takes", *(b.get(asked, 8 * k) for k in (q.FUNCTION, q.TENSORS, q.SIZES))), 0)):
         b.answer(q.NOT_A_REQUEST)
 
@@ -181,15 +183,30 @@ def _load(b: Words, asked: Val, length: Val, table: Val, count: Val, tensors: Va
     """Place the tensors."""
     with b.loop(i64(0), count) as k:
         entry = b.add(table, b.mul(k, _ENTRY))
-        nbytes, offset = b.get(entry, 8), b.get(entry, 16)
-        beyond = b.or_(b.icmp("ugt", b.add(nbytes, offset), length), b.icmp("ugt", nbytes, length))
-        with b.when(beyond):
-            b.answer(request.SHORT)
+        nbytes, offset, code, want, wanted = (b.get(entry, 8 * k) for k in (request.NBYTES, request.OFFSET, request.CODE, request.WANT, request.WANTED))
+        for outside in (_beyond(b, offset, nbytes, length), b.icmp("ugt", wanted, length), _beyond(b, want, b.mul(wanted, 8), length)):
+            with b.when(outside):
+                b.answer(request.SHORT)
+        with b.when(b.icmp("ugt", b.mul(wanted, _width(b, code)), nbytes)):
+            b.answer(request.NOT_A_REQUEST)
         at = b.run("place", nbytes)
         with b.when(b.equal(at, 0)):
             b.answer(request.NO_MEMORY)
         b.run("memcpy", at, b.add(asked, offset), nbytes)
         b.put(at, b.add(tensors, b.mul(k, 8)))
+
+
+def _beyond(b: Words, offset: Val, nbytes: Val, length: Val) -> Val:
+    """Do so many bytes from an offset on leave a file of that length?"""
+    return b.or_(b.icmp("ugt", b.add(nbytes, offset), length), b.or_(b.icmp("ugt", nbytes, length), b.icmp("ugt", offset, length)))
+
+
+def _width(b: Words, code: Val) -> Val:
+    """Bytes of an element of the dtype with that code; a result whose code is none is compared as fp32."""
+    width = i64(request.WIDTHS["fp32"])
+    for name, number in request.CODES.items():
+        width = b.select(b.equal(code, number), i64(request.WIDTHS[name]), width)
+    return width
 
 
 def _keep(b: Words, head: Val, table: Val, count: Val, tensors: Val, kept: Val):
@@ -253,12 +270,9 @@ def _error_of(m: Module):
     b = Words(m, "error_of", "got", "code", "want", "count")
     got, code, want, count = b.fn.args
     infinite, nought = 0x7ff << 52, const("double", 0.0)
-    diff, size, step = b.variable(nought), b.variable(nought), b.changing(request.WIDTHS["fp32"])
-    for name, number in request.CODES.items():
-        with b.when(b.equal(code, number)):
-            step.set(i64(request.WIDTHS[name]))
+    diff, size, step = b.variable(nought), b.variable(nought), _width(b, code)
     with b.loop(i64(0), count) as k:
-        gb = b.run("as_double", b.add(got, b.mul(k, step.get())), code)
+        gb = b.run("as_double", b.add(got, b.mul(k, step)), code)
         wb = b.get(b.add(want, b.mul(k, 8)))
         g, w = b.bitcast(gb, "double"), b.bitcast(wb, "double")
         both = b.and_(*(b.icmp("ult", b.and_(bits, (1 << 63) - 1), infinite) for bits in (gb, wb)))
