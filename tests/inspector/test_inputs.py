@@ -57,6 +57,33 @@ def test_a_function_of_a_file(capfd, tmp_path):
     assert code == 2 and "unknown function 'div'" in err
 
 
+AMD = "\t.amdgcn_target \"amdgcn-amd-amdhsa--gfx942\"\n\t.text\nf:\n{}\n\tglobal_load_dword v1, v0, s[0:1]\n\ts_endpgm\n"
+
+
+@pytest.mark.parametrize("name,text,code", [
+    ("symbol.s", "\t.equ N,4\n\t.text\nf:\n.L1:\n\tvsetivli\tzero, N, e32, m1, ta, ma\n\tvle32.v v8,(a0)\n\tvfadd.vv v8,v8,v9\n\tvse32.v v8,(a0)\n\tbne a0,a1,.L1\n\tret\n", 0),
+    ("short.s", "\t.text\nf:\n\tvsetivli\te32, m1, ta, ma\n\tvle32.v\tv8, (a0)\n\tret\n", 0),
+    ("intel.s", "\t.intel_syntax noprefix\n\t.text\nf:\n\tmov\teax, DWORD PTR [rdi]\n\tmovzx\teax\n\tret\n", 0),
+    ("arm.s", "\t.text\nf:\n\tadd\tx0, x1, x2\n\tld1w\tz0.s, p0/z\n.L2:\n\tb\n\tb.ne\n\tcbz\n\tsubs\n\tb.ne\t.L2\n\tret\n", 0),
+    ("long.s", AMD.format("\ts_load_dwordx4 s[0:99999999], s[4:5], 0x0"), 0), ("compare.s", AMD.format("\ts_cmp_lt_i32 s0"), 0), ("mask.s", AMD.format("\ts_and_saveexec_b64 s0"), 0),
+    ("labels.ptx", ".version 8.0\n.target sm_75\n$L1:\n{\n\tadd.s32 %r1, %r2, %r3;\n$L2:\n}\n", 2)])
+def test_garbled_lines_end_nothing(capfd, tmp_path, name, text, code):
+    """What cannot be read is unknown; a register's range has an end."""
+    (tmp_path / name).write_text(text)
+    found, _, err = asm(capfd, tmp_path / name)
+    assert found == code and "internal error" not in err
+
+
+def test_bytes_in_comments(capfd, tmp_path):
+    """LLVM writes those of debug information as they are; a file of them is no text."""
+    (tmp_path / "debug.s").write_bytes((ADD.format("add") + "\t.byte 0\t# ").encode() + b"\0\0\n" + b"# " + b"x" * 2000 + b"\n")
+    (r,) = reports(capfd, tmp_path / "debug.s")
+    assert [f["name"] for f in r["functions"]] == ["add"]
+    (tmp_path / "bytes.s").write_bytes(b"\0\1" * 5000)
+    code, _, err = asm(capfd, tmp_path / "bytes.s")
+    assert code == 2 and "neither an ELF file nor text" in err
+
+
 def test_text_of_any_origin(capfd, tmp_path):
     """Windows' line ends, a byte order mark, comments in Latin-1."""
     text = ADD.format("add").replace("\txorl %eax, %eax\n", "\txorl %eax, %eax\t# f\xfcr nichts\n")

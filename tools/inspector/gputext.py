@@ -37,7 +37,7 @@ def ptx(text: str) -> list[Function]:
             else:
                 continue
         while line:
-            if not pending and (hit := _PTX_LABEL.match(line)):
+            if not pending and out and (hit := _PTX_LABEL.match(line)):
                 out[-1].labels[hit[1]] = len(out[-1].instructions)
                 line = line[hit.end():]
                 continue
@@ -51,7 +51,7 @@ def ptx(text: str) -> list[Function]:
             if not end:
                 continue
             statement, pending = pending.strip(), ""
-            if statement and not statement.startswith("."):
+            if statement and out and not statement.startswith("."):
                 out[-1].instructions.append(_ptx_instruction(statement, where.frames()))
     return out
 

@@ -84,7 +84,7 @@ def _register_bits(operand: str) -> int:
 
 
 def _mnemonic(name: str, operands: list[str], bits: int, memory: bool) -> str:
-    if hit := _WIDENING.match(name):
+    if (hit := _WIDENING.match(name)) and len(operands) > 1:
         source = bits or _register_bits(operands[1])
         return f"mov{hit[1]}{_SUFFIX.get(source, 'b')}{_SUFFIX.get(_register_bits(operands[0]), 'l')}"
     if name == "movabs" or not memory:

@@ -40,9 +40,12 @@ class Run:
     more: int = 0
     tuning: int = 0
     tried: int = 0
+    #: integer arguments of the most frequent call, by name
+    integers: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict:
-        return {**vars(self), "calls": [{"grid": list(grid), "arguments": text, "launches": n} for grid, text, n in self.calls]}
+        mine = {k: v for k, v in vars(self).items() if k != "integers"}  # the calls say them
+        return {**mine, "calls": [{"grid": list(grid), "arguments": text, "launches": n} for grid, text, n in self.calls]}
 
     @property
     def words(self) -> str:
@@ -225,26 +228,30 @@ def _count(kernel: _Kernel, grid: tuple, args):
     found = kernel.calls.get(key)
     if found is None:
         if len(kernel.calls) >= 64:
-            key, text = "more", ""
+            key, text, integers = "more", "", {}
         else:
             text = _text(kernel.compiled, args)
-        found = kernel.calls.setdefault(key, [grid, text, 0])
+            integers = {name: a for name, a in _named(kernel.compiled, args) if type(a) is int}
+        found = kernel.calls.setdefault(key, [grid, text, 0, integers])
     found[2] += 1
 
 
-def _text(compiled, args) -> str:
-    """Arguments for people: x_ptr=fp32[4096], n=4096, BLOCK=1024."""
+def _named(compiled, args) -> list[tuple[str, object]]:
+    """(name, argument) of a launch."""
     fn = getattr(compiled.src, "fn", None)
     names = list(getattr(fn, "arg_names", ()))
     fixed = {p.name for p in getattr(fn, "params", ()) if p.is_constexpr}
     if len(args) != len(names):  # a launcher that leaves constants out
         names = [n for n in names if n not in fixed]
+    return list(zip(names, args))
+
+
+def _text(compiled, args) -> str:
+    """Arguments for people: x_ptr=fp32[4096], n=4096, BLOCK=1024."""
+    names = [name for name, _ in _named(compiled, args)]
     constants = {names[path[0]] if path and path[0] < len(names) else "": v for path, v in (getattr(compiled.src, "constants", None) or {}).items()}
     out = []
-    for n, name in enumerate(names):
-        if n >= len(args):
-            break
-        a = args[n]
+    for name, a in zip(names, args):
         if hasattr(a, "shape") and hasattr(a, "dtype"):
             dtype = str(a.dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp").replace("int", "i")
             text = f"{dtype}[{'x'.join(map(str, a.shape))}]"
@@ -276,11 +283,12 @@ def recorded() -> list[tuple]:
     for k in sorted(kernels, key=lambda k: -k.seconds):
         mine = name_of(k.compiled)
         tried = sum(1 for o in _kernels.values() if o.tuning and not o.launches and name_of(o.compiled) == mine)
-        calls = sorted(((g, t, n) for g, t, n in k.calls.values() if t), key=lambda c: -c[2])
+        known = sorted((c for c in k.calls.values() if c[1]), key=lambda c: -c[2])
+        calls = [(grid, text, n) for grid, text, n, _ in known]
         clock = "wall clock of each launch" if k.compiled.metadata.target.backend == "cpu" else "events before and after each launch"
         if k.untimed:
             clock += f", {k.untimed} in graphs not timed"
-        run = Run(k.launches, k.seconds, clock, k.seconds / total, calls[:KEPT], len(k.calls) - len(calls[:KEPT]), k.tuning, tried)
+        run = Run(k.launches, k.seconds, clock, k.seconds / total, calls[:KEPT], len(k.calls) - len(calls[:KEPT]), k.tuning, tried, known[0][3] if known else {})
         out.append((k.compiled, run))
     return out
 
@@ -297,6 +305,7 @@ def codes() -> list[tuple]:
             print(f"triport: TRIPORT_ASM: {e}", file=sys.stderr)
             continue
         _typed(code, compiled.src)
+        code.values = run.integers
         code.remark = "; ".join(filter(None, (code.remark, run.words)))
         out.append((code, run))
     return out

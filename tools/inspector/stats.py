@@ -44,7 +44,7 @@ _LIBRARY = re.compile(r"/triton/(language|runtime|experimental)/|/lib(?:32|64)?/
 class Region:
     """A loop of a function, or the body of one without loops (`loop` is None). instructions: those the region owns (those of inner loops are not
     its own). hot: judged; tail: takes what another loop leaves, or its place where that cannot run. trips: rounds each time it is entered, where that is
-    known; rounds: those, or what is assumed. work: what it does in all, in instructions that compute or move data; heat: its share of the report's.
+    known; assumed: what they are taken for where a kernel's argument decides that nobody told; rounds: the first of these that is known, or a number for any loop. work: what it does in all, in instructions that compute or move data; heat: its share of the report's.
     left: ids of instructions that take what a loop leaves. On a GPU memory: its requests for memory (gpu.memory.Memory), and the kernel's
     gpu.arch.Occupancy; dots: does it hold a tl.dot?"""
 
@@ -59,6 +59,7 @@ class Region:
     tail: bool = False
     heat: float = 0.0
     trips: float | None = None
+    assumed: float | None = None
     work: float = 0.0
     kinds: Counter = field(default_factory=Counter)
     units: Counter = field(default_factory=Counter)

@@ -178,7 +178,7 @@ def _compared(block: int, values: Values) -> tuple | None:
         else:
             if m == "cmp" and len(o) == 2 and o[0][:1] in "xw":
                 return _arm_name(o[0]), int(hit[1], 0) if (hit := _ARM_IMMEDIATE.match(o[1])) else _arm_name(o[1]), p
-            if m in ("subs", "adds") and o[0][:1] in "xw":
+            if m in ("subs", "adds") and o and o[0][:1] in ("x", "w"):
                 return _arm_name(o[0]), 0, p + 1
             if m in ("cmp", "cmn", "tst", "ands", "fcmp", "ccmp", "whilelo", "whilelt", "ptest"):
                 return None

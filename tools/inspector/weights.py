@@ -26,7 +26,7 @@ def of_function(function, found) -> list:
         values = Values(function, loops[0].code.isa)
         for r in loops:
             r.trips = count(r.loop, values)
-        kernel_loops.give(loops[0].code, loops)
+        kernel_loops.give(loops[0].code, loops, UNKNOWN)
         structure = Structure(function, values)
         _tails(loops, structure)
         _rest(function, found, loops, structure)
@@ -75,7 +75,7 @@ _NEAR = 24
 def _tails(loops, structure):
     """Mark loops, with the loops in them, that take what another one leaves."""
     for r in loops:
-        r.rounds = r.trips if r.trips is not None else UNKNOWN
+        r.rounds = next(n for n in (r.trips, r.assumed, UNKNOWN) if n is not None)
     beside: dict[object, list] = {}
     for r in loops:
         parent = structure.around(r.loop)

@@ -18,6 +18,8 @@ from .warp import Warp, combine, follow
 _LOW = 0xffffffff
 #: the offset that LLVM gives threads that a mask leaves out of a buffer's access
 _OUTSIDE = 0x80000000
+#: registers that an instruction names together, at most
+_LONGEST = 32
 
 
 def _shift(x, n):
@@ -65,10 +67,10 @@ def _one(warp: Warp, i: Instruction, mnemonic: str, text: str):
         return
     if i.what.is_memory and i.what.space in ("global", "flat", "shared"):
         return _memory(warp, i, name, operands)
-    if "saveexec" in name:
+    if "saveexec" in name and len(operands) > 1:
         mask = _mask(warp, operands[1])
         warp.registers["exec"] = mask if "and_save" in name else None
-    elif name.startswith(("s_cmp_", "s_bitcmp")):
+    elif name.startswith(("s_cmp_", "s_bitcmp")) and len(operands) > 1:
         warp.registers["scc"] = _condition(name, *(_value(warp, o) for o in operands[:2]))
     elif operands[0].startswith("exec"):
         warp.registers["exec"] = None
@@ -81,7 +83,7 @@ def _one(warp: Warp, i: Instruction, mnemonic: str, text: str):
 
 
 def _names(text: str) -> list[str]:
-    if hit := re.match(r"([vsa])\[(\d+):(\d+)\]", text.strip()):
+    if (hit := re.match(r"([vsa])\[(\d+):(\d+)\]", text.strip())) and int(hit[3]) - int(hit[2]) < _LONGEST:
         return [f"{hit[1]}{n}" for n in range(int(hit[2]), int(hit[3]) + 1)]
     return [text.strip().split(" ")[0]]
 

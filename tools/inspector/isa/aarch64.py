@@ -59,7 +59,7 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None) -> C
     ops = split(operands)
     if m in ("b",):
         return Class("branch", flow="jump", target=_target(operands))
-    if _BRANCH.match(m):
+    if _BRANCH.match(m) and ops:
         return Class("branch", flow="branch", target=_target(ops[-1]))
     if _RETURN.match(m):
         return Class("branch", flow="return")

@@ -74,6 +74,11 @@ def _constants(function) -> dict[str, int]:
             and one[0].mnemonic in ("li", "c.li")}
 
 
+def number(text: str) -> int:
+    """An immediate; 0 for a symbol's name, or what is none."""
+    return int(text, 0) if re.fullmatch(r"\d+|0x[0-9a-f]+", text) else 0
+
+
 def vtype(mnemonic: str, operands: str, numbers: dict[str, int] | None = None) -> VType | None:
     """The vector type that a vset* sets; None for one whose type is in a register. numbers: registers with known contents."""
     ops = split(operands)
@@ -83,7 +88,7 @@ def vtype(mnemonic: str, operands: str, numbers: dict[str, int] | None = None) -
     if mnemonic == "vsetvl" or not sew:
         return None
     size = 1 / int(lmul[2:]) if lmul.startswith("mf") else float(lmul[1:])
-    avl = int(ops[1], 0) if mnemonic == "vsetivli" and len(ops) > 1 else (numbers or {}).get(ops[1], 0) if len(ops) > 1 else 0
+    avl = number(ops[1]) if mnemonic == "vsetivli" and len(ops) > 1 else (numbers or {}).get(ops[1], 0) if len(ops) > 1 else 0
     return VType(sew, size, avl)
 
 
