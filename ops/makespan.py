@@ -12,7 +12,7 @@ def makespan(workers: int, m: int, n: int, bm: int, bn: int, speed: float, group
     An edge tile takes as long as what it holds, in whole micro-kernels. Many tiles even out."""
     if cdiv(m, bm) * cdiv(n, bn) > 8 * workers:
         return _evened_out(workers, m, n, bm, bn, cpu) / speed
-    tiles = [_worked(rows, 8, bm) * _worked(columns, 32, bn) for rows, columns in _in_order(m, n, bm, bn, group)]
+    tiles = [_worked(rows, 8, bm) * _worked(columns, _columns(bn), bn) for rows, columns in _in_order(m, n, bm, bn, group)]
     return (_taken_by_owners(tiles, workers) if cpu else _taken_in_turn(tiles, workers)) / speed
 
 
@@ -21,10 +21,15 @@ def _worked(size: int, step: int, most: int) -> int:
     return min(cdiv(size, step) * step, most)
 
 
+def _columns(bn: int) -> int:
+    """Columns by which what is left of a tile counts: a tile of one panel takes a micro-kernel of as many vectors as there are, or half of them (`emit/product/micro.py`)."""
+    return 16 if bn <= 64 else 32
+
+
 def _evened_out(workers: int, m: int, n: int, bm: int, bn: int, cpu: bool) -> float:
     if not cpu:
         return (m + bm / 4) * (n + bn / 4) / workers
-    held = (m // bm * bm + _worked(m % bm, 8, bm)) * (n // bn * bn + _worked(n % bn, 32, bn))
+    held = (m // bm * bm + _worked(m % bm, 8, bm)) * (n // bn * bn + _worked(n % bn, _columns(bn), bn))
     return held / (workers - _slow(workers) * (1 - 1 / SLOWER)) + bm * bn * (1 - 1 / workers) / 2
 
 

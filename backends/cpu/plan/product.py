@@ -25,6 +25,8 @@ COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32",
 
 #: panels of B from which on A's elements are read so often that putting them into strips is worth it
 MANY = 4
+#: rows of a micro-kernel one vector wide, at least: a core that begins two multiply-adds a cycle, of four cycles each, has eight under way
+NARROW = 8
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     kind = _kind(s.target, lhs[0].type.elem, rhs[0].type.elem, m, n, k, piece)
     lanes = min(s.target.dot_lanes(ir.bits_of(REGISTER[kind.acc])), n)
     height, vectors = kind.by and kind.by.shape or s.target.dot
+    if n <= lanes and not (kind.tiles or kind.blocks):
+        height = max(height, NARROW)
     height, vectors = min(height, m), max(1, min(vectors, n // lanes))
     look = Look(s)
     a_src, b_src = look.joined(lhs, 1), look.joined(rhs, 0)

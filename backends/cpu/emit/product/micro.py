@@ -68,15 +68,20 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
 
         def panels_of(body):
             """`body(first column, vectors)` for each panel."""
-            columns, half = extent.columns, vectors // 2
+            columns, half, most = extent.columns, vectors // 2, vectors * 3 // 4
             if kind.blocks or not half or columns.const is not None and columns.const % width == 0:
                 k.loop(i64(0), columns, width, lambda j: body(j, vectors), "panels")
                 return
-            # Of the last panel no more than the first half may be left: it takes a micro-kernel half as wide.
+            # Of the last panel no more than the first half may be left: it takes a micro-kernel half as wide; of all that there is no more than three quarters.
             begun = b.and_(columns, i64(-width))
-            whole = b.select(b.icmp("sle", b.sub(columns, begun), i64(half * lanes)), begun, columns)
+            left = b.sub(columns, begun)
+            whole = halves = b.select(b.icmp("sle", left, i64(half * lanes)), begun, columns)
+            if n == width and most > half and not kind.tiles:
+                whole = b.select(b.icmp("sle", left, i64(most * lanes)), begun, columns)
             k.loop(i64(0), whole, width, lambda j: body(j, vectors), "panels")
-            k.loop(whole, columns, width, lambda j: body(j, half), "panels")
+            if whole is not halves:
+                k.loop(whole, halves, width, lambda j: body(j, most), "panels")
+            k.loop(halves, columns, width, lambda j: body(j, half), "panels")
 
         if kind.tiles:  # rows of A are wide, and stay in the first cache while the panels go by
 
