@@ -10,7 +10,7 @@ SCRIPT = """
 import os, sys, threading, time
 import triport.backends.cpu.llvm.compile  # whose locks are the most
 import triport.backends.cpu.run.unwritten, triport.backends.cpu.run.shadow
-from triport.backends.cpu.run import forks
+from triport.backends import forks
 places = [place for place, _ in forks._locks]
 assert places == sorted(places) and set(places) == set(range(5)), places
 for _, lock in list(forks._locks):

@@ -304,7 +304,7 @@ def test_small_integers_add_to_what_indices_choose(dtype, seed):
 def test_kept_graphs_are_this_compilers(tmp_path, monkeypatch):
     """A graph on disk serves who made it, and not another version of this package."""
     from torch._dynamo.utils import counters
-    from triport.backends.cpu import compiler
+    from triport.backends.cpu.llvm import identity
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     x = torch.randn(100)
 
@@ -316,5 +316,5 @@ def test_kept_graphs_are_this_compilers(tmp_path, monkeypatch):
 
     with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=True), torch._functorch.config.patch(enable_autograd_cache=False):
         assert (hits(), hits()) == (0, 1)
-        monkeypatch.setattr(compiler, "identity", lambda target: "another")
+        monkeypatch.setattr(identity, "of", lambda target: "another")
         assert (hits(), hits()) == (0, 1)

@@ -13,14 +13,13 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 from .. import checking
 from ..active import OWN
-from ..base import CompileError, sources_digest, version
+from ..base import CompileError
 from .plugin import extra
 from .plugin.claims import other_claimants
 
@@ -94,12 +93,6 @@ _GPU_OPTIONS = ("allow_flush_denorm", "clc", "enable_reflect_ftz", "kpack", "llv
                 "min_shared_mem", "ptx_options", "ptx_version", "sched4reg", "schedule_hint", "waves_per_eu", "wgp_cu_mode")
 
 
-def identity(target: str) -> str:
-    """What decides, beside a kernel, what this compiler makes of it for the target of that name."""
-    from .llvm import host, targets
-    return f"triport-{version()}-{sources_digest(Path(__file__).parent)[:16]}-{host.versions()}-{targets.get(target)}"
-
-
 @functools.lru_cache(maxsize=1)
 def gpu_options() -> dict:
     """Name -> default of every launch option that an installed backend knows: the fields of the option classes beside each
@@ -138,7 +131,8 @@ class CPUBackend(BaseBackend):
         return "native" if self.target.arch in (0, "0", "", None) else str(self.target.arch)
 
     def hash(self) -> str:
-        return identity(self.row_name)
+        from .llvm import identity
+        return identity.of(self.row_name)
 
     def parse_options(self, opts: dict) -> CPUOptions:
         args = {k: opts[k] for k in _HEEDED if opts.get(k) is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 
-from ..run import forks
+from ... import forks
 from . import targets
 from .binding import llvm
 from .targets import Target

@@ -13,7 +13,8 @@ import signal
 import struct
 import threading
 
-from ..run import forks, kept, launch
+from ... import forks
+from ..run import kept, launch
 from . import ir, targets
 from .ir import Val
 from .targets import Target

@@ -13,7 +13,7 @@ from . import keeping
 from .control import captured
 from .ending import Ending
 from .memory_order import Meets, argument, meets
-from .operand import Kind, Operand, panels, rows
+from .operand import Kind, Operand, may_lie, panels, rows
 from .records import Atom, Buffer, Idle, NestPlan, Trips
 from .schedule import Schedule
 from .source import End, Look, Source, is_zero
@@ -123,15 +123,18 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     kind = _kind(s.target, lhs[0].type.elem, rhs[0].type.elem, m, n, k, piece)
     lanes = min(s.target.dot_lanes(ir.bits_of(REGISTER[kind.acc])), n)
     height, vectors = kind.by and kind.by.shape or s.target.dot
-    if n <= lanes and not (kind.tiles or kind.blocks):
-        height = max(height, NARROW)
-    height, vectors = min(height, m), max(1, min(vectors, n // lanes))
     look = Look(s)
     a_src, b_src = look.joined(lhs, 1), look.joined(rhs, 0)
     a_ends, b_ends = look.ends(lhs, a_src), look.ends(rhs, b_src)
+    direct = m <= s.target.few_rows and s.target.masks and not batch and may_lie(rhs, b_src, kind) and _ends_with(a_ends[1], b_ends[0])
+    if direct and vectors > 2 and n > lanes:  # one pass over B for two
+        height, vectors = NARROW, 2
+    if n <= lanes and not (kind.tiles or kind.blocks):
+        height = max(height, NARROW)
+    height, vectors = min(height, m), max(1, min(vectors, n // lanes))
     a = rows(s, lhs, a_src, kind, b_ends[0], height if n >= MANY * lanes * vectors else 0)
-    b = panels(s, rhs, b_src, kind, lanes * vectors)
-    if b_src is not None and _serves_others(s, s.sequence.products.get(op, [op]), b_src):
+    b = panels(s, rhs, b_src, kind, lanes * vectors, direct)
+    if b_src is not None and not b.direct and _serves_others(s, s.sequence.products.get(op, [op]), b_src):
         b = replace(b, kept=True)
     with captured(s) as filling:
         destination, loop = _destination(s, op, first or op, c, kind.acc, lhs + rhs)
@@ -145,6 +148,11 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     s.add(Product(op, len(lhs), kind, height, vectors, math.prod(batch), m, n, k, (a_src, b_src), (a_ends, b_ends), tuple(look.requires), a, b,
                   tuple(filling), destination, loop is not None, final, -(-lanes // s.target.lanes(ir.bits_of(REGISTER[kind.acc]))), tuple(zeros), trips, lanes))
     s.buffers[out] = final or destination
+
+
+def _ends_with(a: End | None, b: End | None) -> bool:
+    """Is nothing of A multiplied behind the end of B's rows?"""
+    return b is None or a is not None and a.key == b.key
 
 
 def _serves_others(s: Schedule, chain: list[Op], src: Source) -> bool:

@@ -23,7 +23,7 @@ def keyed(made):
     def init(self, *args, **kwargs):
         made(self, *args, **kwargs)
         if sys.modules["torch._inductor.config"].cpu_backend == "triton":
-            from ..compiler import identity
-            self.triport = identity("native")
+            from ..llvm import identity
+            self.triport = identity.of("native")
 
     return init

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from typing import Callable
 
-from . import forks
+from ... import forks
 from .watch import BLOCK, CODE, CODES
 
 _CTYPES = {"i64": ctypes.c_uint64, "ptr": ctypes.c_void_p}

@@ -14,10 +14,10 @@ import threading
 import types
 from typing import Callable
 
-from ... import checking
+from ... import checking, forks
 from ...base import ArgumentError, CompileError, Error
 from ...of_triton import chained
-from . import codes, crash, elf, forks, grid, interrupt, kept, link, loaded, perf_map, settings
+from . import codes, crash, elf, grid, interrupt, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
 from .loaded import Function

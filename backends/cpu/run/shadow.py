@@ -7,8 +7,8 @@ import ctypes
 import mmap
 import threading
 
+from ... import forks
 from ..emit.checks.block import LINE
-from . import forks
 
 #: episodes of a process before all marks are cleared: they take the upper 24 bits
 EPISODES = (1 << 24) - 1

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ... import forks
 from ..emit.checks.block import PATTERN, STEP
-from . import forks
 from .shadow import Zeros
 
 _NAMES = {"torch": ("empty", "empty_like", "empty_strided", "empty_permuted"), "Tensor": ("new_empty", "new_empty_strided")}

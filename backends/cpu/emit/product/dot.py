@@ -18,7 +18,7 @@ from ..element import convert
 from ..root import debug
 from . import ending, micro, pack
 from .micro import Extent
-from .pack import Rows
+from .pack import Panels, Rows
 
 
 def product(k, step: Product):
@@ -72,7 +72,7 @@ def _convert_buffer(k, step: Product):
 # --- how far to go -----------------------------------------------------------------------------------------------------
 
 
-def _extent(k, step: Product, a: Rows, panels: Val, ends) -> Extent:
+def _extent(k, step: Product, a: Rows, panels: Panels, ends) -> Extent:
     """Up to where the product has to be computed, given where A's rows and columns, and B's, end."""
     b, kind, m, n, kk = k.b, step.kind, step.m, step.n, step.k
     (a_rows, a_columns), (b_rows, b_columns) = ends
@@ -87,24 +87,32 @@ def _extent(k, step: Product, a: Rows, panels: Val, ends) -> Extent:
     if kind.acc[0] == "f" and step.count == 1:
         # Rows of zeros times a B that has an infinity or NaN are NaN; so are columns of zeros.
         if rows.const != m:
-            rows = _unless(k, b.icmp("slt", rows, i64(m)), lambda: _finite(k, kind, panels, i64(0), i64(1), i64(kk * n)), rows, i64(m))
+            rows = _unless(k, b.and_(b.icmp("slt", rows, i64(m)), b.not_(ending.unseen(k, step, 0, rows))), rows, lambda: _finite_panels(k, step, panels), i64(m))
         if columns.const != n:
             there = a_rows if a_rows is not None else i64(m)
             length = b.intrinsic("smin", depth, a.copies.ends[1]) if a.copies is not None else depth
             read = (i64(0), i64(1), i64(m * kk)) if a.strip else (a.pitch, there, length)
-            columns = _unless(k, b.icmp("slt", columns, i64(n)), lambda: _finite(k, kind, a.ptr, *read), columns, i64(n))
+            columns = _unless(k, b.and_(b.icmp("slt", columns, i64(n)), b.not_(ending.unseen(k, step, 1, columns))), columns, lambda: _finite(k, kind, a.ptr, *read), i64(n))
     elif kind.acc[0] == "f":
         rows, columns = i64(m), i64(n)
     return Extent(m, n, kk, rows, columns, depth)
 
 
-def _unless(k, edge: Val, finite, limit: Val, whole: Val) -> Val:
-    """`limit` where `edge` holds and `finite()`, else `whole`."""
+def _unless(k, edge: Val, limit: Val, finite, whole: Val) -> Val:
+    """`limit`, but `whole` where `edge` holds and not `finite()`."""
     b = k.b
     slot = b.alloca("i64", "end")
-    b.store(whole, slot, 8)
+    b.store(limit, slot, 8)
     k.guarded(edge, lambda: b.store(b.select(finite(), limit, whole), slot, 8))
     return b.load("i64", slot, 8)
+
+
+def _finite_panels(k, step: Product, panels: Panels) -> Val:
+    """Is B free of infinities and NaNs?"""
+    packed, lies = (panels.ptr, i64(0), i64(1), i64(step.k * step.n)), panels.lies
+    if lies is not None:
+        packed = tuple(k.b.select(lies.holds, x, y) for x, y in zip((lies.ptr, lies.pitch, *lies.ends), packed))
+    return _finite(k, step.kind, *packed)
 
 
 def _finite(k, kind: Kind, ptr: Val, pitch: Val, rows: Val, length: Val) -> Val:

@@ -157,6 +157,25 @@ class InRegisters:
         k.loop(at[0], k.b.add(at[0], i64(sizes[0])), 1, lambda i: nest.enter(0, i, row), "cut")
 
 
+def unseen(k, step, d: int, end: Val) -> Val:
+    """An i1: does the store in which a product ends, if it ends in one, let nothing through from index `end` of dimension `d` on? Nobody sees then what stands there."""
+    b, found = k.b, const("i1", False)
+    ending = step.ending
+    if ending is None or len(ending.op.operands) < 3:
+        return found
+    nest = k.nest(ending.nest)
+    nest.begin(ending.nest.order)
+    for atom in ending.nest.atoms:
+        (at, c), *more = atom.coef.items()
+        if more or at != d or poly_const(c) != 1:
+            continue
+        nest.facts = {(atom.value, atom.dims): False}
+        if bounds.is_false(nest, ending.op.operands[2], (0, 1)):
+            limit = bounds.limit(nest, atom.base, atom.coef, [], nest.shape[d])
+            found = b.or_(found, b.and_(access.holds(nest, atom.checks), b.icmp("sle", limit, end)))
+    return found
+
+
 def of(k, step, extent) -> InRegisters:
     """The ending of a product, with what it needs in front of the micro-kernels, and a note of whether it is carried out."""
     b, ending = k.b, step.ending

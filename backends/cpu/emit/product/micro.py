@@ -19,7 +19,7 @@ from ...plan.operand import Kind
 from ..element import math
 from . import ime, pack
 from .ending import InRegisters
-from .pack import Rows
+from .pack import Panels, Rows
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Extent:
     depth: Val
 
 
-def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, extent: Extent, rows: int, vectors: int, fresh: Val,
+def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, extent: Extent, rows: int, vectors: int, fresh: Val,
                ends_in: InRegisters | None = None):
     """dest[batch, m, n] += a[batch, m, k] @ b[batch, k, n], micro-kernels of `rows` x `vectors` vectors. fresh: an i1, whether dest counts as zeros; ends_in: what may be done
     with accumulators instead of storing them there."""
@@ -46,18 +46,18 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Val, batch: int, exten
 
     def one_batch(p):
         a_base = b.gep(packed, a.ptr, b.mul(p, i64(a.batch if batch > 1 else 0)))
-        b_base = b.gep(packed, panels, b.mul(p, i64(kk * n)))
+        b_base = b.gep(packed, panels.ptr, b.mul(p, i64(kk * n)))
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
         def block(i, j, r, vectors, strip=None, less=None):
-            b_panel = b.gep(packed, b_base, b.mul(j, i64(kind.group if kind.blocks else kk)))
+            b_panel, b_pitch = pack.panel(k, kind, panels, b_base, j)
             given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, (i, j), r, b_panel, width, lanes, vectors, extent
             if kind.blocks:
                 _block_rows(k, kind, *given)
             elif kind.tiles:
                 _tile_rows(k, kind, *given[:2], strip, *given[4:], fresh, ends_in)
             else:
-                _vector_rows(k, kind, *given, fresh, ends_in, r == rows and vectors * lanes == width, less)
+                _vector_rows(k, kind, *given, b_pitch, fresh, ends_in, r == rows and vectors * lanes == width, less)
 
         def strips_of(body):
             """`body(first row, rows)` for each strip."""
@@ -121,9 +121,9 @@ def _columns_by_128(k, kind: Kind, b_panel: Val, width: int, lanes: int, vectors
 
 
 def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
-                 vectors: int, extent: Extent, fresh: Val, ends_in: InRegisters | None, full: bool, less: list[Val] | None):
-    """r rows x `vectors` vectors of the accumulators at `c_tile`, which begin `at` a row and a column, from these rows of A, and from a panel of B `width` columns wide. full: as most blocks are;
-    less: what is taken off each vector."""
+                 vectors: int, extent: Extent, b_pitch: Val, fresh: Val, ends_in: InRegisters | None, full: bool, less: list[Val] | None):
+    """r rows x `vectors` vectors of the accumulators at `c_tile`, which begin `at` a row and a column, from these rows of A, and from a panel of B `width` columns wide, whose rows are `b_pitch`
+    elements apart. full: as most blocks are; less: what is taken off each vector."""
     b, i = k.b, at[0]
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     ty, size, g = ir.vec(t, lanes), ir.bits_of(t) // 8, kind.group
@@ -150,10 +150,15 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
 
         def body(q):
             acc = [[b.load(ty, s, 64) for s in line] for line in slots]
-            b_row = b.gep(packed, b_panel, b.mul(q, i64(width)))
+            b_row = b.gep(packed, b_panel, b.mul(q, b_pitch))
+            if b_pitch.const is None and k.target.ahead:  # a row is in a page of its own, as in `copy_panels`
+                for u in range(count):
+                    later = b.gep(packed, b_row, b.mul(b_pitch, i64(u + k.target.ahead)))
+                    for line in range(0, vectors * lanes * size, 64):
+                        b.call("llvm.prefetch.p0", "void", [b.gep("i8", later, i64(line)), const("i32", 0), const("i32", 3), const("i32", 1)])
             a_cols = [b.gep(packed, line, b.mul(q, i64(a.strip or 1))) for line in lines]
             for u in range(count):
-                cols = [b.load(ir.vec(packed, lanes * g), b.gep(packed, b_row, i64((u * width + v * lanes) * g)), size)
+                cols = [b.load(ir.vec(packed, lanes * g), b.gep(packed, b_row, b.mul(b.add(b.mul(b_pitch, i64(u)), i64(v * lanes)), i64(g))), size)
                         for v in range(vectors)]
                 for x in range(r):
                     s = _broadcast(b, packed, 1 if single else g, g, b.gep(packed, a_cols[x], i64(u * (a.strip or g))), lanes)
@@ -167,7 +172,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
 
     depth = extent.depth
     unroll = next(u for u in (4, 2, 1) if extent.k % (u * g) == 0 and u <= k.target.dot_unroll)
-    if a.padded or depth.const is not None and depth.const % (unroll * g) == 0:  # zeros follow up to the next whole step
+    if b_pitch.const is not None and a.padded or depth.const is not None and depth.const % (unroll * g) == 0:  # zeros follow up to the next whole step
         k.loop(i64(0), depth, unroll * g, steps(unroll), "k")
     else:
         main = b.and_(depth, i64(-unroll * g))

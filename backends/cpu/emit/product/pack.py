@@ -19,6 +19,7 @@ from ...plan.records import NestPlan
 from ...ttir.types import Value
 from .. import access, bounds
 from ..root.fill import converted
+from . import ending
 
 
 # --- numbers of the plan, where the kernel runs -------------------------------------------------------------------------
@@ -234,14 +235,56 @@ def _copy_strip(k, kind: Kind, to: Copies, source: tuple[Val, Val], i: Val, coun
 # --- B: panels -----------------------------------------------------------------------------------------------------------
 
 
-def panels(k, step: Product, at: Place | None) -> Val:
-    """B in panels, put where they are to be: where the first one starts."""
-    out = k.pointer(step.b.buffer)
-    if step.b.kept:
-        _unless_there(k, at, lambda: _panels(k, step, at, out))
+@dataclass
+class Panels:
+    """B as the micro-kernel reads it: row q of the panel that begins with column j at `ptr + j across + q width` (in elements along K that share a lane). lies: where it was loaded from, if
+    whole panels may be read there."""
+
+    ptr: Val
+    across: int
+    width: int
+    lies: Lies | None = None
+
+
+@dataclass
+class Lies:
+    """Where B lies, row q of column j at `ptr + q pitch + j`, if that `holds` (an i1). ends: up to which (rows, columns) it is there."""
+
+    ptr: Val
+    pitch: Val
+    holds: Val
+    ends: tuple[Val, Val]
+
+
+def panels(k, step: Product, at: Place | None) -> Panels:
+    """B in panels, put where they are to be."""
+    found = Panels(k.pointer(step.b.buffer), step.kind.group if step.kind.blocks else step.k, step.width)
+    if step.b.direct:
+        ends = tuple(i64(size) if end is None else end for size, end in zip((step.k, step.n), at.ends))
+        found.lies = Lies(at.ptr, number(k, at.source.steps[0]), at.given, ends)
+        k.either(at.given, lambda: _rest_of_panels(k, step, at, found), lambda: _panels(k, step, at, found.ptr))
+    elif step.b.kept:
+        _unless_there(k, at, lambda: _panels(k, step, at, found.ptr))
     else:
-        _panels(k, step, at, out)
-    return out
+        _panels(k, step, at, found.ptr)
+    return found
+
+
+def _rest_of_panels(k, step: Product, at: Place, to: Panels):
+    """What of B is no whole panel; and zeros behind its end, where somebody might see what they are multiplied into."""
+    b, end = k.b, to.lies.ends[1]
+    last = b.select(ending.unseen(k, step, 1, end), b.intrinsic("smin", end, i64(step.n)), i64(step.n))
+    copy_panels(k, at, (step.k, step.n), step.kind, to.width, to.ptr, b.and_(end, i64(-to.width)), last)
+
+
+def panel(k, kind: Kind, found: Panels, base: Val, j: Val) -> tuple[Val, Val]:
+    """(where row 0 of the panel from column j on is, elements from row to row) of a matrix of B whose panels begin at `base`."""
+    b, packed = k.b, REGISTER[kind.packed]
+    there = b.gep(packed, base, b.mul(j, i64(found.across))), i64(found.width)
+    if found.lies is None:
+        return there
+    whole = b.and_(found.lies.holds, b.icmp("sle", b.add(j, i64(found.width)), found.lies.ends[1]))
+    return b.select(whole, b.gep(packed, found.lies.ptr, j), there[0]), b.select(whole, found.lies.pitch, there[1])
 
 
 def _unless_there(k, at: Place, put: Callable):
@@ -285,8 +328,8 @@ def _panels(k, step: Product, at: Place | None, out: Val):
         k.run(plan.packing)
 
 
-def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val):
-    """Pack B, whose rows are contiguous, into panels (see `panels`); what lies behind its limits is zero."""
+def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val, first: Val = i64(0), last: Val | None = None):
+    """Pack B, whose rows are contiguous, into panels (see `panels`), those from column `first` on to `last` (None: all); what lies behind its limits is zero."""
     b = k.b
     kk, n = shape
     g = kind.group
@@ -334,7 +377,7 @@ def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val):
         rest = b.and_(b.add(rows_end, i64(g - 1)), i64(-g))
         k.loop(rest, i64(kk), g, lambda q: [put(q, v, [zero] * g) for v in range(0, width, lanes)], "rest")
 
-    k.loop(i64(0), i64(n), width, panel, "panel")
+    k.loop(first, i64(n) if last is None else last, width, panel, "panel")
 
 
 def masked(k, ty: str, ptr: Val, size: int, mask: Val) -> Val:
