@@ -72,7 +72,7 @@ def test_any_size(few, least, one, other, a, b, seed):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("m,k,n", [(1, 700, 130), (3, 70, 33), (4, 300, 1000), (130, 4500, 1), (65, 70, 3), (70, 5, 1027)])
+@pytest.mark.parametrize("m,k,n", [(1, 700, 130), (3, 70, 33), (3, 300, 1000), (130, 4500, 1), (65, 70, 3), (70, 5, 1027)])
 def test_nothing_beyond_the_result_is_written(m, k, n, turned, seed):
     torch.manual_seed(seed)
     a = torch.randn(k, m).T if turned and k <= thin.TERMS else torch.randn(m, k)
@@ -89,11 +89,19 @@ def kernels(a: torch.Tensor, b: torch.Tensor) -> list[str]:
     return sorted(report.kernels)
 
 
-@pytest.mark.parametrize("few,names", [((1, 64, 50), ["lines_kernel"]), ((4, 64, 50), ["lines_kernel"]), ((5, 64, 50), ["matmul_kernel"]), ((50, 64, 4), ["copy_lines_kernel", "lines_kernel"]),
+@pytest.mark.parametrize("few,names", [((1, 64, 50), ["lines_kernel"]), ((3, 64, 50), ["lines_kernel"]), ((5, 64, 50), ["matmul_kernel"]), ((50, 64, 4), ["copy_lines_kernel", "lines_kernel"]),
                                        ((50, 64, 5), ["matmul_kernel"]), ((50, 5000, 1), ["side_by_side_kernel"]), ((50, 8, 50), ["few_terms_kernel"]), ((50, 9, 50), ["matmul_kernel"])])
 def test_which_kernel(few, names):
     m, k, n = few
     assert kernels(torch.randn(m, k), torch.randn(k, n)) == names
+
+
+def test_four_rows():
+    """They go by tiles where these read a matrix where it lies: in fp32, by its rows."""
+    lies = bool(targets.native().few_rows and targets.native().masks)
+    a, b = torch.randn(4, 64), torch.randn(64, 50)
+    assert kernels(a, b) == ["matmul_kernel" if lies else "lines_kernel"]
+    assert kernels(a, b.T.contiguous().T) == kernels(a.half(), b.half()) == ["lines_kernel"]
 
 
 @pytest.mark.parametrize("pairs", [False, True])
