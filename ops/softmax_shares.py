@@ -1,4 +1,5 @@
-"""softmax of few long lines on a CPU: each line is shared out among the threads, in two kernels with the statistics of each share between them.
+"""softmax of few long lines on a CPU: each line is shared out among the threads, in two kernels with the statistics of each share between them. Narrow columns go this way for a thread alone,
+too, for it fills vectors.
 
 Memory is taken as rows of W numbers, W the numbers that lie between neighbours of a line, or so many times that as fill vectors: a column of it is a part
 of one line.
@@ -70,6 +71,8 @@ LEAST = 4096
 ONCE, TWICE = 0.9e-3, 1.5e-3
 #: the longest column whose exponentials a program keeps, about (softmax_held.py)
 HELD = 512
+#: columns so few that most lanes of a vector of them are idle, and how long they are then at least
+NARROW, LONG = 8, 512
 #: rows and columns of a tile
 ROWS, COLS = 16, 64
 
@@ -78,6 +81,8 @@ def takes(x: torch.Tensor, outer: int, n: int, inner: int, columns: int) -> bool
     """Is the softmax over the middle of (outer, n, inner) to go this way: are programs of `columns` lines too few for the threads?"""
     if not plainly_here(x, "softmax", outer, n, inner):
         return False
+    if 1 < inner <= NARROW and n >= LONG:
+        return True
     few = 2 * outer if inner == 1 else outer * cdiv(inner, columns)  # a row that is one program's has each of its exponentials taken once, and not twice
     return few < workers() and n * min(inner, columns) >= 2 * LEAST and saves(outer, n, inner, columns, workers())
 

@@ -85,6 +85,24 @@ def test_who_is_shared_out(threads):
         assert not taken(1, 50257, 1)
 
 
+def test_narrow_columns_fill_vectors_for_a_thread_alone(threads):
+    def taken(outer, n, inner):
+        return softmax_shares.takes(torch.empty(outer, n, inner), outer, n, inner, 64)
+    for count in (1, 2, 16):
+        threads(count)
+        assert taken(1, 512, 2) and taken(100, 1000, 8) and not taken(1, 511, 2) and not taken(100, 1000, 9)
+    with tuning.on(targets.get("spacemit-x60")):
+        assert not taken(1, 512, 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape,dim", [((3548, 2), 0), ((513, 8), 0), ((7, 600, 3), 1), ((100, 1000, 5), 1)])
+def test_narrow_columns(shape, dim, dtype, threads, seed):
+    threads(1)
+    torch.manual_seed(seed)
+    compare(torch.randn(shape).to(DTYPES[dtype]) * 3, dim)
+
+
 def test_two_launches_are_to_pay():
     """A row that one thread has done before sixteen have met twice is its alone."""
     assert not softmax_shares.saves(1, 11605, 1, 64, 16) and softmax_shares.saves(1, 50257, 1, 64, 16)
