@@ -57,10 +57,18 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
             elif kind.tiles:
                 _tile_rows(k, kind, *given[:2], strip, *given[4:], fresh, ends_in)
             else:
-                _vector_rows(k, kind, *given, b_pitch, fresh, ends_in, r == rows and vectors * lanes == width, less)
+                _vector_rows(k, kind, *given, b_pitch, fresh, ends_in, (r == rows or panels.lies is not None) and vectors * lanes == width, less)
 
         def strips_of(body):
             """`body(first row, rows)` for each strip."""
+            if panels.lies is not None and m % rows == 0 and rows % 2 == 0 and extent.rows.const is None:
+                # So few rows that half a strip counts.
+                end, half = b.intrinsic("smin", i64(m), extent.rows), rows // 2
+                begun = b.and_(end, i64(-rows))
+                whole = b.select(b.icmp("sle", b.sub(end, begun), i64(half)), begun, end)
+                k.loop(i64(0), whole, rows, functools.partial(body, r=rows), "rows")
+                k.loop(whole, end, half, functools.partial(body, r=half), "rows")
+                return
             for lo, hi, r in ((0, m - m % rows, rows), (m - m % rows, m, m % rows)):
                 if r:
                     end = i64(hi) if extent.rows.const == m else b.intrinsic("smin", i64(hi), extent.rows)
