@@ -212,7 +212,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
         while bn > 1 and cdiv(n, bn) < 4 * workers():
             bn //= 2
     else:
-        # as many neighbours at a time as there are, but no program for a rest, and one for each thread
-        bn = min((1 << i for i in range(6, ACROSS.bit_length())), key=lambda b: (max(cdiv(n, b), workers()) * b, -b))
+        # as many neighbours at a time as there are, but no program for a rest, and one for each thread; two lines of the cache at least where threads would be idle
+        bn = min((1 << i for i in range(5 if cdiv(n, 64) < workers() else 6, ACROSS.bit_length())), key=lambda b: (max(cdiv(n, b), workers()) * b, -b))
         bk = 8 if n * k * b.element_size() > CACHED else 64
     launch(wrap_triton(lines_kernel), (cdiv(n, bn),), x, b, out, n, k, *x.stride(), *b.stride(), *out.stride(), R=r, BN=bn, BK=bk, ALONG=along)
