@@ -188,3 +188,51 @@ def test_what_is_required_has_to_exist():
     assert verdict.requirements("verdict = vector") == [("verdict", "=", "VECTOR")]
     with pytest.raises(Error, match="a verdict is VECTOR, PARTLY, SCALAR"):
         verdict.requirements("verdict=GOOD")
+
+
+HALF = """
+
+	cmpq	$2, %rdx
+	jl	.LBB0_14
+	movq	%rdx, %rax
+	shrq	$63, %rax
+	addq	%rdx, %rax
+	sarq	%rax
+	movq	%rax, %rcx
+	andq	$-32, %rcx
+	vbroadcastss	%xmm0, %ymm1
+	xorl	%r9d, %r9d
+.LBB0_8:
+	vmulps	(%rsi,%r9,4), %ymm1, %ymm2
+	vmulps	32(%rsi,%r9,4), %ymm1, %ymm3
+	vmovups	%ymm2, (%rdi,%r9,4)
+	vmovups	%ymm3, 32(%rdi,%r9,4)
+	addq	$16, %r9
+	cmpq	%r9, %rcx
+	jne	.LBB0_8
+	cmpq	%rcx, %rax
+	je	.LBB0_14
+.LBB0_4:
+	vmulss	(%rsi,%rcx,4), %xmm0, %xmm1
+	vmovss	%xmm1, (%rdi,%rcx,4)
+	incq	%rcx
+	cmpq	%rcx, %rax
+	jne	.LBB0_4
+.LBB0_14:
+	cmpq	%rdx, %rax
+	jge	.LBB0_16
+.LBB0_15:
+	vmulss	(%rsi,%rax,4), %xmm0, %xmm1
+	vmovss	%xmm1, (%rdi,%rax,4)
+	incq	%rax
+	cmpq	%rax, %rdx
+	jne	.LBB0_15
+.LBB0_16:
+
+"""
+
+
+def test_the_other_half_is_no_tail():
+    """A loop over the elements from half on begins where a shift says, which is no count rounded to whole vectors; what the first half leaves is one."""
+    r = x86(HALF)
+    assert {x.label: x.tail for x in r.regions if x.loop} == {".LBB0_8": False, ".LBB0_4": True, ".LBB0_15": False} and r.verdict != verdict.VECTOR

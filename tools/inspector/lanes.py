@@ -157,7 +157,7 @@ def _taken(i, name: str) -> int:
         return {"ps": 32, "dq": 32, "udq": 32, "ph": 16, "pd": 64}[hit[1]]
     if hit := re.match(r"v?punpckl(bw|wd|dq)|v?unpcklps", i.mnemonic):
         return {"bw": 8, "wd": 16, "dq": 32, None: 32}[hit[1]]
-    return _size(i.what.element)
+    return size_of(i.what.element)
 
 
 def _given(i) -> int:
@@ -168,10 +168,10 @@ def _given(i) -> int:
         return {"ps": 32, "dq": 32, "udq": 32, "ph": 16, "pd": 64}[hit[1]]
     if hit := re.match(r"v?pmovu?s?[dwq]([bwd])$|v?pack\w+?([bw])$|v?packus(wb)$", i.mnemonic):
         return 8 if hit[3] else _SIZES[hit[1] or hit[2]]
-    return _size(i.what.element)
+    return size_of(i.what.element)
 
 
-def _size(element: str) -> int:
+def size_of(element: str) -> int:
     return int(element[1:]) if element[1:].isdigit() else 16 if element == "bf16" else 0
 
 
@@ -210,8 +210,8 @@ def _single(r, regs):
             if not written:
                 continue
             now = _lanes(i, x, live)
-            if last and now and now <= _size(i.what.element) and i.what.unit == "vector" and i.what.kind in ("arithmetic", "fma", "convert"):
-                i.what = dataclasses.replace(i.what, unit="scalar", bits=_size(i.what.element))
+            if last and now and now <= size_of(i.what.element) and i.what.unit == "vector" and i.what.kind in ("arithmetic", "fma", "convert"):
+                i.what = dataclasses.replace(i.what, unit="scalar", bits=size_of(i.what.element))
             for n in written:
                 live[n] = now
 
@@ -236,6 +236,6 @@ def _lanes(i, x, live) -> int:
         return 0 if c.kind != "move" and x.read else _FULL if c.is_memory else 0
     widest = max(found)
     if c.kind == "convert" and widest < _FULL:
-        source = _taken(i, next((n for n in x.read if live.get(n)), "v0")) or _size(c.element)
+        source = _taken(i, next((n for n in x.read if live.get(n)), "v0")) or size_of(c.element)
         return widest * _given(i) // source if source and _given(i) else _FULL
     return widest

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from .lanes import size_of
 from .schema import Function, Loop
 from .trips import Values
 
@@ -28,8 +29,29 @@ def mixes(main, other) -> bool:
             and b <= a | {"compute"})
 
 
-#: what rounds a count down to whole vectors
+#: what rounds a count down to whole vectors, and which of these divides by a power of two
 _ROUNDS = re.compile(r"(and|bic|shr|sar|lsr|asr|srl|sra|ubfx|neg|rem|bfxil|bextr)")
+_SHIFTS = re.compile(r"(shr|sar|lsr|asr|srl|sra)")
+#: a shift by so much divides nothing: it takes a number's sign, or its upper half
+_SIGN = 16
+
+
+def lanes(instructions) -> int:
+    """The elements of the widest vectors that do something in it."""
+    done = [i.what for i in instructions if i.what.unit == "vector" and i.what.bits]
+    return max((c.bits for c in done), default=0) // min((n for c in done if (n := size_of(c.element))), default=64)
+
+
+def _rounds(i, least: int) -> bool:
+    """Does an instruction round a count down to whole vectors, of `least` lanes? Half of the elements are no such count."""
+    name = i.mnemonic.removeprefix("c.")
+    if not _ROUNDS.match(name):
+        return False
+    if not _SHIFTS.match(name):
+        return True
+    hit = re.search(r"(?:^|[ ,])[$#]?(0x[0-9a-f]+|\d+)(?=$|,)", i.operands)
+    by = int(hit[1], 0) if hit else None if "," in i.operands else 1  # x86 names no 1; None: by a register
+    return by is None or by < _SIGN and 1 << by >= least
 
 
 class Structure:
@@ -97,7 +119,8 @@ class Structure:
         data that starts again takes them from arguments and constants."""
         theirs = self._slice(self._addresses(other), other)
         inside = {p for k in main.blocks for p in range(self.function.blocks[k].first, self.function.blocks[k].last)}
-        return bool(theirs & inside) or any(_ROUNDS.match(self.function.instructions[p].mnemonic.removeprefix("c.")) for p in theirs)
+        least = lanes(self.function.instructions[p] for p in inside)
+        return bool(theirs & inside) or any(_rounds(self.function.instructions[p], least) for p in theirs)
 
     def _addresses(self, loop: Loop) -> set[str]:
         """Registers that addresses come from which a loop finds when it is entered."""

@@ -140,8 +140,8 @@ def _rest(function, found, loops, structure):
 
 
 def _bits(i) -> int:
-    from .lanes import _size
-    return _size(i.what.element)
+    from .lanes import size_of
+    return size_of(i.what.element)
 
 
 def of_report(found):
