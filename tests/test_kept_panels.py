@@ -41,7 +41,7 @@ def walk_kernel(a_ptr, b_ptr, c_ptr, m, n, k, stride_k, stride_n, M: tl.constexp
         tl.atomic_add(c_ptr + m * n, 1.0)
 
 
-def run(m, n, k, dtype, seed, how="", tile=(16, 32, 64), turned=False):
+def run(m, n, k, dtype, seed, how="", tile=(64, 32, 64), turned=False):
     """(what was stored, what should have been in float64, the plan)."""
     make = torch.Generator().manual_seed(seed)
     a, b = torch.randn(m, k, generator=make).to(dtype), torch.randn(k, n, generator=make).to(dtype)
@@ -71,14 +71,14 @@ def test_each_column_of_tiles_has_its_own(m, n, k, turned, dtype, seed):
 @pytest.mark.parametrize("how,kept", [("", True), ("some", True), ("into b", False), ("count", False), ("two", False), ("volatile", False)])
 def test_who_keeps_them(how, kept, seed):
     """No kernel that may change what they were made of, or whose other products want the cache."""
-    plan = compiled(walk_kernel, "x86-64-v4", M=16, N=32, K=64, ROWS=4, HOW=how).asm["plan"]
+    plan = compiled(walk_kernel, "x86-64-v4", M=64, N=32, K=64, ROWS=4, HOW=how).asm["plan"]
     assert (KEPT in plan) == kept
     got, want, plan = run(200, 70, 64, torch.float32, seed, how)
     assert (KEPT in plan) == kept
     if how == "some":
-        height = triton.cdiv(200, 16)
+        height = triton.cdiv(200, 64)
         for column in range(3):  # a program's number is odd, not its row's
-            these = (torch.arange(200) // 16 + column * height) % 2 == 1
+            these = (torch.arange(200) // 64 + column * height) % 2 == 1
             assert_right(got[these, column * 32:column * 32 + 32], want[these, column * 32:column * 32 + 32], torch.float32)
             assert (got[~these, column * 32:column * 32 + 32] == 0).all()
     elif how != "into b":
@@ -88,9 +88,9 @@ def test_who_keeps_them(how, kept, seed):
 def test_the_next_launch_makes_its_own(seed):
     """Other numbers at the same place."""
     make = torch.Generator().manual_seed(seed)
-    a, b, c = torch.randn(64, 64, generator=make), torch.randn(64, 32, generator=make), torch.empty(64, 32)
+    a, b, c = torch.randn(256, 64, generator=make), torch.randn(64, 32, generator=make), torch.empty(256, 32)
     for _ in range(3):
-        walk_kernel[(4,)](a, b, c, 64, 32, 64, 32, 1, M=16, N=32, K=64, ROWS=4, HOW="")
+        walk_kernel[(4,)](a, b, c, 256, 32, 64, 32, 1, M=64, N=32, K=64, ROWS=4, HOW="")
         assert_right(c.double(), a.double() @ b.double(), torch.float32)
         b.mul_(-1.5)
 
@@ -98,17 +98,17 @@ def test_the_next_launch_makes_its_own(seed):
 def test_a_result_that_lies_over_b_keeps_nothing(seed):
     """The launch finds that the arguments overlap: each program reads b as those before it left it."""
     make = torch.Generator().manual_seed(seed)
-    a, memory = torch.randn(64, 32, generator=make), torch.randn(96 * 32, generator=make)
-    b, c = memory[:32 * 32].view(32, 32), memory[:64 * 32].view(64, 32)
+    a, memory = torch.randn(256, 32, generator=make), torch.randn(256 * 32, generator=make)
+    b, c = memory[:32 * 32].view(32, 32), memory.view(256, 32)
     first = a.double() @ b.double()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        walk_kernel[(4,)](a, b, c, 64, 32, 32, 32, 1, M=16, N=32, K=32, ROWS=4, HOW="")
+        walk_kernel[(4,)](a, b, c, 256, 32, 32, 32, 1, M=64, N=32, K=32, ROWS=4, HOW="")
     finally:
         torch.set_num_threads(threads)
-    assert_right(c[:16].double(), first[:16], torch.float32)
-    assert not torch.allclose(c[16:32].double(), first[16:32])  # made of the first program's result
+    assert_right(c[:64].double(), first[:64], torch.float32)
+    assert not torch.allclose(c[64:128].double(), first[64:128])  # made of the first program's result
 
 
 @pytest.mark.parametrize("dtype,bk", [(torch.float32, 1024), (torch.bfloat16, 1024), (torch.float16, None), (torch.float64, None)])

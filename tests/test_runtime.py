@@ -446,8 +446,6 @@ def test_in_a_crowded_address_space(tmp_path):
     assert p.returncode == 0 and "right" in p.stdout, p.stderr[-2000:]
 
 
-@pytest.mark.parametrize("team", [4, 1], ids=["all come", "one comes"])
-@pytest.mark.parametrize("mine", [True, False], ids=["threads of our own", "OpenMP"])
 @triton.jit
 def copy_of_64(x_ptr, out_ptr, n):
     offs = tl.arange(0, 64)
@@ -467,6 +465,8 @@ def test_a_tensor_without_memory_is_an_error_not_a_crash():
     copy_of_64[(1,)](torch.empty(0), torch.empty(0), 0)
 
 
+@pytest.mark.parametrize("team", [4, 1], ids=["all come", "one comes"])
+@pytest.mark.parametrize("mine", [True, False], ids=["threads of our own", "OpenMP"])
 def test_a_short_part_is_taken_at_once(team, mine):
     """By the thread that owns it, or by the calling thread where that one does not come; a longer part piece by piece. Each program runs once."""
     runtime = launch.pool()

@@ -57,6 +57,41 @@ def test_any_size(m, k, n, more, bn, bk, dtype, turned, seed):
     assert check.error(out, a.double() @ b.double()) < (1e-12 if dtype == torch.float64 else 1e-5) and check.guards_hold(whole)
 
 
+@triton.jit
+def fixed_rows_kernel(a_ptr, b_ptr, c_ptr, m, k, sam, sak, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr, MASK: tl.constexpr):
+    """B's rows are a known number of elements apart, as Inductor's templates have them; MASK: columns are masked as well."""
+    rows, cols, ks = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    acc = tl.zeros((M, N), tl.float32)
+    for start in range(0, k, K):
+        inside = start + ks < k
+        a = tl.load(a_ptr + rows[:, None] * sam + (start + ks)[None, :] * sak, mask=(rows < m)[:, None] & inside[None, :], other=0.0).to(tl.float32)
+        mask = inside[:, None] & (cols < N)[None, :] if MASK else inside[:, None]
+        acc = tl.dot(a, tl.load(b_ptr + (start + ks)[:, None] * STRIDE + cols[None, :], mask=mask, other=0.0), acc, input_precision="ieee")
+    tl.store(c_ptr + rows[:, None] * N + cols[None, :], acc, mask=(rows < m)[:, None])
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("stride", [0, 7])
+@pytest.mark.parametrize("a", ["in place", "turned", "converted"])
+def test_rows_of_a_known_stride(a, stride, mask, seed):
+    """What lies behind B's last row, to which a step of four terms would go on, is not read: NaN, or a page that nobody may touch."""
+    torch.manual_seed(seed)
+    for n in (8, 16, 32, 64):
+        for k in (1, 3, 5, 7, 21, 30, 33, 64):
+            m, height = 5, 8
+            x = torch.randn(m, k)
+            given = {"in place": x, "turned": x.T.contiguous().T, "converted": x.half()}[a]
+            b = at_the_end(k, n, n + stride, torch.float32)
+            b.copy_(torch.randn(k, n))
+            out, whole = check.guarded((m, n), torch.float32)
+            fixed_rows_kernel[(1,)](given, b, out, m, k, *given.stride(), M=height, N=n, K=16, STRIDE=n + stride, MASK=mask)
+            assert check.error(out, given.double() @ b.double()) < 1e-5 and check.guards_hold(whole)
+            longer = torch.full((k + 8, n + stride), float("nan"))
+            longer[:k, :n] = b
+            fixed_rows_kernel[(1,)](given, longer, out, m, k, *given.stride(), M=height, N=n, K=16, STRIDE=n + stride, MASK=mask)
+            assert check.error(out, given.double() @ b.double()) < 1e-5
+
+
 @pytest.mark.parametrize("seen", [False, True])
 @pytest.mark.parametrize("where", ["a", "b", "both"])
 @pytest.mark.parametrize("odd", [float("inf"), float("nan")])

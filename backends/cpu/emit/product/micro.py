@@ -62,7 +62,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
             elif kind.tiles:
                 _tile_rows(k, kind, *given[:2], strip, *given[4:], fresh, ends_in)
             else:
-                _vector_rows(k, kind, *given, b_pitch, fresh, ends_in, (r == rows or panels.lies is not None) and vectors * lanes == width, less)
+                _vector_rows(k, kind, *given, b_pitch, panels.lies is not None, fresh, ends_in, (r == rows or panels.lies is not None) and vectors * lanes == width, less)
 
         def strips_of(body):
             """`body(first row, rows)` for each strip."""
@@ -134,9 +134,9 @@ def _columns_by_128(k, kind: Kind, b_panel: Val, width: int, lanes: int, vectors
 
 
 def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
-                 vectors: int, extent: Extent, b_pitch: Val, fresh: Val, ends_in: InRegisters | None, full: bool, less: list[Val] | None):
+                 vectors: int, extent: Extent, b_pitch: Val, lies: bool, fresh: Val, ends_in: InRegisters | None, full: bool, less: list[Val] | None):
     """r rows x `vectors` vectors of the accumulators at `c_tile`, which begin `at` a row and a column, from these rows of A, and from a panel of B `width` columns wide, whose rows are `b_pitch`
-    elements apart. full: as most blocks are; less: what is taken off each vector."""
+    elements apart; lies: it may be where it was loaded from, where nothing of it may be read behind its end. full: as most blocks are; less: what is taken off each vector."""
     b, i = k.b, at[0]
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     ty, size, g = ir.vec(t, lanes), ir.bits_of(t) // 8, kind.group
@@ -164,7 +164,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
         def body(q):
             acc = [[b.load(ty, s, 64) for s in line] for line in slots]
             b_row = b.gep(packed, b_panel, b.mul(q, b_pitch))
-            if b_pitch.const is None and k.target.assists:  # a row is in a page of its own, as in `copy_panels`
+            if lies and k.target.assists:  # a row is in a page of its own, as in `copy_panels`
                 for u in range(count):
                     later = b.gep(packed, b_row, b.mul(b_pitch, i64(u + AHEAD)))
                     for line in range(0, vectors * lanes * size, 64):
@@ -185,7 +185,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
 
     depth = extent.depth
     unroll = next(u for u in (4, 2, 1) if extent.k % (u * g) == 0 and u <= k.target.dot_unroll)
-    if b_pitch.const is not None and a.padded or depth.const is not None and depth.const % (unroll * g) == 0:  # zeros follow up to the next whole step
+    if a.padded and not lies or depth.const is not None and depth.const % (unroll * g) == 0:  # zeros follow up to the next whole step
         k.loop(i64(0), depth, unroll * g, steps(unroll), "k")
     else:
         main = b.and_(depth, i64(-unroll * g))
