@@ -452,6 +452,13 @@ def copy_of_64(x_ptr, out_ptr, n):
     tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n), mask=offs < n)
 
 
+def test_a_program_counts_as_work_however_little_it_does():
+    """Its beginning and end are most of a short row's time: many are shared out, few are not."""
+    x = torch.zeros(64)
+    work = copy_of_64.warmup(x, x, 64, grid=(1,)).metadata.work
+    assert launch.team_of(800, work, 16) & 0xFFFF > 1 and launch.team_of(100, work, 16) == 1
+
+
 def test_a_tensor_without_memory_is_an_error_not_a_crash():
     """A fake one, a nested one; an empty tensor has none either, and is fine."""
     from torch._subclasses.fake_tensor import FakeTensorMode
