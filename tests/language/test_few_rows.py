@@ -1,21 +1,16 @@
 """Products of few rows, whose right factor is read where it lies, and edge tiles whose store lets nobody see what zeros were multiplied with."""
 
-import ctypes
-import mmap
-
 import pytest
 import torch
 import triton
 import triton.language as tl
 from hypothesis import given, settings, strategies as st
+from test_masks import fenced
 from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu.llvm import compile as llvm, targets
 from triport.backends.cpu.plan import show
 from triport.backends.cpu.ttir import reader
 from triport.bench import check
-
-PAGE = mmap.PAGESIZE
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @triton.jit
@@ -33,13 +28,7 @@ def few_rows_kernel(a_ptr, b_ptr, c_ptr, m, n, k, sam, sak, sbk, sbn, BM: tl.con
 
 def at_the_end(rows: int, columns: int, pitch: int, dtype) -> torch.Tensor:
     """A matrix whose last element is the last one before a page that nobody may touch."""
-    size = ((rows - 1) * pitch + columns) * dtype.itemsize
-    whole = -(-size // PAGE) * PAGE
-    memory = mmap.mmap(-1, whole + PAGE)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    assert _libc.mprotect(ctypes.c_void_p(address + whole), PAGE, 0) == 0
-    flat = torch.frombuffer(memory, dtype=torch.uint8, count=whole)[whole - size:].view(dtype)
-    return flat.as_strided((rows, columns), (pitch, 1))
+    return fenced(torch.zeros((rows - 1) * pitch + columns, dtype=dtype), at_end=True).as_strided((rows, columns), (pitch, 1))
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,18 +12,25 @@ from triport.backends.cpu.ttir import reader
 
 
 @triton.jit
-def padded_rows(x_ptr, out_ptr, n, OTHER: tl.constexpr, HOW: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    cols = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + row * n + cols, mask=cols < n, other=OTHER)
+def reduced(x, HOW: tl.constexpr):
     if HOW == "sum":
         y = tl.sum(x, 0)
     elif HOW == "max":
         y = tl.max(x, 0)
     elif HOW == "min":
         y = tl.min(x, 0)
-    elif HOW == "xor":
+    else:
         y = tl.xor_sum(x, 0)
+    return y
+
+
+@triton.jit
+def padded_rows(x_ptr, out_ptr, n, OTHER: tl.constexpr, HOW: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + cols, mask=cols < n, other=OTHER)
+    if HOW != "exp":
+        y = reduced(x, HOW)
     else:  # a softmax's, which keeps its exponentials
         e = tl.exp(x - tl.max(x, 0))
         y = tl.sum(e, 0)
@@ -35,14 +42,8 @@ def padded_rows(x_ptr, out_ptr, n, OTHER: tl.constexpr, HOW: tl.constexpr, BLOCK
 def padded_columns(x_ptr, out_ptr, n, m, OTHER: tl.constexpr, HOW: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     rows, cols = tl.arange(0, ROWS), tl.arange(0, COLS)
     x = tl.load(x_ptr + rows[:, None] * m + cols[None, :], mask=(rows < n)[:, None] & (cols < m)[None, :], other=OTHER)
-    if HOW == "sum":
-        y = tl.sum(x, 0)
-    elif HOW == "max":
-        y = tl.max(x, 0)
-    elif HOW == "min":
-        y = tl.min(x, 0)
-    elif HOW == "xor":
-        y = tl.xor_sum(x, 0)
+    if HOW != "exp":
+        y = reduced(x, HOW)
     else:
         e = tl.exp(x - tl.max(x, 0)[None, :])
         y = tl.sum(e, 0)
