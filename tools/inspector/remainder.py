@@ -36,9 +36,9 @@ _SHIFTS = re.compile(r"(shr|sar|lsr|asr|srl|sra)")
 _SIGN = 16
 
 
-def lanes(instructions) -> int:
-    """The elements of the widest vectors that do something in it."""
-    done = [i.what for i in instructions if i.what.unit == "vector" and i.what.bits]
+def lanes(classes) -> int:
+    """The narrowest elements that the widest of these instructions' vectors hold."""
+    done = list(classes)
     return max((c.bits for c in done), default=0) // min((n for c in done if (n := size_of(c.element))), default=64)
 
 
@@ -119,7 +119,7 @@ class Structure:
         data that starts again takes them from arguments and constants."""
         theirs = self._slice(self._addresses(other), other)
         inside = {p for k in main.blocks for p in range(self.function.blocks[k].first, self.function.blocks[k].last)}
-        least = lanes(self.function.instructions[p] for p in inside)
+        least = lanes(c for p in inside if (c := self.function.instructions[p].what).unit == "vector" and c.bits)
         return bool(theirs & inside) or any(_rounds(self.function.instructions[p], least) for p in theirs)
 
     def _addresses(self, loop: Loop) -> set[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from . import kernel_loops
-from .remainder import Structure, families, mixes
+from .remainder import Structure, families, lanes, mixes
 from .stats import data_of, share_of, works
 from .trips import Values, count
 
@@ -130,18 +130,12 @@ def _rest(function, found, loops, structure):
         working = {k for k, part in parts.items() if any(map(counts, part)) and (calls or not any(i.what.kind == "call" and i.what.unit == "scalar" for i in part))}
         left = [i for k in structure.left_over(main.loop, working) for i in parts[k] if counts(i)]
         done = [i for i in main.instructions if works(i) or i.what.unit == "vector" and i.what.bits]
-        lanes = max((i.what.bits for i in done), default=0) // min((n for i in done if (n := _bits(i))), default=64)
-        if left and len(left) <= 2 * lanes * len(done) and families(left) <= families(main.instructions) | ({"compute"} if families(main.instructions) else set()):
+        if left and len(left) <= 2 * lanes(i.what for i in done) * len(done) and families(left) <= families(main.instructions) | ({"compute"} if families(main.instructions) else set()):
             home.left |= {id(i) for i in left}
     for r in found:
         if r.left:
             r.scalar_calls = sum(i.what.kind == "call" and i.what.unit == "scalar" and id(i) not in r.left for i in r.instructions)
             r.figures["vector"] = share_of(r)
-
-
-def _bits(i) -> int:
-    from .lanes import size_of
-    return size_of(i.what.element)
 
 
 def of_report(found):
