@@ -145,7 +145,7 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Does a @ b go this way? Four rows times a matrix of rows go by tiles, which read it where it lies, too (Zen 5, one thread: 4x3984x446 174 -> 144 us, 4x512x512 30 -> 21; three take as long
     either way, two longer by tiles)."""
     way = _way(a, b)
-    tiles = way is _lines and a.shape[0] == LINES and b.stride(1) == 1 and a.dtype == torch.float32 and targets.native().few_rows and targets.native().masks
+    tiles = way is _lines and a.shape[0] == LINES and b.stride(1) == 1 and a.dtype == torch.float32 and targets.native().few_rows
     return way is not None and not tiles
 
 

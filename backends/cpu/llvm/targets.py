@@ -64,7 +64,7 @@ class Target:
     rounds a vector of f32 to bf16 ("": none).
 
     dot: (rows, vectors) of the matrix micro-kernel, vectors a power of 2; dot_unroll: steps along K in its loop; dot_group: registers in each of its
-    vectors; strips: whether A is put into strips of its rows, in K's order, where it serves many columns; ahead: by how many rows B is fetched before it is packed; few_rows: of A, up to which B is read where it lies and not packed (Zen 5, one thread,
+    vectors; strips: whether A is put into strips of its rows, in K's order, where it serves many columns; ahead: by how many rows B is fetched before it is packed; few_rows: of A, up to which B is read where it lies and not packed (0 where the last panel's loads have no masks, or cores are in order; Zen 5, one thread,
     us: 8x3984x446 260 -> 135, 32x578x512 100 -> 77; of 64 rows 64x512x1024 294 -> 378); widens: element types whose products are
     computed in f32 by one instruction; products: instructions for
     it, the best first; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers; unroll:
@@ -168,7 +168,7 @@ _RVA22V = "+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbs,+zfh,+zvfh"
 
 TARGETS = {t.name: t for t in (
     Target("x86-64-v2", cpu="x86-64-v2", features="", isa="SSE4.2", vector_bits=128, registers=16, dot=(4, 2),
-           masks=False, half=False, fma=False, polynomials=1, reloads=True, products=(_SSE_PAIRS,), **_X86),
+           masks=False, few_rows=0, half=False, fma=False, polynomials=1, reloads=True, products=(_SSE_PAIRS,), **_X86),
     Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), polynomials=1, ahead=16,
            reloads=True, products=(_AVX2_PAIRS,), **_X86),
     Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
@@ -178,7 +178,7 @@ TARGETS = {t.name: t for t in (
     Target("graniterapids", cpu="graniterapids", features="", isa="AVX-512", vector_bits=512, registers=32, gathers=GATHERED,
            dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_HAS_AMX_FP16, **_X86),
     Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), dot_unroll=1,
-           masks=False, **_ARM),
+           masks=False, few_rows=0, **_ARM),
     Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
            dot_unroll=1, products=(_NEON_BF16,), **_ARM),
     Target("rv64gc", cpu="generic-rv64", features="+m,+a,+f,+d,+c", isa="scalar", vector_bits=32, registers=32,

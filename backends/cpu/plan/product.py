@@ -126,7 +126,7 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     look = Look(s)
     a_src, b_src = look.joined(lhs, 1), look.joined(rhs, 0)
     a_ends, b_ends = look.ends(lhs, a_src), look.ends(rhs, b_src)
-    direct = m <= s.target.few_rows and s.target.masks and not batch and may_lie(rhs, b_src, kind) and _ends_with(a_ends[1], b_ends[0])
+    direct = m <= s.target.few_rows and not batch and may_lie(rhs, b_src, kind) and _ends_with(a_ends[1], b_ends[0])
     if direct and vectors > 2 and n > lanes:  # one pass over B for two
         height, vectors = NARROW, 2
     if n <= lanes and not (kind.tiles or kind.blocks):

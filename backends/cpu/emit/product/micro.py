@@ -167,8 +167,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
             if lies and k.target.assists:  # a row is in a page of its own, as in `copy_panels`
                 for u in range(count):
                     later = b.gep(packed, b_row, b.mul(b_pitch, i64(u + AHEAD)))
-                    for line in range(0, vectors * lanes * size, 64):
-                        b.call("llvm.prefetch.p0", "void", [b.gep("i8", later, i64(line)), const("i32", 0), const("i32", 3), const("i32", 1)])
+                    pack.fetch(b, later, vectors * lanes * size)
             a_cols = [b.gep(packed, line, b.mul(q, i64(a.strip or 1))) for line in lines]
             for u in range(count):
                 cols = [b.load(ir.vec(packed, lanes * g), b.gep(packed, b_row, b.mul(b.add(b.mul(b_pitch, i64(u)), i64(v * lanes)), i64(g))), size)

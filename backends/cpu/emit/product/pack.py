@@ -328,6 +328,12 @@ def _panels(k, step: Product, at: Place | None, out: Val):
         k.run(plan.packing)
 
 
+def fetch(b, at: Val, nbytes: int):
+    """Have the lines of the first cache, of so many bytes, fetched for reading."""
+    for line in range(0, nbytes, LINE):
+        b.call("llvm.prefetch.p0", "void", [b.gep("i8", at, i64(line)), const("i32", 0), const("i32", 3), const("i32", 1)])
+
+
 def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val, first: Val = i64(0), last: Val | None = None):
     """Pack B, whose rows are contiguous, into panels (see `panels`), those from column `first` on to `last` (None: all); what lies behind its limits is zero."""
     b = k.b
@@ -350,8 +356,7 @@ def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val, first: Va
                 if ahead:  # a row is in a page of its own, which no prefetcher of the hardware foresees
                     for u in range(count):
                         later = b.gep(mem, at.ptr, b.add(b.mul(b.add(q, i64(u + ahead)), pitch), j))
-                        for line in range(0, width * size, 64):
-                            b.call("llvm.prefetch.p0", "void", [b.gep("i8", later, i64(line)), const("i32", 0), const("i32", 3), const("i32", 1)])
+                        fetch(b, later, width * size)
                 for v in range(0, width, lanes):
                     lines = [load(b.gep(mem, at.ptr, b.add(b.mul(b.add(q, i64(u)), pitch), b.add(j, i64(v)))), v) for u in range(count)]
                     lines = [converted(b, x, elem, kind.packed) for x in lines]
