@@ -27,7 +27,7 @@ from .makespan import cost, makespan
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from . import autocast, batching, choices, product_cuda, product_tma, product_way, thin
+from . import autocast, batching, choices, product_cuda, product_tma, product_way, split_k, thin
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .straight import by_tiles, straight, turn_kernel
@@ -285,6 +285,9 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if thin.takes(a, b):
             thin.product(a, b, c)
             return c
+        if (split := split_k.way(a, b)) is not None:
+            split_k.product(a, b, c, split)
+            return c
         (m, k), n = a.shape, b.shape[1]
         if slow_as_it_lies(a, b):
             b = b.contiguous()
@@ -314,7 +317,7 @@ def alike(a: torch.Tensor, b: torch.Tensor, *named: str) -> choices.Like:
     return choices.kind(" ".join([*named, "".join("t" if turned else "n" for turned in laid)]), line), (a.shape[0], b.shape[1], a.shape[1])
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS, implementations={"cuda": _matmul_cuda},
+_matmul = register("matmul", _matmul_body, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS, *split_k.KERNELS, implementations={"cuda": _matmul_cuda},
                    alike=alike)
 
 

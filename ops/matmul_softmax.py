@@ -28,7 +28,7 @@ from .sizes import cdiv, known, next_power_of_2
 from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import alike, begun, matmul_kernel, multiprocessors, product_backward, product_jvp, whole_tile_for
-from . import autocast, batching, product_cuda, product_way, thin, thin_softmax
+from . import autocast, batching, product_cuda, product_way, split_k, thin, thin_softmax
 from .parts import above, exp_inside, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
 from .product import product_tile, tile_of_program
 from .straight import straight, turn_kernel
@@ -167,6 +167,11 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if thin_softmax.takes(a, b, axis):
         thin_softmax.product_softmax(a, b, c, axis)
         return c
+    split = split_k.way(a, b)
+    if split and (split.exchanged or split.shares > 1) and (products := held(c.shape, c.device)) is not None:
+        split_k.product(a, b, products, split)
+        softmax_into(products, c, axis)
+        return c
     a = straight(a, n, "matmul_softmax")
     way, given = not comes_first(a, b, axis) and product_way.special(a, b) or (None, None)
     if way and product_way.apart(way, given):
@@ -233,7 +238,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     return c
 
 
-_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS,
+_matmul_softmax = register("matmul_softmax", _matmul_softmax_body, product_exp_kernel, scale_kernel, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS, *split_k.KERNELS,
                            *thin_softmax.KERNELS, *SOFTMAX_KERNELS, implementations={"cuda": _matmul_softmax_cuda},
                            alike=lambda a, b, dim: alike(a, b, "rows" if int(dim) % 2 else "columns"))
 

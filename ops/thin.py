@@ -14,6 +14,7 @@ import triton.language as tl
 
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch.replay import temporary
+from . import split_k
 from .dispatch import launch, wrap_triton
 from .product import copy_lines_kernel
 from .sizes import cdiv, next_power_of_2
@@ -129,8 +130,6 @@ KERNELS = lines_kernel, side_by_side_kernel, few_terms_kernel  # beside the one 
 LINES, TERMS = 4, 8
 #: the same of bf16 that the CPU has instructions to multiply: rows of a where b is larger than the second cache (else one), and terms
 LINES_BY_PAIRS, TERMS_BY_PAIRS = 2, 2
-#: bytes of a matrix that stay in a core's second cache: of larger ones 8 lines are read at a time, as many as are fetched ahead
-CACHED = 1 << 20
 #: elements that a program reads of neighbouring lines of a matrix at a time
 ACROSS = 4096
 #: bytes, as they are added up, of a line that stays in the first cache beside another: longer ones of a matrix are read several at a time
@@ -142,11 +141,8 @@ TERM_ROWS, TERM_COLUMNS = 64, 1024
 
 
 def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Does a @ b go this way? Four rows times a matrix of rows go by tiles, which read it where it lies, too (Zen 5, one thread: 4x3984x446 174 -> 144 us, 4x512x512 30 -> 21; three take as long
-    either way, two longer by tiles)."""
-    way = _way(a, b)
-    tiles = way is _lines and a.shape[0] == LINES and b.stride(1) == 1 and a.dtype == torch.float32 and targets.native().few_rows
-    return way is not None and not tiles
+    """Does a @ b go this way?"""
+    return _way(a, b) is not None
 
 
 def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
@@ -155,7 +151,7 @@ def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
     if not plainly_here(a, "matmul", m, n, k):
         return None
     pairs = a.dtype == torch.bfloat16 and by_pairs()
-    rows = (LINES_BY_PAIRS if b.numel() * b.element_size() > CACHED else 1) if pairs else LINES
+    rows = (LINES_BY_PAIRS if b.numel() * b.element_size() > split_k.CACHED else 1) if pairs else LINES
     if m <= rows and _is_read(b):
         return _lines
     if n <= LINES and _is_read(a):
@@ -212,7 +208,12 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
         while bn > 1 and cdiv(n, bn) < 4 * workers():
             bn //= 2
     else:
-        # as many neighbours at a time as there are, but no program for a rest, and one for each thread; two lines of the cache at least where threads would be idle
-        bn = min((1 << i for i in range(5 if cdiv(n, 64) < workers() else 6, ACROSS.bit_length())), key=lambda b: (max(cdiv(n, b), workers()) * b, -b))
-        bk = 8 if n * k * b.element_size() > CACHED else 64
+        # as many neighbours at a time as there are, but no program for a rest, and one for each thread, of many threads four; two lines of the cache at least where threads would be idle
+        threads = workers() * (4 if workers() > 2 else 1)
+        bn = min((1 << i for i in range(5 if cdiv(n, 64) < workers() else 6, ACROSS.bit_length())), key=lambda b: (max(cdiv(n, b), threads) * b, -b))
+        if (way := split_k.of_lines(x, b, cdiv(n, bn))) is not None:
+            split_k.product(x, b, out, way)
+            return
+        # of a matrix larger than the second cache 8 lines at a time, as many as are fetched ahead
+        bk = 8 if n * k * b.element_size() > split_k.CACHED else max(8, min(64, next_power_of_2(k)))
     launch(wrap_triton(lines_kernel), (cdiv(n, bn),), x, b, out, n, k, *x.stride(), *b.stride(), *out.stride(), R=r, BN=bn, BK=bk, ALONG=along)

@@ -89,18 +89,19 @@ def kernels(a: torch.Tensor, b: torch.Tensor) -> list[str]:
     return sorted(report.kernels)
 
 
-@pytest.mark.parametrize("few,names", [((1, 64, 50), ["lines_kernel"]), ((3, 64, 50), ["lines_kernel"]), ((5, 64, 50), ["matmul_kernel"]), ((50, 64, 4), ["copy_lines_kernel", "lines_kernel"]),
+@pytest.mark.parametrize("few,names", [((1, 64, 50), ["lines_kernel"]), ((2, 64, 50), ["lines_kernel"]), ((50, 64, 4), ["copy_lines_kernel", "lines_kernel"]),
                                        ((50, 64, 5), ["matmul_kernel"]), ((50, 5000, 1), ["side_by_side_kernel"]), ((50, 8, 50), ["few_terms_kernel"]), ((50, 9, 50), ["matmul_kernel"])])
 def test_which_kernel(few, names):
     m, k, n = few
     assert kernels(torch.randn(m, k), torch.randn(k, n)) == names
 
 
-def test_four_rows():
+@pytest.mark.parametrize("rows", [3, 4])
+def test_three_rows_and_more(rows):
     """They go by tiles where these read a matrix where it lies: in fp32, by its rows."""
     lies = bool(targets.native().few_rows)
-    a, b = torch.randn(4, 64), torch.randn(64, 50)
-    assert kernels(a, b) == ["matmul_kernel" if lies else "lines_kernel"]
+    a, b = torch.randn(rows, 64), torch.randn(64, 50)
+    assert kernels(a, b) == ["part_kernel" if lies else "lines_kernel"]
     assert kernels(a, b.T.contiguous().T) == kernels(a.half(), b.half()) == ["lines_kernel"]
 
 
