@@ -402,13 +402,16 @@ def test_launches_too_small_to_share_stay_on_the_calling_thread():
     """How many programs are few follows from what each does; where nobody can know, all threads share."""
     x, out = torch.randn(10_000), torch.empty(10_000)
 
-    def work(**consts):
-        return heavy_or_light_kernel.warmup(x, out, 10_000, 3, grid=(1,), **consts).metadata.work
+    def work(trips=3, **consts):
+        known = heavy_or_light_kernel.warmup(x, out, 10_000, 3, grid=(1,), **consts).metadata
+        return eval(launch.worked(known._asdict(), ["0", "0", "10_000", str(trips)]))
 
     light = work(HEAVY=False, LOOP=1, BLOCK=128)
     assert 0 < light < work(HEAVY=True, LOOP=1, BLOCK=128)
     assert light < work(HEAVY=False, LOOP=1, BLOCK=1024)
-    assert work(HEAVY=False, LOOP=0, BLOCK=128) == 0, "the number of trips is an argument"
+    assert work(HEAVY=False, LOOP=0, BLOCK=128) == work(HEAVY=False, LOOP=3, BLOCK=128), "the number of trips is an argument"
+    assert work(9, HEAVY=False, LOOP=0, BLOCK=128) == work(HEAVY=False, LOOP=9, BLOCK=128)
+    assert work(-9, HEAVY=False, LOOP=0, BLOCK=128) > 0
     for threads in (1, 2, 16):
         assert launch.team_of(10**7, 100, threads) == (threads << 32 | threads if threads > 1 else 1)
         assert launch.team_of(1, 100, threads) == 1 and launch.team_of(5, 0, threads) == threads << 32 | threads

@@ -317,6 +317,7 @@ def lower(src, metadata, options):
     metadata["file"] = module.kernel.loc.file
     metadata["arguments"] = lowered.arguments
     metadata["work"] = ALONE if options.debugger or options.alone else lowered.work  # with a debugger one steps through one program after the other
+    metadata["loops"] = lowered.loops
     metadata["checks"] = lowered.checks
     metadata["target_row"] = repr(target)
     metadata["facts"] = facts.digest(metadata)

@@ -192,7 +192,7 @@ def _compile(launches, temps, tensors, out, advise):
         if run.slots is None:
             return None
         x, y, z = (*grid, 1, 1)[:3]
-        team = launch.team_of(x * y * z, run.work, threads)
+        team = launch.team_of(x * y * z, run.work(args), threads)
         words = call.packed("8Q", function.address, x, y, z, run.scratch, team, *pool.openmp)
         for n, ty in run.slots:
             a = args[n]

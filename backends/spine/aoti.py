@@ -141,7 +141,7 @@ def kernel_ir(name: str, arguments: list[tuple[int, str]], versions: list[Versio
         beyond = _beyond(b, known.most, grid, [words[n] for n, _ in arguments], [ty for _, ty in arguments])
         function = b.select(beyond, b.address(Val("ptr", f"@{other.symbol}")), function)
         scratch = b.select(beyond, i64(other.metadata.scratch_bytes), scratch)
-    team = b.call("tp_team", "i64", [b.mul(b.mul(grid[0], grid[1]), grid[2]), i64(known.work), threads])
+    team = b.call("tp_team", "i64", [b.mul(b.mul(grid[0], grid[1]), grid[2]), glue.work(b, known, list(words.values())), threads])
     header = [function, *grid, scratch, b.or_(b.shl(threads, 32), team), b.address(parallel), b.address(number)]
     packed = b.alloca(f"[{len(header) + len(words)} x i64]", "words", 16)
     for k, word in enumerate([*header, *words.values()]):

@@ -82,6 +82,25 @@ def team(m: Module):
     b.ret(b.or_(use, b.select(b.icmp("sle", total, b.mul(use, OPERATIONS * BRIEF)), i64(pool.SHORT), i64(0))))
 
 
+#: work that a launch says a program has, at most: no product with it is too large for 64 bits
+_MOST_WORK = 1 << 24
+
+
+def work(b: Builder, known, words: list[Val]) -> Val:
+    """As `launch.worked`: what a program does, by a kernel's metadata and the words of a launch's arguments, all of them."""
+    total = i64(known.work)
+    if known.work <= 0:
+        return total
+    for count, loops in known.loops:
+        taken = i64(count)
+        for place, add, per in loops:
+            given = b.cast("sext", b.cast("trunc", words[place], "i32"), "i64") if known.arguments[place] == "i32" else words[place]
+            trips = b.smin(b.smax(b.bin("sdiv", b.add(given, add), per), 0), _MOST_WORK)
+            taken = b.smin(b.mul(taken, trips), _MOST_WORK)
+        total = b.add(total, taken)
+    return b.smin(total, _MOST_WORK)
+
+
 class _Body:
     """One C function, being written. Values of sizes are all computed before it branches over launches."""
 
@@ -244,9 +263,9 @@ class _Body:
         grid = [self.e.value(g) for g in launch.grid]
         programs = b.mul(b.mul(grid[0], grid[1]), grid[2])
         with b.when(b.icmp("ne", programs, 0)):
-            team_ = b.call("tp_team", "i64", [programs, i64(kernel.metadata.work), threads])
-            header = [Val("i64", f"ptrtoint (ptr @{kernel.name} to i64)"), *grid, i64(kernel.metadata.scratch_bytes), team_, i64(0), i64(0)]
-            words = [*header, *(self._pointer(v) if isinstance(v, At) else scalars.word(self.e, v, launch.types[a]) for a in kernel.order for v in [launch.args[a]])]
+            given = [self._pointer(v) if isinstance(v, At) else scalars.word(self.e, v, launch.types[a]) for a in kernel.order for v in [launch.args[a]]]
+            team_ = b.call("tp_team", "i64", [programs, work(b, kernel.metadata, given), threads])
+            words = [Val("i64", f"ptrtoint (ptr @{kernel.name} to i64)"), *grid, i64(kernel.metadata.scratch_bytes), team_, i64(0), i64(0), *given]
             packed = b.alloca(f"[{len(words)} x i64]", "words", 16)
             for k, word in enumerate(words):
                 b.store(word, b.gep("i64", packed, i64(k)))

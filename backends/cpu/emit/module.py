@@ -35,8 +35,10 @@ class Lowered:
     arguments: list[str] = field(default_factory=list)
     #: ("grid", axis) or ("argument", place), and the most that it may be: beyond it, integers that are compared might wrap
     most: list[tuple[str, int, int]] = field(default_factory=list)
-    #: vector operations of a program, roughly; 0 where a loop's length is not known
+    #: vector operations of a program, roughly, but for loops whose length follows from arguments; 0 where another loop's is not known
     work: int = 0
+    #: of each of those (vector operations of a trip, the loops within each other that it is in: (argument's place, add, per), of max(0, (argument + add) // per) trips)
+    loops: list[tuple[int, list[tuple[int, int, int]]]] = field(default_factory=list)
     #: what was decided, and the kernel that it is about
     plan: Plan | None = None
     #: of a checked kernel: what is checked, as data (`checked`)
@@ -80,12 +82,14 @@ class _Lowering:
         kernel = Kernel(self.func, plan, self.target, self.func.name, self.lazy, self.error, self.fp_fusion, self.debugger, self.alone)
         self.kernel = kernel
         text = kernel.write()
-        work = 0 if plan.work is None else plan.work // self.target.lanes(32) + _PROGRAM
+        lanes = self.target.lanes(32)
+        work = 0 if plan.effort is None else plan.effort.get((), 0) // lanes + _PROGRAM
+        loops = [(-(-n // lanes), [tuple(t) for t in trips]) for trips, n in (plan.effort or {}).items() if trips and n]
         checked = {} if checks is None else {"kinds": self.check, "sites": checks.records, "granule": checks.granule,
                                              "alone": checks.alone, "orders": checks.orders}
         most = [(*key, n) for key, n in sorted(plan.most.items()) if n < self._largest(*key)]
         pairs = [(i, j, same) for (i, j), same in sorted(plan.disjoint.items())]
-        return Lowered(text, plan.scratch, pairs, kernel.asserts, [a.type.elem for a in self.func.args], most, work, plan,
+        return Lowered(text, plan.scratch, pairs, kernel.asserts, [a.type.elem for a in self.func.args], most, work, loops, plan,
                        checked, self.func, self.target.name)
 
     def _noting(self, op: Op):

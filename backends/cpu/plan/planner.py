@@ -8,9 +8,10 @@ from ..llvm.targets import Target
 from ..ttir.names import name_of
 from ..ttir.ops import Kind, row
 from ..ttir.types import Func, Op
-from . import control, facts, rows, scratch, variables
+from . import control, rows, scratch, variables
 from .checks import Checks
 from .control import CONTROL, scalar_region
+from .effort import effort
 from .exchanges import HALF, PICK
 from .lazy import Lazy
 from .product import PRODUCTS
@@ -44,7 +45,7 @@ def plan(func: Func, target: Target, lazy: Lazy, noting: Callable, refuse: Calla
     s.variables = {} if debugger else None
     body = control.function(s, func.body, [])
     places, size = _placed(s.places, scratch.lives(body), refuse, {b.piece for b in (s.variables or {}).values()})
-    return Plan((body,), s.regions, places, size, s.disjoint, s.most, facts.work(func.body, lazy), s.notes, checks,
+    return Plan((body,), s.regions, places, size, s.disjoint, s.most, effort(func, lazy), s.notes, checks,
                 frozenset(s.estimates))
 
 

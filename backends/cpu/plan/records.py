@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..ttir.types import Op, Value
 from . import ranges
+from .effort import Effort
 from .facts import Poly
 from .quotients import Quotient
 
@@ -398,7 +399,7 @@ class Plan:
 
     steps: what is done, in order; regions: combine functions that run on scalars; places: of all buffers, by number; scratch: bytes of a
     thread's block; disjoint: arguments taken not to overlap ((loaded, stored) -> whether equal addresses do no harm); most: what a launch keeps
-    to; work: operations on elements of a program, roughly (None: a loop's length is not known); notes: for people, by operation; checks: what a
+    to; effort: what a program does, roughly (effort.py; None: a loop's length is not known); notes: for people, by operation; checks: what a
     checked kernel checks (checks.Checks), None where it checks nothing; estimates: divisions that go by an estimate."""
 
     steps: tuple
@@ -407,7 +408,7 @@ class Plan:
     scratch: int
     disjoint: Mapping[tuple[int, int], bool]
     most: Mapping[tuple[str, int], int]
-    work: int | None
+    effort: Effort | None
     notes: Mapping[Op, str]
     checks: object = None
     estimates: frozenset[Op] = frozenset()

@@ -186,7 +186,7 @@ def make(name: str, signature, metadata, overlapping, constants: dict, other, fi
         for w in checking.watchers:
             w.launched(name)
         programs = gx * gy * gz
-        team = 1 if kernel.alone else launches.team_of(programs, kernel.known["work"], torch.get_num_threads())
+        team = 1 if kernel.alone else launches.team_of(programs, 0 if kernel.known["loops"] else kernel.known["work"], torch.get_num_threads())
         if enter is not None:
             enter(lm)
         try:

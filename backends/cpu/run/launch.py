@@ -220,6 +220,8 @@ tracer: Callable | None = None
 #: for overlapping arguments or large sizes is to run.
 _LAUNCH = """\
 call = pool.call
+def work(a):
+    return {work}
 def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
     if checking.on:
         return checked(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
@@ -228,7 +230,7 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
         if type(programs) is not int or programs >> 31:  # not ints, or too many to be sure that each fits
             gx, gy, gz = sizes(name, (gx, gy, gz))
             programs = gx * gy * gz
-        packed = pack(fn.address, gx, gy, gz, scratch, team(programs, work, threads()), *pool.openmp, {values})
+        packed = pack(fn.address, gx, gy, gz, scratch, team(programs, {work}, threads()), *pool.openmp, {values})
     except wrong:
         sizes(name, (gx, gy, gz))  # says so if it was the grid
         raise
@@ -266,6 +268,16 @@ def packed(name: str, flat) -> tuple[str, list[str]]:
     return fmt, values
 
 
+def worked(known: dict, arguments: list[str]) -> str:
+    """A Python expression of the vector operations of a program (0: not known, ALONE: one thread's), of expressions for the arguments."""
+    def trips(argument: int, add: int, per: int) -> str:
+        count = f"({arguments[argument]} + {add}) // {per}" if per > 1 else f"{arguments[argument]} + {add}"
+        return f"(t if (t := {count}) > 0 else 0)"
+
+    loops = [" * ".join([str(n), *(trips(*t) for t in within)]) for n, within in known["loops"]] if known["work"] > 0 else []
+    return " + ".join([str(known["work"]), *loops])
+
+
 def make_launch(name: str, signature: list[tuple[str, object]], metadata, overlapping, constants: dict | None = None,
                 checked: Callable | None = None, file: str | None = None) -> object:
     """A function `launch(gx, gy, gz, stream, function, kernel_metadata, launch_metadata, enter, exit, *args)`.
@@ -282,11 +294,12 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     codes.announce(name, [(label, ty) for _, label, ty in flat])
     large = [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
     env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
-           "scratch": known["scratch_bytes"], "work": known["work"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
+           "scratch": known["scratch_bytes"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
            "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "chained": chained, "wrong": (struct.error, TypeError)}
+    work = worked(known, [f"{expr}" for expr, _, _ in flat])
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
     plain = len(flat) == sum(t != "constexpr" for _, t in signature)
     slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
@@ -294,10 +307,10 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     def apart(alone: Callable[[str], bool] = lambda label: False):
         """The launch, for arguments of which those that `alone` is true of share memory with no other."""
         pairs = [f"overlap(p{i}, p{j}, {flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"] if not (alone(flat[i][1]) or alone(flat[j][1]))]
-        text = _LAUNCH.format(values=", ".join(values), beyond=" or ".join(pairs + large) or "0")
+        text = _LAUNCH.format(values=", ".join(values), work=work, beyond=" or ".join(pairs + large) or "0")
         exec(compile(text, f"<launch {name}>", "exec"), own := dict(env))  # noqa: S102  (source of ours, by the types of a kernel's arguments)
         launch = own["launch"]
-        launch.slots, launch.format, launch.scratch, launch.asserts, launch.work = slots, fmt, known["scratch_bytes"], known["asserts"], known["work"]
+        launch.slots, launch.format, launch.scratch, launch.asserts, launch.work = slots, fmt, known["scratch_bytes"], known["asserts"], own["work"]
         launch.apart = apart
         return launch
 

@@ -34,7 +34,10 @@ _FIELDS = {
     "name": lambda v: isinstance(v, str) and bool(v),
     "shared": _count(_NO_SIZE),
     "scratch_bytes": _count(_NO_SIZE),
-    "work": _count(1 << 62, ALONE),  # vector operations of a program; 0: not known
+    "work": _count(1 << 62, ALONE),  # vector operations of a program, but for those of `loops`; 0: not known
+    # (vector operations of a trip, the loops that it is in), a loop as (position of an argument, add, per) of which (argument + add) // per are its trips
+    "loops": lambda v: _every(v, lambda w: isinstance(w, (list, tuple)) and len(w) == 2 and _count(1 << 62)(w[0]) and _every(w[1], lambda t: _every(
+        t, lambda n: type(n) is int) and len(t) == 3 and t[0] >= 0 and t[2] > 0)),
     "arguments": lambda v: _every(v, lambda t: isinstance(t, str)),
     "checks": lambda v: isinstance(v, dict),  # what a checked kernel checks, in the digest like all of this
     "asserts": lambda v: _every(v, lambda a: _every(a, lambda t: isinstance(t, str)) and len(a) == 2),
@@ -61,6 +64,8 @@ def checked(metadata, file: str | None = None) -> dict:
         wrong = ["disjoint"]
     if not wrong and any(kind == "argument" and place >= len(given["arguments"]) for kind, place, _ in given["most"]):
         wrong = ["most"]
+    if not wrong and any(t[0] >= len(given["arguments"]) for _, loops in given["loops"] for t in loops):
+        wrong = ["loops"]
     if not wrong and digest(given) != given.get("facts"):
         wrong = ["facts"]
     if wrong:
