@@ -48,6 +48,7 @@ GRAPHS = {
     "casts": (lambda x: (x.int(), x.half(), x.to(torch.uint8), x > 0), lambda: (R(64, 33).abs() * 9,)),
     "special functions": (lambda x: (x.lgamma(), x.erf(), x.erfc(), x.log1p(), x.expm1(), x.tan(), x.atan(),
                                      torch.special.i0(x), torch.special.erfinv(x / 20)), lambda: (torch.rand(64, 33) * 9 + .1,)),
+    "indices of indices": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), lambda: (R(2, 3, 8, 8),)),  # fewer than a block has
     "powers": (lambda x, y: (x**y, x**3, x.rsqrt(), torch.hypot(x, y), torch.atan2(x, y), x.fmod(y), x.remainder(y)),
                lambda: (torch.rand(64, 33) + .1, torch.rand(64, 33) + .1)),
     "rounding": (lambda x: (x.floor(), x.ceil(), x.trunc(), x.round(), x.frac(), x.sign()), lambda: (R(64, 33) * 5,)),
