@@ -63,7 +63,8 @@ def test_an_entry_serves_the_next_process(tmp_cache):
 
 EDITS = [{"scratch_bytes": 0}, {"scratch_bytes": 64}, {"scratch_bytes": 1 << 50}, {"scratch_bytes": None}, {"shared": 1}, {"name": "evil"},
          {"arguments": []}, {"arguments": ["ptr"] * 9}, {"disjoint": []}, {"disjoint": [["print(1)", 0, True]]}, {"disjoint": [[0, 99, True]]},
-         {"work": -5}, {"work": 10**30}, {"work": "open('/dev/null')"}, {"asserts": "x"}, {"asserts": []}, {"target_row": "x"},
+         {"work": -5}, {"work": 10**30}, {"work": "open('/dev/null')"}, {"loops": [[1, [[0, 0, 0]]]]},
+         {"loops": [[1, [[99, 0, 1]]]]}, {"loops": [["open('/dev/null')", []]]}, {"loops": "x"}, {"asserts": "x"}, {"asserts": []}, {"target_row": "x"},
          {"target": {"backend": "cuda", "arch": 90, "warp_size": 32}}, {"a b": 1}, {"num_warps": 64}, {"facts": "0"}]
 
 

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -363,6 +364,23 @@ def test_a_bundle_takes_the_threads_that_a_launch_takes():
         for total in (1, pays - 1, pays, pays + 1, 2 * pays, 50 * pays, *(rng.randrange(1, 1 << 30) for _ in range(20))):
             for programs, work in ((1, total), (total, 1), (total, 0)):
                 assert team(programs, work, threads) == launch.team_of(programs, work, threads) & (pool.SHORT | 0xFFFFFFFF), (programs, work, threads)
+
+
+def test_a_bundle_counts_the_work_that_a_launch_counts():
+    """What loops that end at arguments do, also of negative ends; a bundle says at most so much that no product with it is too large."""
+    from triport.backends.cpu.run import launch
+
+    known = SimpleNamespace(work=40, loops=[(3, [(0, 63, 64)]), (7, [(1, -5, 1), (0, 0, 128)]), (1 << 40, [(1, 0, 9)])], arguments=["i32", "i64"])
+    row = targets.native()
+    m = ir.Module("work", row.triple)
+    b = ir.define(m, "f", "i64", x="i64", y="i64")
+    b.ret(glue.work(b, known, list(b.fn.args)))
+    m_of = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    counted = m_of(launch.load_object(llvm.emit_object(generator.in_registers(m.render()), row), ["f"])["f"])
+    text = launch.worked(vars(known), ["x", "y"])
+    for x, y in ((0, 0), (1000, 6), (-7, 6), (2**31 - 1, 5), (640, -2**60), (640, 8), (2**31 - 1, 2**62)):
+        want = eval(text, {"x": x, "y": y})  # noqa: S307  (what a launch evaluates)
+        assert counted(x & 0xFFFFFFFF, y) == min(want, glue.MOST_WORK), (x, y)  # of a word only the low half is an i32
 
 
 # --- bundles on disk ---------------------------------------------------------------------------------------------------------

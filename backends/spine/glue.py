@@ -83,7 +83,7 @@ def team(m: Module):
 
 
 #: work that a launch says a program has, at most: no product with it is too large for 64 bits
-_MOST_WORK = 1 << 24
+MOST_WORK = 1 << 24
 
 
 def work(b: Builder, known, words: list[Val]) -> Val:
@@ -92,13 +92,13 @@ def work(b: Builder, known, words: list[Val]) -> Val:
     if known.work <= 0:
         return total
     for count, loops in known.loops:
-        taken = i64(count)
+        taken = i64(min(count, MOST_WORK))
         for place, add, per in loops:
             given = b.cast("sext", b.cast("trunc", words[place], "i32"), "i64") if known.arguments[place] == "i32" else words[place]
-            trips = b.smin(b.smax(b.bin("sdiv", b.add(given, add), per), 0), _MOST_WORK)
-            taken = b.smin(b.mul(taken, trips), _MOST_WORK)
+            trips = b.smin(b.smax(b.bin("sdiv", b.add(given, add), per), 0), MOST_WORK)
+            taken = b.smin(b.mul(taken, trips), MOST_WORK)
         total = b.add(total, taken)
-    return b.smin(total, _MOST_WORK)
+    return b.smin(total, MOST_WORK)
 
 
 class _Body:
