@@ -13,12 +13,15 @@ import types
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from conftest import HANGS
 from triport import backends, ops
 from triport.backends import checking
 from triport.backends.dispatch import replay
 from triport.backends.dispatch import call
 from triport.bench import check
+from triport.ops.dispatch import direct, launch, replayed
 
 
 @pytest.fixture(autouse=True)
@@ -372,3 +375,23 @@ def test_an_assert_in_a_recognised_call_says_which(seed):
     with pytest.raises(Exception, match="not positive"):
         direct(body, (x,))
     assert check.error(direct(body, (x.abs(),)), x.abs().double()) == 0
+
+
+@triton.jit
+def added_kernel(x_ptr, out_ptr, real):
+    tl.store(out_ptr, tl.load(x_ptr) + real)
+
+
+def test_a_number_that_its_type_does_not_hold():
+    """A launch makes an infinity of it, and there is nothing to replay."""
+    def body(x, real):
+        out = torch.empty_like(x)
+        launch(added_kernel, (1,), x, out, real)
+        return out
+
+    @replayed(1)
+    def beyond(x, real=0.0):
+        return direct(body, (x,), real)
+
+    for real in (1e300, -1e300, 2.0):
+        assert [beyond(torch.ones(1), real).item() for _ in range(3)] == [float(torch.tensor(1 + real, dtype=torch.float64).float())] * 3

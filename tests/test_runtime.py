@@ -499,3 +499,26 @@ def test_a_short_part_is_taken_at_once(team, mine):
 
     assert launched(4 | pool.SHORT) == [(0, 17), (17, 34), (34, 50), (50, 66)]
     assert max(end - begin for begin, end in launched(4)) == 2
+
+
+@triton.jit
+def numbers_kernel(out_ptr, real, half: tl.bfloat16, small: tl.int8, plain: tl.uint32):
+    tl.store(out_ptr, real)
+    tl.store(out_ptr + 1, half.to(tl.float32))
+    tl.store(out_ptr + 2, small.to(tl.float32))
+    tl.store(out_ptr + 3, plain.to(tl.float32))
+
+
+def test_numbers_that_their_types_do_not_hold():
+    """Floats become infinities, as a cast in C makes them; an integer is an error that names the argument, before anything has run."""
+    out = torch.zeros(4)
+    for real, half in ((-1e300, 1e39), (1e39, -1e300), (3e38, 1.0)):
+        for _ in range(2):
+            numbers_kernel[(1,)](out, real, half, -128, 2**32 - 1)
+            assert out.tolist() == torch.tensor([real, half, -128, 2**32 - 1], dtype=torch.float64).float().tolist()
+    out.zero_()
+    for small, plain, said in ((300, 1, "'small' is 300; it takes an integer from -128 to 127"), (1, -1, "'plain' is -1; it takes an integer from 0 to 4294967295"),
+                               (1, 2**40, "'plain' is 1099511627776"), (1.5, 1, "'small' is 1.5")):
+        with pytest.raises(ArgumentError, match=f"kernel numbers_kernel: argument {said}"):
+            numbers_kernel[(1,)](out, 1.0, 1.0, small, plain)
+    assert not out.any()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from typing import Callable
 
 import torch
@@ -197,7 +198,10 @@ def _compile(launches, temps, tensors, out, advise):
         for n, ty in run.slots:
             a = args[n]
             if not isinstance(a, torch.Tensor):
-                words += call.packed("H6x", launch.bf16_bits(a)) if ty == "bf16" else call.packed(launch.PACK[ty], a)
+                try:
+                    words += call.packed("H6x", launch.bf16_bits(a)) if ty == "bf16" else call.packed(launch.PACK[ty], a)
+                except (OverflowError, struct.error):  # a launch makes something else of such a number
+                    return None
             elif a.data_ptr() in number:
                 words.append(number[a.data_ptr()])
             else:

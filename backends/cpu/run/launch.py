@@ -20,6 +20,7 @@ from ...of_triton import chained
 from . import codes, crash, elf, grid, interrupt, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
+from .fits import fitted
 from .loaded import Function
 from .metadata import ALONE, checked as facts
 from .pool import INTERRUPTED, NO_MEMORY, SHORT, pool_ir
@@ -231,9 +232,9 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
             gx, gy, gz = sizes(name, (gx, gy, gz))
             programs = gx * gy * gz
         packed = pack(fn.address, gx, gy, gz, scratch, team(programs, {work}, threads()), *pool.openmp, {values})
-    except wrong:
+    except wrong as e:
         sizes(name, (gx, gy, gz))  # says so if it was the grid
-        raise
+        return launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *fitted(name, signature, a, e))
     if {beyond}:
         return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
     if enter is not None and (lm is not None or not chained(enter)):  # without `lm`, Triton's chain of hooks had none when the launch began
@@ -298,7 +299,8 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
-           "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "chained": chained, "wrong": (struct.error, TypeError)}
+           "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "chained": chained, "wrong": (struct.error, TypeError, OverflowError),
+           "fitted": fitted, "signature": signature}
     work = worked(known, [f"{expr}" for expr, _, _ in flat])
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
     plain = len(flat) == sum(t != "constexpr" for _, t in signature)
