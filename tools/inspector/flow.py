@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+from . import isa
 from .schema import Block, Function, Loop
+
+#: names that compilers give to the parts of a function that hardly ever run
+_COLD = re.compile(r"\.cold(\.\d+)?$")
 
 
 def blocks(function: Function, classify) -> list[Block]:
@@ -10,7 +16,7 @@ def blocks(function: Function, classify) -> list[Block]:
     code = function.instructions
     flows = [classify(i) for i in code]
     leaders = {0, *(at for at in function.labels.values() if at < len(code))}
-    leaders |= {k + 1 for k, c in enumerate(flows) if c.flow and k + 1 < len(code)}
+    leaders |= {k + 1 for k, c in enumerate(flows) if (c.flow or _stops(code[k], c)) and k + 1 < len(code)}
     starts = sorted(leaders)
     names = {at: name for name, at in reversed(function.labels.items())}
     out = [Block(a, b, names.get(a, "")) for a, b in zip(starts, [*starts[1:], len(code)])]
@@ -22,9 +28,14 @@ def blocks(function: Function, classify) -> list[Block]:
             if to in index:
                 b.successors.append(index[to])
         # a predicated jump or exit (GPUs) may fall through
-        if (c.flow in ("", "branch") or last.predicate) and k + 1 < len(out) and k + 1 not in b.successors:
+        if (c.flow in ("", "branch") and not _stops(last, c) or last.predicate) and k + 1 < len(out) and k + 1 not in b.successors:
             b.successors.append(k + 1)
     return out
+
+
+def _stops(i, c) -> bool:
+    """Is it a call that never returns, or a trap?"""
+    return c.kind == "call" and isa.never_returns(c.target) or c.kind == "system" and isa.traps(i.mnemonic)
 
 
 def analyse(function: Function):
@@ -56,6 +67,42 @@ def analyse(function: Function):
         loop.depth = sum(loop.blocks <= other.blocks for other in loops)
         loop.inner = not any(other is not loop and other.blocks < loop.blocks for other in loops)
     function.loops = loops
+    _failing(function, before)
+
+
+def _failing(function: Function, before: list[list[int]]):
+    """Mark the blocks from which every way ends in a failure. Loops that the entry leads to are none of them, but in a part that the compiler moved away,
+    whose loops are then none: a program's main loop may have no other end than an abort."""
+    found, cold = function.blocks, _COLD.search(function.name)
+    looping = set() if cold else set().union(*(loop.blocks for loop in function.loops))
+    failed = _leading([k for k, b in enumerate(found) if _fails(function.instructions[b.last - 1])], before)
+    going_on = _leading([k for k, b in enumerate(found) if _goes_on(function, k)], before)
+    for k in failed - going_on - looping:
+        found[k].fails = True
+    function.loops = [loop for loop in function.loops if not all(found[k].fails for k in loop.blocks)]
+
+
+def _leading(to: list[int], before: list[list[int]]) -> set[int]:
+    """The blocks that lead to some, with these."""
+    out: set[int] = set()
+    while to:
+        if (k := to.pop()) not in out:
+            out.add(k)
+            to += before[k]
+    return out
+
+
+def _fails(i) -> bool:
+    c = i.what
+    calls = c.kind == "call" or c.kind == "branch" and c.flow != "branch"  # a jump to another function is a call, too
+    return not i.predicate and (calls and isa.fails(c.target) or c.kind == "system" and isa.traps(i.mnemonic))
+
+
+def _goes_on(function: Function, k: int) -> bool:
+    """Does a block end in a return, an orderly exit, or a jump to elsewhere?"""
+    last = function.instructions[function.blocks[k].last - 1]
+    elsewhere = last.what.flow in ("jump", "branch") and last.what.target not in function.labels
+    return not _fails(last) and (elsewhere or not function.blocks[k].successors)
 
 
 def _dominators(found: list[Block], before: list[list[int]]) -> dict[int, int]:

@@ -101,9 +101,13 @@ def _instructions(report) -> Iterator[dict]:
 
 
 def _owners(mine: list[Region], f: Function) -> list[str]:
-    """The id of the region that each instruction of a function belongs to, of the function's regions: the innermost loop's, else the body's."""
+    """The id of the region that each instruction of a function belongs to, of the function's regions: the innermost loop's, else the body's; "" for those
+    of none."""
     body = next((r.id for r in mine if r.loop is None), "")
     out = [body] * len(f.instructions)
+    for b in f.blocks:
+        if b.fails:
+            out[b.first:b.last] = [""] * (b.last - b.first)
     for r in sorted((r for r in mine if r.loop is not None), key=lambda r: r.loop.depth):
         for k in r.loop.blocks:
             b = f.blocks[k]

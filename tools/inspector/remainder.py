@@ -99,7 +99,7 @@ class Structure:
         for k in blocks:
             if k in after:
                 others = self.reached(starts, outer, frozenset({k}))
-                ends = (not all_blocks[o].successors or any(outer is not None and (s == outer.header or s not in outer.blocks) for s in all_blocks[o].successors)
+                ends = (not all_blocks[o].successors and not all_blocks[o].fails or any(outer is not None and (s == outer.header or s not in outer.blocks) for s in all_blocks[o].successors)
                         for o in others)
                 if any(ends):
                     out.add(k)

@@ -92,12 +92,14 @@ class Instruction:
 
 @dataclass
 class Block:
-    """Instructions with one entry and one exit: `first` to `last` (exclusive) of the function's."""
+    """Instructions with one entry and one exit: `first` to `last` (exclusive) of the function's. fails: every way on from it ends in a failure, a throw or
+    an abort: it cleans up, or says what went wrong."""
 
     first: int
     last: int
     label: str = ""
     successors: list[int] = field(default_factory=list)
+    fails: bool = False
 
 
 @dataclass

@@ -112,14 +112,14 @@ def _is_data(c: Class) -> bool:
 
 
 def regions(function: Function, code: Code) -> list[Region]:
-    """A function's loops, inner ones first in text order, and its body, counted; `weights` says what they weigh."""
+    """A function's loops, inner ones first in text order, and its body, counted; `weights` says what they weigh. Blocks that fail belong to neither."""
     out = []
     for loop in function.loops:
         inner = set().union(*(o.blocks for o in function.loops if o.blocks < loop.blocks))
         own = [i for k in sorted(loop.blocks - inner) for i in function.instructions[function.blocks[k].first:function.blocks[k].last]]
         out.append(Region(function, loop, code, own, function.blocks[loop.header].label or f"block {loop.header}", loop.depth))
     in_loops = set().union(*(loop.blocks for loop in function.loops)) if function.loops else set()
-    rest = [i for k, b in enumerate(function.blocks) if k not in in_loops for i in function.instructions[b.first:b.last]]
+    rest = [i for k, b in enumerate(function.blocks) if k not in in_loops and not b.fails for i in function.instructions[b.first:b.last]]
     out.append(Region(function, None, code, rest, "body"))
     lanes.refine(out)
     for r in out:

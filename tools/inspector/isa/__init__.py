@@ -7,6 +7,7 @@ before: its module has `follow(function, machine)`, which classifies a whole fun
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import re
 from dataclasses import dataclass
@@ -68,8 +69,41 @@ _VECTOR_FUNCTION = re.compile(r"_ZGV[a-z]+[MN](?!1v)(x|\d+)[a-z]|Sleef_\w+?[fd](
 
 def vector_function(name: str) -> bool:
     """Does a function of a known library work on more than one element a call?"""
-    name = name.partition("@")[0].lstrip("*")
+    name = _plain(name)
     return bool(_VECTOR_FUNCTION.match(name.removeprefix("__") if name.startswith("__mem") else name))
+
+
+#: functions that never return and are how a program may well end: what came before them was work
+_ENDS = re.compile(r"(_?_?exit|_Exit|quick_exit|pthread_exit|(_|sig)?longjmp|__longjmp_chk|_gfortran_(error_)?stop_\w+|_gfortran_exit_i\d)$")
+#: those that only report a failure: the C library's, the C++ runtime's and library's (also with readable names), PyTorch's checks, Fortran's and Rust's
+_FAILS = re.compile(r"(abort|__assert(_fail|_perror_fail|_rtn)?|__stack_chk_fail|__fortify_fail|__chk_fail|_Unwind_Resume|__clang_call_terminate|"
+                    r"__cxa_(re)?throw|__cxa_throw_bad_array_(new_)?length|__cxa_bad_(cast|typeid)|__cxa_(pure|deleted)_virtual|__cxa_call_(unexpected|terminate)|"
+                    r"_ZSt(9terminate|10unexpected|17rethrow_exception|21__glibcxx_assert_fail)\w+|_ZN?K?St\w*?\d__throw_\w+|"
+                    r"std::(terminate|rethrow_exception|(\w+::)*__throw_\w+)(\[.*\])?\(.*|_ZN3c106detail\d+torch\w*Fail\w+|"
+                    r"_gfortran_(runtime|os)_error(_at)?|_(ZN|R\w*?)4core(9panicking\w+|\w+_fail(ed)?(17h\w+)?))$")
+#: instructions by which compilers mark what is never reached
+_TRAPS = ("ud2", "brk", "udf", "unimp", "c.unimp", "ebreak", "c.ebreak")
+
+
+@functools.lru_cache(maxsize=4096)
+def never_returns(name: str) -> bool:
+    """Does a function of a known library end the program, or leave by another way than its return?"""
+    return fails(name) or bool(_ENDS.match(_plain(name)))
+
+
+@functools.lru_cache(maxsize=4096)
+def fails(name: str) -> bool:
+    """Does a function of a known library never return, and report a failure?"""
+    return bool(_FAILS.match(_plain(name)))
+
+
+def traps(mnemonic: str) -> bool:
+    """Is it an instruction that only code which is never reached has?"""
+    return mnemonic in _TRAPS
+
+
+def _plain(name: str) -> str:
+    return name.partition("@")[0].lstrip("*")
 
 
 #: how a function makes a register its frame pointer; without that it is one like all others

@@ -153,7 +153,7 @@ def classify(mnemonic: str, operands: str, comment: str = "", machine=None, stat
     if not ops and (bare in ("j", "jal") or _BRANCH.match(m)):
         return Class("branch", flow="branch")  # text that no disassembler prints: it goes nowhere that is known
     if bare in ("j", "tail"):
-        return Class("branch", flow="jump" if bare == "j" else "return", target=_target(ops[0]) if bare == "j" else "")
+        return Class("branch", flow="jump" if bare == "j" else "return", target=_target(ops[0]))
     if _BRANCH.match(m):
         return Class("branch", flow="branch", target=_target(ops[-1]))
     if bare in ("ret", "jr"):
