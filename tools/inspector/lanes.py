@@ -12,7 +12,7 @@ from . import registers
 _FULL = 1 << 20
 _VECTOR = re.compile(r"v\d+$")
 _INSERTS = re.compile(r"v?pinsr|v?insertps|v?movhp|v?movlp|vslide1|vfslide1|vf?mv\.s|ins$|vmerge")
-_LANE = re.compile(r"\}\s*\[\d+\]|^(mov|ins) v\d+\.\w\[")  # into one of several lanes
+LANE = re.compile(r"\}\s*\[\d+\]|^(mov|ins) v\d+\.\w\[")  # into one of several lanes
 _SIZES = {"b": 8, "w": 16, "d": 32, "q": 64, "h": 16, "s": 32}
 
 
@@ -144,7 +144,7 @@ def _circle(code: _Code, start: int) -> set[int]:
 # --- several elements in a scalar access ---------------------------------------------------------------------------
 
 
-def _taken(i, name: str) -> int:
+def taken(i, name: str) -> int:
     """Bits of the elements that an instruction takes from a vector register; 0 where that is not known or it takes one."""
     number = name[1:]
     if hit := re.search(rf"\b[vz]{number}\.\d*([bhsd])\b(?!\[)", i.operands.partition(",")[2]):
@@ -185,7 +185,7 @@ def _halves(code: _Code, mine):
         if c.kind == "load":
             for name in (x for x in code.registers[k].written if _VECTOR.match(x)):
                 readers = [i for p in code.later(k, name) if (i := code.instructions[p]).mnemonic != "cnt"]  # the bits of one number are no elements
-                sizes = [_taken(reader, name) for reader in readers if reader.what.unit == "vector" and not _broadcasts(reader, name)]
+                sizes = [taken(reader, name) for reader in readers if reader.what.unit == "vector" and not _broadcasts(reader, name)]
                 if any(0 < size < c.loads for size in sizes):
                     code.instructions[k].what = dataclasses.replace(c, unit="vector", address=False)
         elif names := [x for x in code.registers[k].read if _VECTOR.match(x)]:
@@ -225,7 +225,7 @@ def _holds(i) -> bool:
 def _lanes(i, x, live) -> int:
     """Bits of data that an instruction leaves in a vector register, from the lowest on; 0 where all its operands are from outside the region."""
     c = i.what
-    if _LANE.search(i.text):
+    if LANE.search(i.text):
         return _FULL
     if c.unit == "scalar":
         return c.bits or 64
@@ -236,6 +236,6 @@ def _lanes(i, x, live) -> int:
         return 0 if c.kind != "move" and x.read else _FULL if c.is_memory else 0
     widest = max(found)
     if c.kind == "convert" and widest < _FULL:
-        source = _taken(i, next((n for n in x.read if live.get(n)), "v0")) or size_of(c.element)
+        source = taken(i, next((n for n in x.read if live.get(n)), "v0")) or size_of(c.element)
         return widest * _given(i) // source if source and _given(i) else _FULL
     return widest

@@ -36,7 +36,7 @@ class Class:
     for a spill slot. flow: "", "jump", "branch" (may fall through), "return". target: label or address where it goes.
     masked: only some elements, by a mask register. splat: one element from memory for all lanes. address: a
     scalar load of what is used as an address, a loop's end or an element for all lanes, and is no data of its own. gathered: integers that a loop
-    gathers in a register, a hash or a sum, for nothing else in it."""
+    gathers in a register, a hash or a sum, for nothing else in it. lane: the load or store of one element of a vector that is put together or taken apart so."""
 
     kind: str
     unit: str = "scalar"
@@ -51,6 +51,7 @@ class Class:
     splat: bool = False
     address: bool = False
     gathered: bool = False
+    lane: bool = False
 
     @property
     def is_float(self) -> bool:

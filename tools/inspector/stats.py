@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from . import lanes
+from . import assembled, lanes
 from .code import Code
 from .schema import Bound, Class, Function, Instruction, Loop
 
@@ -18,7 +18,7 @@ FIGURES = {
     "store_bits": "the same for stores",
     "spills": "accesses to stack slots", "calls": "calls of functions",
     "f64": "fp64 instructions in a kernel without fp64 arguments",
-    "gathers": "gathers and scatters", "masked": "share of vector accesses under a mask",
+    "gathers": "gathers and scatters, also by a load or store for each element", "masked": "share of vector accesses under a mask",
     "convert": "share of conversions in the floating-point instructions",
     "unknown": "share of instructions that the classifier does not know",
     "matrix": "instructions on tensor cores, MFMA, AMX, SME",
@@ -46,7 +46,8 @@ class Region:
     its own). hot: judged; tail: takes what another loop leaves, or its place where that cannot run. trips: rounds each time it is entered, where that is
     known; assumed: what they are taken for where a kernel's argument decides that nobody told; rounds: the first of these that is known, or a number for any loop. work: what it does in all, in instructions that compute or move data; heat: its share of the report's.
     left: ids of instructions that take what a loop leaves. On a GPU memory: its requests for memory (gpu.memory.Memory), and the kernel's
-    gpu.arch.Occupancy; dots: does it hold a tl.dot?"""
+    gpu.arch.Occupancy; dots: does it hold a tl.dot? assembled: vectors that single loads
+    and stores gather and scatter."""
 
     function: Function
     loop: Loop | None
@@ -70,6 +71,7 @@ class Region:
     memory: object = None
     occupancy: object = None
     dots: bool = False
+    assembled: int = 0
     scalar_calls: int = 0
     rounds: float = 1.0
     left: set[int] = field(default_factory=set)
@@ -123,6 +125,7 @@ def regions(function: Function, code: Code) -> list[Region]:
     out.append(Region(function, None, code, rest, "body"))
     lanes.refine(out)
     for r in out:
+        r.assembled = assembled.count(r)
         _count(r)
     return out
 
@@ -131,7 +134,7 @@ def _count(r: Region):
     memory = [i.what for i in r.instructions if i.what.is_memory and not i.what.is_spill]
     plain = [c for c in memory if not c.splat]
     r.scalar_calls = sum(i.what.kind == "call" and i.what.unit == "scalar" for i in r.instructions)
-    r.figures = {"vector": share_of(r), **counted(r, works, memory, [c for c in plain if c.unit == "vector"] or plain), "cycles": None, "peak": None}
+    r.figures = {"vector": share_of(r), **counted(r, works, memory, [c for c in plain if c.unit == "vector" or c.lane] or plain), "cycles": None, "peak": None}
 
 
 def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dict[str, float | int | None]:
@@ -157,7 +160,7 @@ def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dic
         "spills": sum(i.what.is_spill for i in r.instructions),
         "calls": sum(r.calls.values()),
         "f64": 0 if r.code.f64 else sum(c.element == "f64" for c in floats),
-        "gathers": r.kinds["gather"] + r.kinds["scatter"],
+        "gathers": r.kinds["gather"] + r.kinds["scatter"] + r.assembled,
         "masked": share(sum(c.masked for c in memory), memory),
         "convert": share(sum(c.kind == "convert" for c in floats), floats),
         "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,

@@ -85,12 +85,16 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
     if divisions:
         add("index by division", f"{divisions} integer divisions in the loop", "index with one tl.arange for each dimension instead of // and %",
             lambda i: bool(DIVIDE.match(i.mnemonic)))
-    if r.figures["gathers"]:
-        add("stride not one", f"{r.figures['gathers']} gathers or scatters: neighbouring elements do not lie side by side",
+    if gathers := r.kinds["gather"] + r.kinds["scatter"]:
+        add("stride not one", f"{gathers} gathers or scatters: neighbouring elements do not lie side by side",
             "let the tile's last dimension run along contiguous memory, or transpose once before the loop",
             lambda i: i.what.kind in ("gather", "scatter"))
+    if r.assembled:
+        add("stride not one", f"{sum(i.what.lane for i in r.instructions)} loads or stores of vectors' single elements: neighbouring elements do not lie side by side",
+            "let the tile's last dimension run along contiguous memory, or transpose once before the loop",
+            lambda i: i.what.lane)
     inserts = sum(i.what.kind == "shuffle" and i.what.loads in (8, 16, 32, 64) or _assembles(i) for i in r.instructions)
-    if inserts >= 4 and inserts * 8 >= n:
+    if inserts >= 4 and inserts * 8 >= n and not r.assembled:
         add("stride not one", f"vectors are put together from {inserts} single elements", "let the tile's last dimension run along contiguous memory",
             lambda i: i.what.kind == "shuffle")
     if verdict in (SCALAR, PARTLY) and not out:
@@ -111,7 +115,7 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         add("type conversion", f"{r.figures['convert']:.0%} of the floating-point instructions convert", "keep one element type through the loop",
             lambda i: i.what.kind == "convert")
     floats = sum(i.what.is_float_work for i in r.instructions)
-    if r.loop is not None and not r.tail and 0 < floats <= 2 and n - floats - r.kinds["load"] - r.kinds["store"] > n // 2 and n > 4:
+    if r.loop is not None and not r.tail and not r.assembled and 0 < floats <= 2 and n - floats - r.kinds["load"] - r.kinds["store"] > n // 2 and n > 4:
         add("not unrolled", f"{floats} of {n} instructions compute, the rest counts and addresses", "give the loop more work: a larger BLOCK")
     return out
 
@@ -164,7 +168,7 @@ def failures(r: Region, required, gpu: bool) -> list[str]:
             continue
         why = causes(r, gpu)
         shown = f"{value:.2f}" if isinstance(value, float) else str(value)
-        fitting = next((c for c in why if c.name == {"spills": "spills", "f64": "fp64", "calls": "scalar call", "conflicts": "bank conflicts", "occupancy": "low occupancy",
+        fitting = next((c for c in why if c.name == {"spills": "spills", "gathers": "stride not one", "f64": "fp64", "calls": "scalar call", "conflicts": "bank conflicts", "occupancy": "low occupancy",
                                                            "tensor_cores": "no tensor cores"}.get(name)), why[0] if why else None)
         reason = f": {fitting.text}" + (f" ({fitting.line})" if fitting.line else "") if fitting else ""
         out.append(f"{r.code.name} [{r.code.target}] {r.label}{' ' + r.where if r.where else ''}: {name} is {shown}, required {comparison}{bound:g}{reason}")
