@@ -8,6 +8,7 @@ import dataclasses
 import re
 
 from . import registers
+from .isa.operands import split
 
 _FULL = 1 << 20
 _VECTOR = re.compile(r"v\d+$")
@@ -54,7 +55,7 @@ def refine(found):
             _gathered(code, mine)
         if r.code.isa != "riscv64":
             _halves(code, mine)
-            _single(r, [code.registers[k] for k in mine])
+            _single(r, code, mine)
 
 
 # --- addresses -------------------------------------------------------------------------------------------------------
@@ -199,32 +200,67 @@ def _halves(code: _Code, mine):
 # --- one lane --------------------------------------------------------------------------------------------------------
 
 
-def _single(r, regs):
-    """Packed arithmetic on what scalar instructions left in the lowest lane."""
+def _single(r, code: _Code, mine):
+    """Packed arithmetic on what scalar instructions left in the lowest lane; a conversion of an element for all lanes is no work of its own."""
     if not any(_holds(i) for i in r.instructions):
         return
+    regs = [code.registers[k] for k in mine]
     live: dict[str, int] = {}
+    zeros = _empty(r, regs) if any(_INSERT.match(i.text) for i in r.instructions) else frozenset()
     for last in (False, True) if r.loop is not None else (True,):
-        for i, x in zip(r.instructions, regs):
+        for k, i, x in zip(mine, r.instructions, regs):
             written = [n for n in x.written if _VECTOR.match(n)]
             if not written:
                 continue
-            now = _lanes(i, x, live)
-            if last and now and now <= size_of(i.what.element) and i.what.unit == "vector" and i.what.kind in ("arithmetic", "fma", "convert"):
+            now = _lanes(i, x, live, zeros)
+            if last and now and now <= size_of(i.what.element) and i.what.unit == "vector" and (
+                    i.what.kind in ("arithmetic", "fma") or i.what.kind == "convert" and _ends(code, k, set(), 0) != {"splat"}):
                 i.what = dataclasses.replace(i.what, unit="scalar", bits=size_of(i.what.element))
             for n in written:
                 live[n] = now
+            zeros = zeros.union(written) if _is_zero(i, x) else zeros.difference(written)
+
+
+def _is_zero(i, x) -> bool:
+    """Does an instruction clear a register, whatever was in it?"""
+    return not x.read and not x.address and bool(re.match(r"v?p?xor", i.mnemonic))
+
+
+def _empty(r, regs) -> frozenset[str]:
+    """Registers in which a region finds no vector: those that its function only clears, those that nothing writes and that are no argument's, and a loop's
+    own before its first round."""
+    filled, cleared = set(), set()
+    for i in r.function.instructions:
+        x = registers.of(i, r.code.isa)
+        (cleared if _is_zero(i, x) else filled).update(() if i.what.kind == "call" else x.written)
+    return frozenset(({*cleared, *(f"v{n}" for n in range(8, 32))} - filled).union(*(x.written for x in regs if r.loop is not None)))
 
 
 def _holds(i) -> bool:
     c = i.what
     return c.unit == "scalar" and c.kind in ("load", "move", "arithmetic", "convert", "fma") and 0 < c.bits <= 64 and (
-        "%xmm" in i.operands or bool(re.match(r"[sdhb]\d+,", i.operands)))
+        "%xmm" in i.operands or bool(re.match(r"[sdhb]\d+,", i.operands))) or bool(_INSERT.match(i.text))
 
 
-def _lanes(i, x, live) -> int:
+#: x86's inserts of one element into a register whose others stay
+_INSERT = re.compile(r"v?(?:pinsr(?P<size>[bwdq])|insertps) \$(?P<control>0x[0-9a-f]+|\d+),")
+
+
+def _behind_insert(i, hit, live, zeros) -> int:
+    """Bits of data in a register after an insert: one element's where nothing is in it but the lowest."""
+    ops, control = split(i.operands), int(hit["control"], 16 if hit["control"].startswith("0x") else 10)
+    name = f"v{ops[2].removeprefix('%xmm')}" if len(ops) > 2 else ""
+    bits = _SIZES[hit["size"]] if hit["size"] else 32
+    there = 0 if name in zeros else -(-min(live.get(name) or 128, 128) // bits)
+    place, gone = (control, ()) if hit["size"] else (control >> 4 & 3, [k for k in range(4) if control >> k & 1])  # insertps clears some
+    return bits if {*range(there), place}.difference(gone) <= {0} else _FULL
+
+
+def _lanes(i, x, live, zeros) -> int:
     """Bits of data that an instruction leaves in a vector register, from the lowest on; 0 where all its operands are from outside the region."""
     c = i.what
+    if hit := _INSERT.match(i.text):
+        return _behind_insert(i, hit, live, zeros)
     if LANE.search(i.text):
         return _FULL
     if c.unit == "scalar":
