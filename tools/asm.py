@@ -225,6 +225,11 @@ def _stage(codes, args) -> int:
     return exits.GOOD
 
 
+def _is_op(name: str) -> bool:
+    from ..ops import registry
+    return name in registry.NAMES
+
+
 def _diff(reports, args, inputs) -> list:
     """Compare each kernel with its counterpart: kernels of the same name, else in order. Returns the counterparts, None where there is none."""
     from .inspector import baseline, diff, report, targets
@@ -237,7 +242,7 @@ def _diff(reports, args, inputs) -> list:
         what, goal = args.what, targets.get(args.target[0], args.vlen) if args.target else None
         if other in ("triton", "torch-compile"):
             changed.backend = other
-        elif other.partition(":")[0] not in targets.names() and (":" in other or Path(other).exists() or Path(other).suffix):
+        elif other.partition(":")[0] not in targets.names() and (":" in other or Path(other).exists() or Path(other).suffix or _is_op(other)):
             what = other
         else:
             goal = targets.get(other, args.vlen if other.startswith(("rv", "spacemit")) and ":" not in other else None)

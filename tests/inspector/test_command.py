@@ -153,6 +153,14 @@ def test_vlen(capfd, kernels):
         assert code == 0 and max(x["load_bits"] or 0 for x in json.loads(out)[0]["loops"]) == bits
 
 
+def test_another_op_to_compare_with(capfd):
+    code, out, err = asm(capfd, "square", "--target", "x86-64-v3", "--case", "128x128", "--diff", "gelu", "--json")
+    (pair,) = json.loads(out)
+    assert code == 0, err
+    assert (pair["a"]["kernel"], pair["b"]["kernel"]) == ("square_kernel", "gelu_kernel") and pair["a"]["target"] == pair["b"]["target"]
+    assert "unknown target 'geluu'" in asm(capfd, "square", "--diff", "geluu")[2]
+
+
 def test_diff(capfd, kernels, tmp_path):
     what = f"{kernels}:copy_kernel"
     code, out, _ = asm(capfd, what, "--target", "sm_90", "--diff", "spacemit-x60", *ARGS)
