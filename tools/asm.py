@@ -32,7 +32,7 @@ def add(parser):
     parser.add_argument("what", nargs="?", help="an op; file.py:kernel; file.py:OP; file.cu:kernel; a file of assembly, a disassembly, .ptx, .o, "
                         ".so, .a, .cubin, .hsaco, TTIR or LLVM IR, also FILE:FUNCTION; or a folder of Triton's cache")
     parser.add_argument("--target", action="append", default=[], metavar="NAME", help="a target, repeatable (default: native); --list-targets")
-    parser.add_argument("--on", metavar="RUNNER", help="the CPU of a board: ssh:user@board, qemu:riscv64?vlen=256 or local")
+    parser.add_argument("--on", metavar="RUNNER", help="the CPU of a board, besides those of --target: ssh:user@board, qemu:riscv64?vlen=256 or local")
     parser.add_argument("--list-targets", action="store_true", help="list the targets and stop")
     parser.add_argument("--vlen", type=int, metavar="BITS", help="width of RISC-V's vector registers")
     parser.add_argument("--backend", choices=("triton", "torch-compile"),
@@ -73,7 +73,7 @@ def run(args) -> int:
     _checked(args)
     required = verdict.requirements(args.require) if args.require is not None else []
     before = baseline.read(args.baseline) if args.baseline else []
-    program, inputs = exits.GOOD, None
+    program, inputs, goals = exits.GOOD, None, [None]
     if args.run is not None:
         from .inspector import running
         reports, program = running.run(args.run, args.kernel or "", quiet=args.format != "text")
@@ -82,7 +82,8 @@ def run(args) -> int:
         inputs = Inputs(args)
         if args.on:
             inputs.check(args.what)  # before the board is asked
-        codes = _named([c for goal in _goals(args) or [None] for c in inputs.codes(args.what, goal)], args.kernel)
+        goals = _goals(args) or [None]
+        codes = _named([c for goal in goals for c in inputs.codes(args.what, goal)], args.kernel)
         if args.stage:
             return _stage(codes, args)
         from .inspector import files, report
@@ -98,7 +99,7 @@ def run(args) -> int:
     for line in remarks:
         print(line, file=sys.stderr)
     quiet = args.html or args.require is not None or args.baseline
-    others = _diff(reports, args, inputs) if args.diff else []
+    others = _diff(reports, args, inputs, goals[0]) if args.diff else []
     if not args.diff:
         _print(reports, args, failed, worse, quiet)
     if args.html:
@@ -230,8 +231,9 @@ def _is_op(name: str) -> bool:
     return name in registry.NAMES
 
 
-def _diff(reports, args, inputs) -> list:
-    """Compare each kernel with its counterpart: kernels of the same name, else in order. Returns the counterparts, None where there is none."""
+def _diff(reports, args, inputs, goal) -> list:
+    """Compare each kernel with its counterpart for `goal` (or the target that --diff names): kernels of the same name, else in order. Returns the
+    counterparts, None where there is none."""
     from .inspector import baseline, diff, report, targets
 
     other = args.diff
@@ -239,7 +241,7 @@ def _diff(reports, args, inputs) -> list:
         theirs = baseline.read(other)
     else:
         changed = argparse.Namespace(**vars(args))
-        what, goal = args.what, targets.get(args.target[0], args.vlen) if args.target else None
+        what = args.what
         if other in ("triton", "torch-compile"):
             changed.backend = other
         elif other.partition(":")[0] not in targets.names() and (":" in other or Path(other).exists() or Path(other).suffix or _is_op(other)):

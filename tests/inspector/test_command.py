@@ -161,6 +161,21 @@ def test_another_op_to_compare_with(capfd):
     assert "unknown target 'geluu'" in asm(capfd, "square", "--diff", "geluu")[2]
 
 
+def test_a_board_is_one_more_target(capfd):
+    """It is judged besides those of --target, and what is compared with it is for it, too."""
+    code, out, err = asm(capfd, "square", "--case", "128x128", "--on", "local", "--target", "spacemit-x60", "--json")
+    found = [r["target"] for r in json.loads(out)]
+    assert code == 0 and found == ["spacemit-x60", local().row().name], err
+    code, out, err = asm(capfd, "square", "--case", "128x128", "--on", "local", "--diff", "gelu", "--json")
+    (pair,) = json.loads(out)
+    assert code == 0 and pair["a"]["target"] == pair["b"]["target"] == local().row().name, err
+
+
+def local():
+    from triport.backends.spine import runner
+    return runner.get("local").board
+
+
 def test_diff(capfd, kernels, tmp_path):
     what = f"{kernels}:copy_kernel"
     code, out, _ = asm(capfd, what, "--target", "sm_90", "--diff", "spacemit-x60", *ARGS)
