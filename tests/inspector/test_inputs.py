@@ -48,7 +48,8 @@ def objects(tmp_path):
 def test_a_function_of_a_file(capfd, tmp_path):
     (tmp_path / "two.s").write_text(ADD.format("add") + MUL.format("mul"))
     (r,) = reports(capfd, tmp_path / "two.s")
-    assert [f["name"] for f in r["functions"]] == ["add", "mul"]
+    assert [f["name"] for f in r["functions"]] == ["add", "mul"] and r["remark"] == "2 functions, judged together; FILE:FUNCTION judges one"
+    assert "FILE:FUNCTION judges one" in asm(capfd, tmp_path / "two.s")[1] and not reports(capfd, f"{tmp_path}/two.s:mul")[0]["remark"]
     assert [f["name"] for f in reports(capfd, f"{tmp_path}/two.s:mul")[0]["functions"]] == ["mul"]
     assert [f["name"] for f in reports(capfd, f"{tmp_path}/two.s", "--kernel", "ad")[0]["functions"]] == ["add"]
     code, _, err = asm(capfd, f"{tmp_path}/two.s:mull")

@@ -63,7 +63,7 @@ def _head(report) -> dict:
         "kernel": code.name, "target": code.target, "backend": code.backend, "isa": code.isa, "verdict": report.verdict,
         **{k: _plain(getattr(report, k)) for k in _REPORT if hasattr(report, k)},
         **({"run": report.run.as_dict()} if getattr(report, "run", None) else {}),
-        "unknown": round(report.unknown, 4), "facts": code.facts, "stages": list(code.stages), "remark": code.remark,
+        "unknown": round(report.unknown, 4), "facts": code.facts, "stages": list(code.stages), "remark": report.remark,
         "functions": [{"name": f.name, "instructions": len(f.instructions)} for f in report.functions],
         "loops": [_region(report, r) for r in report.regions if r.instructions],
     }

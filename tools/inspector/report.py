@@ -56,6 +56,13 @@ class Report:
         every = [i.what.kind for f in self.functions for i in f.instructions]
         return every.count("unknown") / len(every) if every else 0.0
 
+    @property
+    def remark(self) -> str:
+        """What its code has to say, and of a file's functions that they are judged together."""
+        working = {id(r.function) for r in self.regions if r.figures.get("vector") is not None or r.figures.get("calls")}
+        together = self.code.backend == "file" and len(working) > 1
+        return "; ".join(filter(None, (self.code.remark, f"{len(working)} functions, judged together; FILE:FUNCTION judges one" if together else "")))
+
     def failures(self, required: Any) -> list[str]:
         """One line for each requirement that is not met, by the whole or by a hot loop."""
         if not self.hot:

@@ -41,8 +41,8 @@ def show(report: Report, console: Console, everything: bool = False):
     console.print("  " + ", ".join(facts), style="dim")
     if report.bounds:
         console.print("  " + report.bounds, style="dim")
-    if code.remark:
-        console.print("  " + code.remark, style="dim")
+    if report.remark:
+        console.print("  " + report.remark, style="dim")
     for r in report.regions:
         if r.hot:
             console.print(_panel(r, report))
