@@ -90,11 +90,11 @@ def instructions(board: str, target: str, name: str, case) -> int:
     """Instructions that QEMU executes in the functions' code (kernels, glue) for one call: one a line of its log."""
     op, r = registry.get(name), runner.get(board)
     made = bundle.make([(op, case, "fp32")], targets.get(target), cases=False)
-    number, f = made.function(made.manifest["functions"][0]["name"])
+    f = made.manifest["functions"][0]
     counts = []
     for repetitions in (0, 1):  # what one call more takes
         given, sizes = arguments.inputs_of(f, case.make(torch.float32))
-        data = request.encode(number, given, sizes, threads=1, repetitions=repetitions)
+        data = request.encode((0, f), given, sizes, threads=1, repetitions=repetitions)
         command = r.command(made, [])
         at = command.index("-L")
         p = subprocess.Popen([*command[:at], "-one-insn-per-tb", "-d", "exec,nochain", "-D", "/dev/stderr", *command[at:]], stdin=subprocess.PIPE,

@@ -156,7 +156,7 @@ def test_affinity_is_respected(made):
     assert answer.cpus == len(os.sched_getaffinity(0))
     one = min(os.sched_getaffinity(0))
     program = runner.program_of(made)
-    data = request.encode(1, [("in", torch.ones(3, 3)), ("out", torch.zeros(3, 3))], [3, 3])
+    data = request.encode(made.function("triport_square_fp32"), [("in", torch.ones(3, 3)), ("out", torch.zeros(3, 3))], [3, 3])
     done = subprocess.run(["taskset", "-c", str(one), program] if shutil.which("taskset") else [sys.executable, "-c", textwrap.dedent(f"""
         import os; os.sched_setaffinity(0, {{{one}}}); os.execv({program!r}, [{program!r}])""")], input=data, capture_output=True)
     assert request.decode(done.stdout, [36], 0).cpus == 1
@@ -191,7 +191,84 @@ def test_the_program_refuses_damaged_cases(made, tmp_path):
             struct.pack_into("<q", spoilt, 8 * place, word)
             (tmp_path / "bad.case").write_bytes(spoilt)
             done = subprocess.run([tmp_path / made.name, tmp_path / "bad.case"], capture_output=True, text=True, timeout=HANGS)
-            assert done.returncode == 1 and ("truncated" in done.stdout or "is no case" in done.stdout), (name, word, done)
+            assert done.returncode == 1 and ("is damaged" in done.stdout or "is no case" in done.stdout), (name, word, done)
+
+
+def alone(made, folder, *arguments, **given):
+    """What a bundle's program does."""
+    return subprocess.run([folder / made.name, *arguments], capture_output=True, timeout=HANGS, **given)
+
+
+def test_no_byte_that_was_changed_kills_the_program(made, tmp_path, seed):
+    """Sizes, extents, roles and types are compared with each other and with the file's length before anything is read by them."""
+    made.write(tmp_path)
+    wholes = [p.read_bytes() for p in sorted(tmp_path.glob("cases/*"))]
+    r, bad = random.Random(seed), tmp_path / "bad.case"
+    for n in range(300):
+        spoilt = bytearray(wholes[n % len(wholes)])
+        words = request.HEAD + request.ENTRY * 3 + 4
+        spoilt[at := r.randrange(8 * words if n % 4 else len(spoilt))] ^= (change := r.randrange(1, 256))
+        spoilt[8 * request.REPETITIONS:8 * request.REPETITIONS + 8] = spoilt[8 * request.WARMUP:8 * request.WARMUP + 8] = struct.pack("<q", 1)  # many take time, and no more
+        bad.write_bytes(spoilt)
+        done = alone(made, tmp_path, bad)
+        assert done.returncode in (0, 1) and done.stdout.count(b"\n") == 1, (n, at, change, done)
+
+
+def test_a_tensor_of_another_length_than_its_sizes_say(made, tmp_path):
+    made.write(tmp_path)
+    whole = min(tmp_path.glob("cases/*square*")).read_bytes()
+    for place, words in ((request.HEAD + request.NBYTES, (4, 17 * 23 * 4 - 4)), (request.HEAD + request.ROLE, (1, 2)), (request.HEAD + request.CODE, (1,)),
+                         (request.HEAD + request.ENTRY + request.ROLE, (0, 2)), (request.HEAD + 2 * request.ENTRY, (0, 16, 18, 1 << 20))):
+        for word in words:
+            spoilt = bytearray(whole)
+            struct.pack_into("<q", spoilt, 8 * place, word)
+            (tmp_path / "bad.case").write_bytes(spoilt)
+            done = alone(made, tmp_path, tmp_path / "bad.case")
+            assert done.returncode == 1 and b"is damaged: its sizes, its tensors and its length do not fit each other" in done.stdout, (place, word, done)
+
+
+def test_a_case_of_another_length(made, tmp_path):
+    made.write(tmp_path)
+    path = min(tmp_path.glob("cases/*square*"))
+    whole = path.read_bytes()
+    for data, said in ((whole + b"!", b"has bytes behind its end"), (whole[:-1], b"is truncated"), (whole[:9], b"is truncated")):
+        path.write_bytes(data)
+        done = alone(made, tmp_path, path)
+        assert done.returncode == 1 and said in done.stdout, done
+
+
+def test_another_functions_case_is_none(made, tmp_path):
+    """Though it has the number, the tensors and the sizes of one of the program's."""
+    other = bundle.make([(registry.get("gelu"), Case(((17, 23),)), "fp32"), (registry.get("gelu"), Case(((17, 23, 2),)), "fp32")], targets.get(HERE), repetitions=2)
+    own = bundle.make([(registry.get("square"), Case(((17, 23),)), "fp32"), (registry.get("square"), Case(((17, 23, 2),)), "fp32")], targets.get(HERE), repetitions=2)
+    other.write(tmp_path / "other")
+    own.write(tmp_path / "own")
+    done = alone(own, tmp_path / "own", *sorted((tmp_path / "other").glob("cases/*")))
+    assert done.returncode == 1 and done.stdout.count(b"is no case of this program") == 2, done
+    assert alone(own, tmp_path / "own", *sorted((tmp_path / "own").glob("cases/*"))).returncode == 0
+
+
+def test_what_a_function_is_called_is_its_interface(made):
+    f = made.manifest["functions"][0]
+    changed = [{**f, "name": "other"}, {**f, "parameters": {"dim": 7}}, {**f, "arguments": f["arguments"][1:]}]
+    assert len({request.named(x) for x in [f, *changed]}) == 4
+    assert request.named({**f, "kernels": [], "classes": ["any"]}) == request.named(json.loads(json.dumps(f)))
+
+
+def test_the_program_says_how_it_is_used(made, tmp_path):
+    made.write(tmp_path)
+    for option in ("--help", "-h"):
+        done = alone(made, tmp_path, option)
+        assert done.returncode == 0 and b"PROGRAM CASE...    run case files" in done.stdout and not done.stderr
+
+
+@pytest.mark.parametrize("data,said", [(b"", "is truncated"), (b"garbage\n" * 40, "is no case of this program")])
+def test_what_is_no_request_ends_in_an_exit_code(made, tmp_path, data, said):
+    made.write(tmp_path)
+    done = alone(made, tmp_path, input=data)
+    assert done.returncode == 2 and done.stderr.decode() == f"the request {said}\n"
+    with pytest.raises(Error, match=said):
+        request.decode(done.stdout, [], 0)
 
 
 def test_shapes_and_strides_are_said():

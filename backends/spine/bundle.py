@@ -25,7 +25,7 @@ from ...ops.records import Case, Op, dtype_name
 from ...ops.sizes import next_power_of_2
 from ..base import Error, version
 from ..cpu.llvm import compile as llvm, targets
-from . import blame, classes, glue, harness, header, library, link, samples
+from . import blame, classes, glue, harness, header, library, link, request, samples
 from .ctext import c
 from .library import Function
 from .trace import At, Call, of_op
@@ -96,7 +96,7 @@ def make(wanted: list[tuple[Op, Case, str] | Call], row: targets.Target, name: s
                  for fname, call, group in zip(names_of(calls), calls, groups.values())]
     name = name or (_word(calls[0].name) if len({call.name for call in calls}) == 1 else "ops")
     objects = glue.objects(functions, row, name)
-    program_ir, plain = harness.harness_ir(functions, row)
+    program_ir, plain = harness.harness_ir(functions, [request.named(_description(f)) for f in functions], row)
     program = llvm.emit_object(llvm.optimise(program_ir, plain), plain)
     shared, alone = link.link([(objects, ""), ([*objects, program], "_start")], row, by=by)
     files = {f"lib{name}.so": shared, f"{name}.h": header.header(name, functions, row).encode(), name: alone}

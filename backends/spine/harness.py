@@ -1,8 +1,9 @@
 """The program of a bundle: checks and times the bundle's functions, and serves the runners of `runner.py`.
 
     PROGRAM CASE...    run case files: a line each, exit code 1 where one is wrong
-    PROGRAM            one request on standard input, its result on standard output (`request.py`)
+    PROGRAM            one request on standard input, its result on standard output (`request.py`); exit code 2 where it is none
     PROGRAM --board    what the machine is, as far as Linux says
+    PROGRAM --help     this
 
 It needs libc and nothing else.
 """
@@ -19,10 +20,19 @@ from .words import Words
 #: what `--board` shows
 FILES = ("/proc/cpuinfo", "/proc/meminfo", *(f"/sys/devices/system/cpu/cpu{k}/cache/index{i}/{what}" for k in range(64) for i in (2, 3)
                                              for what in ("shared_cpu_list", "size")), "/proc/device-tree/model")
+#: what `--help` says
+USAGE = """Checks and times the functions of a bundle of triport's.
+
+  PROGRAM CASE...    run case files, as cases/*.case: a line each, exit code 1 where one is wrong
+  PROGRAM --board    what this machine is
+  PROGRAM            one request on standard input, its result on standard output
+"""
+#: exit code where the request is none
+REFUSED = 2
 
 
-def harness_ir(functions: list[Exported], row: targets.Target) -> tuple[str, targets.Target]:
-    """(IR of the program, the row to compile it for)."""
+def harness_ir(functions: list[Exported], names: list[int], row: targets.Target) -> tuple[str, targets.Target]:
+    """(IR of the program, the row to compile it for). names: what requests call the functions (`request.named`)."""
     m = Module("harness", row.triple, attributes="")
     m.declare("tp_vlen", "hidden i64", [])
     m.declare("tp_cpus", "hidden i64", [])
@@ -31,7 +41,7 @@ def harness_ir(functions: list[Exported], row: targets.Target) -> tuple[str, tar
         m.declare(f.name, "hidden i32", ["ptr"] * len(f.program.arguments)
                   + [{"float": "double", "bool": "i32"}.get(p.kind, "i64") for p in f.parameters] + ["i32"])
     _start(m, LOADERS[row.triple.partition("-")[0]])
-    measure.add(m, functions)
+    measure.add(m, functions, names)
     _serve(m)
     _tell(m, row)
     _sort(m)
@@ -67,7 +77,7 @@ def _workplace(b: Words) -> tuple[Val, Val, Val, Val]:
 
 
 def _serve(m: Module):
-    """serve(): one request from standard input. Returns the exit code."""
+    """serve(): one request from standard input. Returns the exit code: `REFUSED` for what is no request, which stderr gets in words, too."""
     b, q = Words(m, "serve"), request
     length = b.room(1)
     data = b.run("read_all", 0, length)
@@ -92,6 +102,10 @@ def _serve(m: Module):
             copy = b.get(b.add(kept, b.mul(k, 8)))
             with b.when(b.icmp("ne", copy, 0)):
                 write(copy, b.get(b.add(b.add(data, q.HEAD * 8), b.mul(k, 8 * q.ENTRY)), 8 * q.NBYTES))
+    for value, text in q.BAD.items():
+        with b.when(b.equal(bad.get(), value)):
+            b.print_error(f"the request {text}\n")
+            b.answer(REFUSED)
     b.answer(wrong.get())
 
 
@@ -206,7 +220,14 @@ def _main(m: Module):
     b = Words(m, "run_main", "argc", "argv")
     argc, argv = b.fn.args
     with b.when(b.icmp("ule", argc, 1)):
+        with b.when(b.icmp("ne", b.run("isatty", 0), 0)):  # nobody types a request
+            b.print_error(USAGE)
+            b.answer(REFUSED)
         b.answer(b.run("serve"))
+    for option in ("--help", "-h"):
+        with b.when(b.equal(b.run("strcmp", b.get(argv, 8), b.text(option)), 0)):
+            b.print(USAGE)
+            b.answer(0)
     with b.when(b.equal(b.run("strcmp", b.get(argv, 8), b.text("--board")), 0)):
         b.answer(b.run("board"))
     wrong = b.changing()

@@ -5,9 +5,13 @@ Each tensor lies at the end of its pages, behind it one that may not be touched.
 
 from __future__ import annotations
 
+import functools
+
+from ...ops.records import dtype_name
 from ..cpu.llvm.ir import Module, Val, const, i64
 from . import request
-from .library import Function as Exported
+from .expressions import Emitter
+from .library import LIMIT, Function as Exported, Variant
 from .words import Words
 
 _SLACK = 64  # bytes before a tensor that are watched
@@ -17,12 +21,13 @@ WALL, CPU = 1, 2
 _ENTRY = 8 * request.ENTRY
 
 
-def add(m: Module, functions: list[Exported]):
-    """read_all, write_all, place, watched, now, invoke, takes, measure, error_of: what each does stands below."""
+def add(m: Module, functions: list[Exported], names: list[int]):
+    """read_all, write_all, place, watched, now, invoke, takes, fits, measure, error_of: what each does stands below. names: what requests call the functions."""
     for write in (_read_all, _write_all, _place, _watched, _now):
         write(m)
     _invoke(m, functions)
-    _takes(m, functions)
+    _takes(m, functions, names)
+    _fits(m, functions)
     _measure(m)
     _as_double(m)
     _error_of(m)
@@ -115,14 +120,52 @@ def _number(b: Words, word: Val, kind: str) -> Val:
     return b.bitcast(word, "double") if kind == "float" else b.cast("trunc", word, "i32") if kind == "bool" else word
 
 
-def _takes(m: Module, functions: list[Exported]):
-    """takes(number, tensors, sizes): has function `number` so many?"""
-    b = Words(m, "takes", "number", "tensors", "sizes")
-    number, tensors, sizes = b.fn.args
+def _takes(m: Module, functions: list[Exported], names: list[int]):
+    """takes(number, name, tensors, sizes): is that function `number`'s name, and has it so many?"""
+    b = Words(m, "takes", "number", "name", "tensors", "sizes")
+    number, name, tensors, sizes = b.fn.args
+    for n, (x, own) in enumerate(zip(functions, names)):
+        with b.when(b.equal(number, n)):
+            counts = b.and_(b.equal(tensors, len(x.program.arguments)), b.equal(sizes, len(x.parameters)))
+            b.answer(b.truth(b.and_(b.equal(name, own), counts)))
+    b.answer(0)
+
+
+def _fits(m: Module, functions: list[Exported]):
+    """fits(number, tensors' entries, sizes): is each tensor of the role, the type and the bytes that function `number` takes for the sizes? Sizes that it refuses
+    by itself, in words of its own, fit."""
+    b = Words(m, "fits", "number", "table", "sizes")
+    number, table, sizes = b.fn.args
     for n, x in enumerate(functions):
         with b.when(b.equal(number, n)):
-            b.answer(b.truth(b.and_(b.equal(tensors, len(x.program.arguments)), b.equal(sizes, len(x.parameters)))))
+            given = {p.name: b.get(sizes, 8 * k) for k, p in enumerate(x.parameters)}
+            for p in x.parameters:
+                if p.kind in ("size", "ld"):
+                    with b.when(b.icmp("ugt", given[p.name], LIMIT)):
+                        b.answer(1)
+            for v in x.variants:
+                _fits_variant(b, v, [request.ROLES[a.role] for a in x.program.arguments], given, table)
+            b.answer(1)
     b.answer(0)
+
+
+def _fits_variant(b: Words, v: Variant, roles: list[int], given: dict[str, Val], table: Val):
+    """Answer `fits` for the sizes that a variant is for and that it does not refuse."""
+    parameters = v.program.parameters
+    words = {p.symbol: b.truth(b.icmp("ne", b.cast("trunc", given[p.name], "i32"), 0)) if p.kind == "bool" else b.bitcast(given[p.name], "double") if p.kind == "float"
+             else given[p.name] for p in parameters}
+    e = Emitter(words, b)
+    holds = functools.reduce(b.and_, map(e.value, v.program.conditions), const("i1", True))
+    extents = [e.value(x.nbytes) for x in v.program.arguments]
+    for flag in e.overflows:
+        holds = b.and_(holds, b.not_(flag))
+    with b.when(holds):
+        fit = const("i1", True)
+        for k, (x, role, nbytes) in enumerate(zip(v.program.arguments, roles, extents)):
+            entry = b.add(table, k * _ENTRY)
+            for place, value in ((request.ROLE, role), (request.CODE, request.CODES[dtype_name(x.dtype)]), (request.NBYTES, nbytes)):
+                fit = b.and_(fit, b.equal(b.get(entry, 8 * place), value))
+        b.answer(b.truth(fit))
 
 
 def _measure(m: Module):
@@ -133,6 +176,8 @@ def _measure(m: Module):
     count, number, threads, reps, warm = (b.get(asked, 8 * k) for k in (q.TENSORS, q.FUNCTION, q.THREADS, q.REPETITIONS, q.WARMUP))
     table = b.add(asked, q.HEAD * 8)
     sizes = b.add(table, b.mul(count, _ENTRY))
+    with b.when(b.equal(b.run("fits", number, table, sizes), 0)):
+        b.answer(q.DAMAGED)
     _load(b, asked, length, table, count, tensors)
     b.put(b.run("tp_vlen"), head, 8 * q.R_VLEN)
     b.put(b.run("tp_cpus"), head, 8 * q.R_CPUS)
@@ -168,14 +213,15 @@ def _check(b: Words, asked: Val, length: Val):
         b.answer(q.SHORT)
     with b.when(b.icmp("ne", b.get(asked), q.MAGIC)):
         b.answer(q.NOT_A_REQUEST)
-    with b.when(b.icmp("ne", b.get(asked, 8 * q.BYTES), length)):
-        b.answer(q.SHORT)
+    for relation, said in (("ugt", q.SHORT), ("ult", q.LONG)):
+        with b.when(b.icmp(relation, b.get(asked, 8 * q.BYTES), length)):
+            b.answer(said)
     for k, most in ((q.TENSORS, q.MOST_TENSORS), (q.SIZES, q.MOST_SIZES), (q.REPETITIONS, q.MOST_REPETITIONS), (q.WARMUP, q.MOST_REPETITIONS)):
         with b.when(b.icmp("ugt", b.get(asked, 8 * k), most)):
             b.answer(q.NOT_A_REQUEST)
     with b.when(b.icmp("ugt", b.add(b.add(b.mul(b.get(asked, 8 * q.TENSORS), _ENTRY), b.mul(b.get(asked, 8 * q.SIZES), 8)), 8 * q.HEAD), length)):
-        b.answer(q.SHORT)
-    with b.when(b.equal(b.run("takes", *(b.get(asked, 8 * k) for k in (q.FUNCTION, q.TENSORS, q.SIZES))), 0)):
+        b.answer(q.DAMAGED)
+    with b.when(b.equal(b.run("takes", *(b.get(asked, 8 * k) for k in (q.FUNCTION, q.NAMED, q.TENSORS, q.SIZES))), 0)):
         b.answer(q.NOT_A_REQUEST)
 
 
@@ -183,12 +229,12 @@ def _load(b: Words, asked: Val, length: Val, table: Val, count: Val, tensors: Va
     """Place the tensors."""
     with b.loop(i64(0), count) as k:
         entry = b.add(table, b.mul(k, _ENTRY))
-        nbytes, offset, code, want, wanted = (b.get(entry, 8 * k) for k in (request.NBYTES, request.OFFSET, request.CODE, request.WANT, request.WANTED))
-        for outside in (_beyond(b, offset, nbytes, length), b.icmp("ugt", wanted, length), _beyond(b, want, b.mul(wanted, 8), length)):
-            with b.when(outside):
-                b.answer(request.SHORT)
-        with b.when(b.icmp("ugt", b.mul(wanted, _width(b, code)), nbytes)):
-            b.answer(request.NOT_A_REQUEST)
+        role, nbytes, offset, code, want, wanted = (b.get(entry, 8 * k) for k in (request.ROLE, request.NBYTES, request.OFFSET, request.CODE, request.WANT, request.WANTED))
+        other = b.or_(b.equal(role, request.ROLES["in"]), b.icmp("ne", b.mul(wanted, _width(b, code)), nbytes))  # no result, or one of another length
+        for wrong in (_beyond(b, offset, nbytes, length), b.icmp("ugt", wanted, length), _beyond(b, want, b.mul(wanted, 8), length),
+                      b.and_(b.icmp("ne", want, 0), other)):
+            with b.when(wrong):
+                b.answer(request.DAMAGED)
         at = b.run("place", nbytes)
         with b.when(b.equal(at, 0)):
             b.answer(request.NO_MEMORY)

@@ -7,6 +7,8 @@ wall times, CPU times (nanoseconds), then the tensors that were written, as the 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import struct
 from dataclasses import dataclass
@@ -18,8 +20,8 @@ from ..base import Error
 from .messages import LENGTH
 
 MAGIC = int.from_bytes(b"TRIPORT1", "little")
-#: words of a request
-(_, FUNCTION, THREADS, WARMUP, REPETITIONS, TENSORS, SIZES, BYTES) = range(8)
+#: words of a request; NAMED is the `named` of its function, which programs of older bundles do not look at
+(_, FUNCTION, THREADS, WARMUP, REPETITIONS, TENSORS, SIZES, BYTES, NAMED) = range(9)
 HEAD = 16
 #: words of a tensor: its role, bytes and offset; its type; offset and number of the expected values (0: none), and the error that still counts as right
 (ROLE, NBYTES, OFFSET, CODE, WANT, WANTED, ALLOWED) = range(7)
@@ -33,8 +35,17 @@ SLACK = 90
 ROLES = {"in": 0, "out": 1, "inout": 2}
 WIDTHS = {"fp32": 4, "fp64": 8, "fp16": 2, "bf16": 2, "int32": 4, "int64": 8, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 CODES = {name: code for code, name in enumerate(WIDTHS)}
-NOT_A_REQUEST, SHORT, NO_MEMORY = 1, 2, 3
-BAD = {NOT_A_REQUEST: "is no case of this program", SHORT: "is truncated", NO_MEMORY: "is too large for this machine's memory"}
+NOT_A_REQUEST, SHORT, NO_MEMORY, LONG, DAMAGED = 1, 2, 3, 4, 5
+BAD = {NOT_A_REQUEST: "is no case of this program", SHORT: "is truncated", NO_MEMORY: "is too large for this machine's memory",
+       LONG: "has bytes behind its end", DAMAGED: "is damaged: its sizes, its tensors and its length do not fit each other"}
+#: of a function's description, what its cases depend on: another function of this name may differ in it
+_INTERFACE = ("name", "parameters", "order", "numbers", "arguments", "results")
+
+
+def named(description: dict) -> int:
+    """The word that stands for a function, by its description in the manifest: no other function's case is taken for one of its own."""
+    text = json.dumps([description.get(k) for k in _INTERFACE], sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
 
 
 def _bytes(t: torch.Tensor) -> bytes:
@@ -46,10 +57,10 @@ def tensor(data: bytes, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
-def encode(number: int, tensors: list[tuple[str, torch.Tensor]], numbers: list, threads: int = 0, warmup: int = 0, repetitions: int = 0,
+def encode(function: tuple[int, dict], tensors: list[tuple[str, torch.Tensor]], numbers: list, threads: int = 0, warmup: int = 0, repetitions: int = 0,
            wants: dict[int, tuple[torch.Tensor, float]] | None = None) -> bytes:
-    """A request: call function `number` with tensors (role, values; contiguous as memory has them), sizes and numbers. wants: tensor -> (its right values in fp64, the
-    error that still counts as right), which the program itself is to compare."""
+    """A request: call a function (its number and description) with tensors (role, values; contiguous as memory has them), sizes and numbers. wants: tensor -> (its right
+    values in fp64, the error that still counts as right), which the program itself is to compare."""
     parts, table, offset = [], [], (HEAD + ENTRY * len(tensors) + len(numbers)) * 8
 
     def put(data: bytes) -> int:
@@ -68,8 +79,9 @@ def encode(number: int, tensors: list[tuple[str, torch.Tensor]], numbers: list, 
             entry[WANT], entry[WANTED], entry[ALLOWED] = put(data), len(data) // 8, _bits(allowed)
         table += entry
     head = [0] * HEAD
-    head[0], head[FUNCTION], head[THREADS], head[WARMUP], head[REPETITIONS] = MAGIC, number, threads, warmup, repetitions
+    head[0], head[FUNCTION], head[THREADS], head[WARMUP], head[REPETITIONS] = MAGIC, function[0], threads, warmup, repetitions
     head[TENSORS], head[SIZES], head[BYTES] = len(tensors), len(numbers), offset
+    head[NAMED] = named(function[1])
     words = [*head, *table, *(_bits(n) if isinstance(n, float) else n for n in numbers)]
     return struct.pack(f"<{len(words)}q", *words) + b"".join(parts)
 

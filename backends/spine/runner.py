@@ -63,7 +63,7 @@ class Runner:
         may share memory, and none is changed here. Raises `Error` for a status other than 0."""
         number, description = bundle.function(function)
         given, numbers = inputs_of(description, tensors)
-        data = request.encode(number, given, numbers, threads, warmup, repetitions)
+        data = request.encode((number, description), given, numbers, threads, warmup, repetitions)
         lengths = [t.nbytes for role, t in given if role != "in"]
         try:
             answer = request.decode(self.execute(bundle, [], data, limit), lengths, repetitions)

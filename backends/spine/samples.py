@@ -87,7 +87,7 @@ def of_call(call: Call, function: Function, seed: int) -> Sample:
 
 
 def file(number: int, description: dict, sample: Sample, repetitions: int) -> bytes:
-    """A request for function `number` that says what is right."""
+    """A request for function `number`, of that description, that says what is right."""
     given, numbers = inputs_of(description, sample.values)
     wants = {}
     for (a, (_, like)), (name, want, allowed) in ((x, w) for w in sample.wants for x in zip(description["arguments"], given) if x[0]["name"] == w[0]):
@@ -98,4 +98,4 @@ def file(number: int, description: dict, sample: Sample, repetitions: int) -> by
             whole.as_strided(t.shape, (ld, 1)).copy_(t)
             t = whole
         wants[[x["name"] for x in description["arguments"]].index(name)] = t, allowed
-    return request.encode(number, given, numbers, warmup=2, repetitions=repetitions, wants=wants)
+    return request.encode((number, description), given, numbers, warmup=2, repetitions=repetitions, wants=wants)

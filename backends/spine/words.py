@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..cpu.llvm.ir import Builder, Function, Module, Val, i64
+from ..cpu.llvm.ir import Builder, Function, Module, Val, i32, i64
 
 #: functions whose result is a C int; that of all others is a word
-_INT = {"open", "close", "mprotect", "clock_gettime", "getpagesize", "strcmp", "fflush"}
+_INT = {"open", "close", "mprotect", "clock_gettime", "getpagesize", "strcmp", "fflush", "isatty"}
 
 
 def word(v: Val | int) -> Val:
@@ -43,6 +43,10 @@ class Words(Builder):
 
     def print(self, format: str, *args: Val):
         self.call("printf", "i32 (ptr, ...)", [self.fn.module.string(format), *args])
+
+    def print_error(self, text: str):
+        """Print a text to stderr."""
+        self.call("dprintf", "i32 (i32, ptr, ...)", [i32(2), self.fn.module.string("%s"), self.fn.module.string(text)])
 
     def answer(self, v: Val | int):
         """Return a word."""
