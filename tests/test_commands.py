@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -112,6 +113,44 @@ def test_who_ends_a_command_ends_what_it_runs(tmp_path):
     while Path(f"/proc/{pid.read_text()}").exists():
         assert time.monotonic() < end, "it runs on"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number,code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("among", [True, False])
+def test_an_import_that_would_lose_a_signal_is_waited_for(tmp_path, number, code, among):
+    """As numpy's, which takes whatever is raised for a module that is missing, and goes on. Other modules, as a user's, are interrupted at once."""
+    (tmp_path / "loses.py").write_text(f"import os, time\ntry:\n    os.kill(os.getpid(), {int(number)})\n    time.sleep(0.2)\nexcept BaseException:\n    print('lost')\nelse:\n    print('whole')")
+    run = "import loses, time\n    for _ in range(500): time.sleep(0.02)\n    print('went on')"
+    script = f"import sys\nfrom triport.tools import exits\nexits._NEEDED += ('loses',) * {among}\ndef run():\n    {run}\n    return 0\nsys.exit(exits.guarded('triport', run))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANGS, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+    assert (done.returncode, done.stdout, done.stderr) == ((code, "whole\n", "interrupted\n") if among else (0, "lost\nwent on\n", "")), done
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.2])
+def test_ctrl_c_while_a_command_starts(pause):
+    """Whatever is being imported: one word and its exit code, soon."""
+    start = "from triport.tools import early; early.begin(); print('begun', flush=True); from triport.tools.__main__ import main; raise SystemExit(main())"
+    command = ["bench", "--op", "softmax", "--case", "128x128", "--no-cold", "--budget", "60s"]
+    p = subprocess.Popen([sys.executable, "-c", start, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert p.stdout.readline() == "begun\n"
+    time.sleep(pause)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=HANGS)
+    assert p.returncode == 130 and "interrupted" in err.splitlines()[-1] and "Traceback" not in err and "Exception" not in err, (p.returncode, err)
+
+
+def test_who_ignores_ctrl_c_goes_on_ignoring_it():
+    """As in a shell's background."""
+    start = "import os, signal, sys; from triport.tools import early; early.begin(); from triport.tools import exits; send = lambda: os.kill(os.getpid(), 2) or 0; send(); "
+    for before, code in (("SIG_IGN", 0), ("default_int_handler", 130)):
+        script = f"import signal; signal.signal(2, signal.{before}); {start} early.over(); sys.exit(exits.guarded('triport', send))"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANGS)
+        assert (done.returncode, done.stderr) == (code, "interrupted\n" * (code == 130))
+
+
+def test_pythons_own_handler_comes_back():
+    assert exits.guarded("triport", lambda: signal.getsignal(signal.SIGINT) is not signal.default_int_handler) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_no_command_is_help_and_exit_2(capsys):

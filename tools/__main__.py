@@ -5,12 +5,16 @@ Data goes to stdout, remarks to stderr; exit codes are those of `exits`. Nothing
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import sys
+from . import early
 
-from . import exits
-from .parser import Parser
+early.begin()
+
+import argparse  # noqa: E402
+import importlib  # noqa: E402
+import sys  # noqa: E402
+
+from . import exits  # noqa: E402
+from .parser import Parser  # noqa: E402
 
 #: command -> (module, one line)
 COMMANDS = {
@@ -84,6 +88,10 @@ def parser() -> tuple[Parser, dict]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    return exits.guarded("triport", lambda: _main(argv))
+
+
+def _main(argv: list[str] | None) -> int:
     top, runs = parser()
     args = top.parse_args(argv)
     if args.command is None:
@@ -99,6 +107,8 @@ def _run(args, argv: list[str], run) -> int:
         return boards.run(args, argv, boards.several(args))
     return run(args)
 
+
+early.over()  # `main` has its own way, and who only imports this module gets Python's back
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,6 +11,8 @@ import errno
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from typing import Callable, Iterator
 
@@ -24,6 +26,8 @@ USAGE = 2
 OURS = 3
 #: what commands import that a machine may be without, as a board that pip has no wheels for
 _NEEDED = ("torch", "triton", "llvmlite", "numpy", "rich", "sympy")
+#: seconds between two looks at whether an import is over
+_AGAIN = 0.01
 #: what a disk, or whatever stdout is, answers that takes no more
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Ctrl-C: 128 + SIGINT, as shells have it; at SIGTERM and SIGHUP it is 128 + theirs
@@ -98,28 +102,54 @@ def _streams() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending() -> Iterator[list[int]]:
-    """Within it a process that is told to end (SIGTERM, SIGHUP) does as at Ctrl-C, where nobody has decided otherwise. It gives the signals that came."""
+    """Within it a process that is told to end (SIGTERM, SIGHUP) does as at Ctrl-C, where nobody has decided otherwise. It gives the signals that came. Either waits for the
+    end of an import that would lose it: numpy and torch take a KeyboardInterrupt in their own modules for a module that is missing, and go on."""
     came: list[int] = []
+    late: list[int] = []
     own = os.getpid()
 
     def end(number, frame):
-        if os.getpid() != own:  # a forked child has nothing to clean up
+        if number != signal.SIGINT and os.getpid() != own:  # a forked child has nothing to clean up
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-            return
-        came.append(number)
-        raise Ended
+        elif _is_importing(frame):
+            late.append(number)
+            if len(late) == 1:
+                threading.Thread(target=send_again, daemon=True).start()
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            came.append(number)
+            raise Ended
+
+    def send_again():
+        while _is_importing(sys._current_frames().get(threading.main_thread().ident)):
+            time.sleep(_AGAIN)
+        number = late[-1]
+        late.clear()
+        os.kill(os.getpid(), number)
 
     before = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)):
         with contextlib.suppress(ValueError):  # not the main thread
-            if signal.getsignal(number) is signal.SIG_DFL:
+            if signal.getsignal(number) is usual:
                 before[number] = signal.signal(number, end)
     try:
         yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_importing(frame) -> bool:
+    """Is a frame importlib's own, whose callbacks print what they raise, or is a module of `_NEEDED` being imported there?"""
+    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        return True
+    while frame is not None:
+        if frame.f_code.co_name == "_find_and_load" and str(frame.f_locals.get("name")).partition(".")[0] in _NEEDED:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _close_stdout():
