@@ -15,6 +15,7 @@ import torch
 
 from ..backends import get as get_backend
 from ..backends.base import Error
+from ..ops import room
 from ..ops.records import DTYPES
 from . import check, clock, columns, first, load, memory, roofline
 from .columns import Column, Inputs
@@ -145,7 +146,7 @@ class Truth:
 
 def _inputs(plan: Plan, op, dtype: str, case, device: str, truths: dict[str, Truth]) -> Inputs:
     """Arguments for one column; the first one on a device has the reference's results computed."""
-    _fits(op, case, dtype, device)
+    room.require(op, case, dtype, device)
     if device not in truths:
         args = case.make(DTYPES[dtype], device, plan.seed)
         own = Inputs(op, case, [t.clone() for t in args], plan.mode, plan.seed)
@@ -226,25 +227,6 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
 
 def _failed(e: Exception) -> dict:
     return {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
-
-
-def _fits(op, case, dtype: str, device: str):
-    """Raises `Error` where this machine has not the memory for inputs, their float64 copies and results: the system would end the process."""
-    if device == "cuda":
-        return  # its allocator says so
-    itemsize = DTYPES[dtype].itemsize
-    try:  # the results' sizes, computed without them
-        made = sum(t.numel() for t in check.tensors(op.name, (op.eager or op.reference)(*case.blank(DTYPES[dtype], "meta"), **case.kwargs)))
-    except Exception:  # what only knows real tensors says nothing beforehand
-        made = 0
-    needed = case.elements * (itemsize * 2 + 4 + 16) + made * (itemsize * 2 + 16)
-    try:
-        with open("/proc/meminfo") as f:
-            free = next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        return
-    if needed > free:
-        raise Error(f"case {case.name} takes about {needed / 1e9:.1f} GB with its float64 reference, and {free / 1e9:.1f} GB are free")
 
 
 def _metrics(op, dtype: str, case, row: dict, remark: Callable[[str], None]):

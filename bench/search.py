@@ -12,7 +12,7 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from ..backends.base import Error
-from ..ops import cases, registry, tuning
+from ..ops import cases, registry, room, tuning
 from ..ops.records import DTYPES, Case
 from . import check, clock, prune
 
@@ -77,6 +77,7 @@ def search(name: str, dtypes: list[str], rounds: int, gain: float, say, device: 
     candidates = [by_name[n] for n in pruning.kept(name, name, by_name, op, asked, [], say)]
     times: dict[int, list[float]] = {n: [] for n in range(len(candidates))}
     for case, dtype in asked:
+        room.require(op, case, dtype, device)
         args = case.make(DTYPES[dtype], "cuda" if device == "cuda" else "cpu")
         want = op.expected(*args, **case.kwargs)
         runs = {n: _with(tiles, c, op, args, case.kwargs, device, rounds) for n, c in enumerate(candidates)}

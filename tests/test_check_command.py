@@ -50,6 +50,13 @@ def test_what_cannot_be_checked_is_told_in_a_sentence(argv, words, capsys):
     assert code == 2 and words in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize("command", ["check", "profile"])
+def test_a_kernel_is_no_function(command, tmp_path, capsys):
+    (tmp_path / "k1.py").write_text("import triton\n@triton.jit\ndef vecloop():\n    pass\n")
+    code, _, err = said([command, f"{tmp_path}/k1.py:vecloop"], capsys)
+    assert code == 2 and err.endswith(f"triport {command}: {tmp_path}/k1.py:vecloop is a kernel; name a function that launches it\n")
+
+
 SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import results_files
+import torch
 from conftest import DOUBLE, HANGS, ROOT
 from triport.bench.models import MODELS
 from triport.tools import __main__ as commands
@@ -151,6 +152,15 @@ def test_who_ignores_ctrl_c_goes_on_ignoring_it():
 def test_pythons_own_handler_comes_back():
     assert exits.guarded("triport", lambda: signal.getsignal(signal.SIGINT) is not signal.default_int_handler) == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("command", ["export softmax --target x86-64-v3 -o DIR/x", "profile softmax -o DIR/x", "check softmax", "tune --op softmax --dry-run", "asm softmax --backend torch-compile"])
+def test_a_case_larger_than_memory_is_told_in_a_sentence(command, tmp_path, capsys):
+    if "tune" in command and torch.cuda.is_available():
+        pytest.skip("its tiles are a GPU's here")
+    assert code([*command.replace("DIR", str(tmp_path)).split(), "--case", "999999x999999"]) == 2
+    err = capsys.readouterr().err
+    assert re.search(r"case 999999x999999 takes about \d+\.\d GB( with its float64 reference)?, and \d+\.\d GB are free", err) and "Traceback" not in err
 
 
 def test_no_command_is_help_and_exit_2(capsys):

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import triton
 
+from ...ops import room
 from ...ops.case import KEPT
 from ...ops.records import Case, Op, dtype_name
 from ...ops.sizes import next_power_of_2
@@ -87,6 +88,8 @@ def make(wanted: list[tuple[Op, Case, str] | Call], row: targets.Target, name: s
     get a class of their own (`classes.py`); explore: make classes that no case has. Raises `Unsupported`, `CompileError`, `Unavailable`."""
     if not wanted:
         raise Error("a bundle has one op at least")
+    for op, case, dtype in (w for w in wanted if cases and not isinstance(w, Call)):
+        room.require(op, case, dtype)
     groups: dict[tuple, list] = {}
     for w in wanted:
         groups.setdefault((w.name, w.file, *(a.layout for a in w.arguments)) if isinstance(w, Call) else key_of(*w), []).append(w)

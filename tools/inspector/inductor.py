@@ -21,10 +21,12 @@ def _compile(op, case, dtype: str, **config):
     from torch._inductor.utils import fresh_cache
 
     from ...backends import get
+    from ...ops import room
     from ...ops.records import DTYPES
     reason = get("torch-compile").unavailable()
     if reason:
         raise Error(reason)
+    room.require(op, case, dtype, reference=False)
     args = case.make(DTYPES[dtype])
     torch._dynamo.reset()
     with fresh_cache(), settings.patch(compile_threads=1, **config):

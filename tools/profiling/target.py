@@ -91,8 +91,12 @@ def models() -> dict:
 
 
 def _function(name: str, found) -> Target:
+    from triton.runtime.jit import KernelInterface
+
     from ...backends.base import Error
 
+    if isinstance(found, KernelInterface):
+        raise Error(f"{name} is a kernel; name a function that launches it")
     if not callable(found):
         raise Error(f"{name} is {type(found).__name__}; it takes a function of no arguments, or a triport.ops.Op")
     try:
@@ -130,11 +134,13 @@ def _op(op, args) -> list[Target]:
     return [of_op(op, case, dtype, name, device, args.seed) for name in names]
 
 
-def of_op(op, case, dtype: str, name: str, device: str = "cpu", seed: int = 0) -> Target:
-    """One call of an op, with a case's inputs in dtype `dtype` (its short name), by a backend or a variant. Raises `Error` where it cannot."""
+def of_op(op, case, dtype: str, name: str, device: str = "cpu", seed: int = 0, reference: bool = True) -> Target:
+    """One call of an op, with a case's inputs in dtype `dtype` (its short name), by a backend or a variant. reference: is its error asked for? Raises `Error` where
+    it cannot."""
     from ...backends import get
     from ...backends.base import Error, Unavailable
     from ...bench import check, columns
+    from ...ops import room
     from ...ops.records import DTYPES
 
     if name in op.variants:
@@ -148,6 +154,7 @@ def of_op(op, case, dtype: str, name: str, device: str = "cpu", seed: int = 0) -
         if not backend.takes(op):
             raise Error(f"backend {name} does not run {op.name}")
         column, = columns.of(op, [backend], [], device)
+    room.require(op, case, dtype, column.device, reference)
     inputs = columns.Inputs(op, case, case.make(DTYPES[dtype], column.device, seed))
     call = inputs.call(fn := column.bind())
     return Target(f"{op.name} {case.name} {dtype}", name, call, column.synchronize, op=op, case=case, dtype=dtype, device=column.device,
