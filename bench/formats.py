@@ -68,8 +68,7 @@ def verdict(rows: list[dict]) -> str:
     said = ", ".join(bad) or (f"{len(run)} of {len(run)} results right" if run else "no results")
     bases = list(dict.fromkeys(map(words.baseline, rows)))
     names = dict.fromkeys(r["backend"] for r in rows if r["backend"] not in (*words.YARDSTICKS, *bases))
-    sound = {r["backend"] for r in rows if r["status"] == "ok" and not words.is_noisy(r)}
-    speeds = [f"{plain(name)} at {ratio(x)} {plain(base)}'s speed" + " (noisy)" * (name not in sound)
+    speeds = [f"{plain(name)} at {ratio(x)} {plain(base)}'s speed"
               for name in names for base in bases if (x := words.mean(name, base, rows))]
     return "; ".join([said, *speeds])
 

@@ -87,13 +87,17 @@ def _noise(rows: list[dict]) -> list[str]:
 
 
 def _pace(rows: list[dict]) -> list[str]:
-    """How many times may not repeat, for the machine did not keep its pace, and why of the first."""
+    """How many times may not repeat, for the machine did not keep its pace, and why of the first; and which ratios hold all the same: those that the rounds, in which all
+    took turns, are sure of."""
     mine = [r for r in rows if r["status"] == "ok" and r.get("unsteady")]
     if not mine:
         return []
-    timed, first = sum(r["status"] == "ok" for r in rows), mine[0]
+    timed, first, places = sum(r["status"] == "ok" for r in rows), mine[0], set(map(place, mine))
+    ratios = [r for r in rows if r["status"] == "ok" and r.get("speedup") and r["backend"] != baseline(r) and place(r) in places]
+    sure = sum(not is_noisy(r) for r in ratios)
+    hold = "; ratios, measured side by side, hold" + " where they are not noisy" * (sure < len(ratios)) if sure else ""
     return [f"{len(mine)} of {timed} times, marked ~, may be others in another run ({where(first)} on {plain(first['backend'])}: "
-            f"{plain(first['unsteady']).rstrip('.')}); ratios, measured side by side, hold."]
+            f"{plain(first['unsteady']).rstrip('.')}){hold}."]
 
 
 def speeds(rows: list[dict]) -> list[str]:
@@ -114,21 +118,23 @@ def baseline(row: dict) -> str:
 
 
 def against(backend: str, base: str, rows: list[dict]) -> str:
-    """A column's speed as a multiple of another's: the geometric mean over the rows that have both; the best and the worst, of rows that are not
-    noisy where there are such."""
+    """A column's speed as a multiple of another's: the geometric mean over the rows that have both and are not noisy; the best and the worst of them."""
     known, mine = _known(backend, base, rows), [r for r in rows if r["backend"] == backend and r["status"] == "ok"]
     name, other = plain(backend), plain(base)
     if not known:
         return f"{name}: {len(mine)} right, no time of {other} beside them."
-    sound = [(r, x) for r, x in known if not is_noisy(r)] or known
-    (best, high), (worst, low) = max(sound, key=lambda k: k[1]), min(sound, key=lambda k: k[1])
-    noisy = sum(is_noisy(r) for r, _ in known)
+    sound = [(r, x) for r, x in known if not is_noisy(r)]
+    noisy = len(known) - len(sound)
     if len(known) == 1:
-        return f"{name}: {ratio(high)} {other}'s speed ({where(best)}{', noisy' * noisy})."
+        (row, x), = known
+        return f"{name}: {ratio(x)} {other}'s speed ({where(row)}{', noisy' * noisy})."
+    if not sound:
+        return f"{name}: {noisy} rows beside {other}'s, all of them noisy: no mean of their speeds."
+    (best, high), (worst, low) = max(sound, key=lambda k: k[1]), min(sound, key=lambda k: k[1])
     if len(sound) == 1:
         return f"{name}: {ratio(high)} {other}'s speed ({where(best)}); of {noisy} more the figures are noisy."
     said = f"{name}: {ratio(geomean([x for _, x in sound]))} {other}'s speed, the geometric mean of {len(sound)} rows"
-    said += ", all of them noisy" if noisy == len(known) else f" ({noisy} more noisy)" if noisy else ""
+    said += f" ({noisy} more noisy)" if noisy else ""
     return said + f"; best {ratio(high)} ({where(best)}), worst {ratio(low)} ({where(worst)})."
 
 
@@ -139,9 +145,9 @@ def _known(backend: str, base: str, rows: list[dict]) -> list[tuple[dict, float]
 
 
 def mean(backend: str, base: str, rows: list[dict]) -> float | None:
-    """A column's geometric mean of speed-ups over column `base`, of rows that are not noisy where there are such."""
-    known = _known(backend, base, rows)
-    return geomean([x for _, x in [(r, x) for r, x in known if not is_noisy(r)] or known]) if known else None
+    """A column's geometric mean of speed-ups over column `base`, of rows that are not noisy; None where there are none."""
+    sound = [x for r, x in _known(backend, base, rows) if not is_noisy(r)]
+    return geomean(sound) if sound else None
 
 
 def speedup(row: dict, base: str, beside: dict | None) -> float | None:

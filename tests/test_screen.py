@@ -18,7 +18,7 @@ from results_files import made, row
 from rich.cells import cell_len
 from rich.console import Console
 from triport.backends.base import Error
-from triport.bench import fields, progress, screen, units, words
+from triport.bench import fields, formats, progress, screen, units, words
 from triport.tools import asm
 
 WIDTHS = (80, 100, 120, 200)
@@ -309,6 +309,23 @@ def test_no_metric_can_have_a_columns_name():
     """What ops refuse is what the table has."""
     from triport.ops.records import FIGURES
     assert FIGURES == fields.NAMES
+
+
+def test_noisy_rows_are_in_no_mean():
+    """Nor does a ratio hold that the rounds are not sure of."""
+    pace = "The machine slowed down."
+    rows = [r for case in "ab" for r in (new(case=case, unsteady=pace, noisy="It spreads."), new(case=case, backend="triton-cpu", t=5e-5, unsteady=pace, noisy="It spreads."))]
+    text = " ".join(sentence for _, sentence in words.words(rows))
+    assert "All 4 rows are noisy, not to be relied on. Why, of softmax a fp32 on torch: It spreads." in text
+    assert "4 of 4 times, marked ~, may be others in another run (softmax a fp32 on torch: The machine slowed down)." in text and "hold" not in text
+    assert text.endswith("triton-cpu: 2 rows beside torch's, all of them noisy: no mean of their speeds.")
+    assert words.mean("triton-cpu", "torch", rows) is None and formats.verdict(rows) == "4 of 4 results right"
+    assert "triton-cpu: 2.00x torch's speed (softmax a fp32, noisy)." in words.speeds(rows[:2]), "one figure is no mean"
+    del rows[1]["noisy"]
+    text = " ".join(sentence for _, sentence in words.words(rows))
+    assert "ratios, measured side by side, hold where they are not noisy." in text and words.mean("triton-cpu", "torch", rows) == 2.0
+    del rows[3]["noisy"]
+    assert "ratios, measured side by side, hold." in words.words(rows)[1][1]
 
 
 def test_many_noisy_rows_are_counted():
