@@ -71,7 +71,7 @@ class Plan:
         why: dict[str, str] = {}
         for text in self.cases or [None]:
             try:
-                found = cases.sweep(op, cases.select(op, [text] if text else [], self.device), self.sweeps)
+                found = cases.sweep(op, cases.select(op, [text] if text is not None else [], self.device), self.sweeps)
                 chosen |= {c.name: c for c in found}
             except Error as e:
                 why[text or ""] = str(e)

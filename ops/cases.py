@@ -86,6 +86,8 @@ def select(op, texts: list[str], device: str = "cpu") -> list[Case]:
         return op.cases_on(device)
     found: dict[str, Case] = {}
     for text in texts:
+        if not text.strip():  # part of any name: a shell's variable that was not set would choose all
+            raise Error(f"case {text!r}: there is nothing in it; leave --case out for the op's own cases")
         try:
             chosen = [parse(op, text)]
         except Error as e:
@@ -98,8 +100,8 @@ def select(op, texts: list[str], device: str = "cpu") -> list[Case]:
 
 def one(op, text: str | None, default: Case | None = None) -> Case:
     """The first case that a text chooses; without one `default`, or the op's first."""
-    if text or not op.cases:
-        return select(op, [text] if text else [])[0]
+    if text is not None or not op.cases:
+        return select(op, [text] if text is not None else [])[0]
     return default or op.cases[0]
 
 
@@ -281,6 +283,6 @@ def _within(text: str, name: str) -> bool:
 
 def _unknown(op, text: str, error: Error) -> str:
     """The sentence for a text that chooses nothing: what is wrong with it as a case, or the names that are known."""
-    looks_like_one = text.strip()[:1].isdecimal() or "=" in text
+    looks_like_one = text.strip().removeprefix("-")[:1].isdecimal() or "=" in text
     known = [c.name for c in op.cases]
     return str(error) if looks_like_one or not known else f"{op.name}: {suggest('case', text, known)}; or sizes of your own, like {known[0]}"

@@ -163,6 +163,23 @@ def test_a_case_larger_than_memory_is_told_in_a_sentence(command, tmp_path, caps
     assert re.search(r"case 999999x999999 takes about \d+\.\d GB( with its float64 reference)?, and \d+\.\d GB are free", err) and "Traceback" not in err
 
 
+@pytest.mark.parametrize("command", ["bench --op softmax", "bench --list", "export softmax --target x86-64-v3 -o x", "profile softmax", "check softmax", "tune --op softmax", "asm softmax"])
+def test_a_case_with_nothing_in_it_is_none(command, capsys, tmp_path, monkeypatch):
+    """As of a shell's variable that was not set."""
+    monkeypatch.chdir(tmp_path)
+    listed = "--list" in command
+    assert code([*command.split(), "--case", ""]) == (0 if listed else 2)
+    assert listed or capsys.readouterr().err.endswith("case '': there is nothing in it; leave --case out for the op's own cases\n")
+
+
+@pytest.mark.parametrize("option,said", [("--case -5x3", "case '-5x3': '-5x3' is neither a tensor's sizes"), ("--budget -1s", "--budget -1s: it takes a time, like 500ms"),
+                                         ("--precision -2%", "--precision -2%: it takes a share"), ("--reps -3", "--reps -3: "), ("--sweep -3", "--sweep -3")])
+def test_a_value_that_begins_with_a_minus_is_a_value(option, said, capsys):
+    assert code(["bench", "--op", "softmax", *option.split()]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "expected one argument" not in err
+
+
 def test_no_command_is_help_and_exit_2(capsys):
     assert main([]) == 2
     out, err = capsys.readouterr()

@@ -79,7 +79,7 @@ def _targets(args) -> int:
         t.synchronize()
         return exits.GOOD
     for dtype in [args.dtype] if args.dtype else op.dtypes:
-        chosen = [cases.one(op, args.case, op.cases[0])] if args.case else op.cases_on("cpu")
+        chosen = [cases.one(op, args.case, op.cases[0])] if args.case is not None else op.cases_on("cpu")
         for case in chosen:
             target.of_op(op, case, dtype, "triton-cpu", "cpu", args.seed, reference=False).step()
     return exits.GOOD

@@ -6,6 +6,7 @@ argparse prints a usage of many lines before an error, and knows nothing of near
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import textwrap
@@ -35,6 +36,8 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", Formatter)
         super().__init__(*args, **kwargs)
         self.examples = examples
+        # "-5x3" and "-1s" are values, whatever is wrong with them: no option begins with a digit, and argparse sees it so of plain numbers
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def format_help(self) -> str:
         said = "examples:\n" + "".join(f"  {line}\n" for line in self.examples)
