@@ -17,7 +17,7 @@ from ..backends import get as get_backend
 from ..backends.base import Error
 from ..ops import room
 from ..ops.records import DTYPES
-from . import check, clock, columns, first, load, memory, roofline
+from . import check, clock, columns, first, load, memory, roofline, words
 from .columns import Column, Inputs
 from .plan import Plan
 from .results import Results, add_rates, add_times, machine
@@ -64,7 +64,7 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: 
     backends = [get_backend(name) for name in plan.backends]
     for text in filter(None, (b.remark() for b in backends)):
         remark(text)
-    results.meta, watch = machine(plan.device), load.Watch()
+    results.meta, watch = machine(plan.device) | _left_out(plan, backends), load.Watch()
     limits = results.meta["roofline"] = _limits(plan, backends, items, results.meta)
     results.save()
     for n, (op, dtype, case) in enumerate(items):
@@ -80,6 +80,18 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: 
     results.meta |= watch.fact()
     results.finish()
     return wrong
+
+
+def _left_out(plan: Plan, backends: list) -> dict:
+    """`left_out` of a run's facts: the backends of ops whose own kernels none of the columns runs and no backend can here -> why. Only torch is right there."""
+    out = {}
+    for op in plan.ops:
+        if op.call is None or any(b.takes(op) for b in backends if b.name not in words.YARDSTICKS):
+            continue
+        why = {b.name: b.unavailable() or ("the run is on the CPU" if b.device == "cuda" and plan.device == "cpu" else "") for b in map(get_backend, op.backends)}
+        if all(why.values()):
+            out |= {f"{op.name} on {name}": reason for name, reason in why.items()}
+    return {"left_out": out} if out else {}
 
 
 def _limits(plan: Plan, backends: list, items: list, meta: dict) -> dict:

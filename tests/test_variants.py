@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import ROOT
 from triport.backends.base import Error
-from triport.bench import columns, plan, runner
+from triport.bench import columns, plan, runner, words
 from triport.bench.results import Results
 from triport.ops import Case, Op, registry, softmax
 from triport.tools.__main__ import main
@@ -234,6 +234,19 @@ def test_single_calls_start_with_the_compiling_one():
     for row in results.rows:
         assert len(row["calls_s"]["wall"]) == len(row["calls_s"]["cpu"]) == 5 and min(row["calls_s"]["wall"]) > 0
     assert made, "the first one compiled"
+
+
+def test_kernels_that_nothing_runs_are_named_with_the_reason(monkeypatch, capsys, tmp_path):
+    """Of an op for CUDA alone only torch's columns are right without a GPU."""
+    from triport.backends import get
+    monkeypatch.setattr(type(get("cuda")), "unavailable", lambda self: "no GPU here")
+    mine = Op("mine", call=lambda x: x * 2, eager=lambda x: x * 2, cases=("9x7",), backends=("cuda",))
+    results, both = Results(), Results()
+    runner.run(plan.Plan([mine], ["torch"], ["fp32"], rounds=1, seconds=0.0, cold=False), results)
+    assert results.meta["left_out"] == {"mine on cuda": "no GPU here"}
+    assert "mine on cuda is left out: no GPU here" in words.remarks(results.data())
+    runner.run(plan.Plan([registry.get("square")], ["torch"], ["fp32"], cases=["9x7"], rounds=1, seconds=0.0, cold=False), both)
+    assert "left_out" not in both.meta, "nobody asked for its kernels"
 
 
 def test_a_case_larger_than_memory_fails_and_nothing_dies():
