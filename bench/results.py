@@ -56,6 +56,14 @@ def least_time(limits: dict, nbytes: int | None, flops: int | None, dtype: str) 
     return max((nbytes or 0) / limits["bytes_per_s"], (flops or 0) / peak)
 
 
+def above_roof(limits: dict, nbytes: int | None, flops: int | None, dtype: str) -> str:
+    """Why something may take less than `least_time`: the limits are those of memory, and caches are faster; of what does not fit in them only a figure can be wrong."""
+    by_bytes = (nbytes or 0) / limits["bytes_per_s"] >= least_time(limits, nbytes, flops, dtype)
+    if by_bytes and nbytes <= limits.get("cache_bytes", 0):
+        return "its data stay in the caches"
+    return "its time is noisy, or the roof was measured while the machine was slower"
+
+
 def _rounds(row: dict) -> list[float]:
     """A row's samples by the clock that counts: the GPU's own where it has them."""
     return row["device_rounds_s" if "device_s" in row else "rounds_s"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import struct
+from pathlib import Path
 
 import torch
 
@@ -21,6 +23,18 @@ def copy_bandwidth() -> float:
     y.copy_(x)
     best = min(clock.once(lambda: y.copy_(x))[0] for _ in range(7))
     return 2 * COPY_BYTES / best
+
+
+def cache_bytes() -> int:
+    """Bytes that the caches of the CPUs of this process hold, of the level that holds most; 0 where Linux does not say."""
+    levels: dict[str, dict[str, int]] = {}
+    for cpu in os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ():
+        for cache in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+            with contextlib.suppress(OSError, ValueError):
+                kind, level, shared, size = ((cache / name).read_text().strip() for name in ("type", "level", "shared_cpu_list", "size"))
+                if kind != "Instruction":
+                    levels.setdefault(level, {})[shared] = int(size.removesuffix("K")) << 10
+    return max((sum(sizes.values()) for sizes in levels.values()), default=0)
 
 
 @functools.lru_cache(maxsize=None)
@@ -74,7 +88,7 @@ def fma_peak(threads: int | None = None) -> float:
 
 @functools.lru_cache(maxsize=None)
 def measure(device: str = "cpu", threads: int | None = None) -> dict[str, float]:
-    """{"bytes_per_s", "flop_per_s"} of a device. On a GPU by events: a copy of 1 GiB, and for "flop_per_s" (and "flop_per_s_fp32") a product of
+    """{"bytes_per_s", "flop_per_s"} of a device, of a CPU also "cache_bytes", where Linux says it. On a GPU by events: a copy of 1 GiB, and for "flop_per_s" (and "flop_per_s_fp32") a product of
     8192 x 8192 fp16 (4096 x 4096 fp32) matrices by torch's library."""
     if device == "cuda":
         x = torch.ones(1 << 28, device="cuda")
@@ -85,6 +99,7 @@ def measure(device: str = "cpu", threads: int | None = None) -> dict[str, float]
             runs[name] = lambda a=a, out=torch.empty_like(a): torch.matmul(a, a, out=out)
         best = {name: min(s) for name, s in clock.on_gpu(runs, 7).items()}
         return {"bytes_per_s": 2 * x.nbytes / best["copy"], "flop_per_s": 2 * 8192**3 / best["fp16"], "flop_per_s_fp32": 2 * 4096**3 / best["fp32"]}
-    with contextlib.suppress(Unavailable):
-        return {"bytes_per_s": copy_bandwidth(), "flop_per_s": fma_peak(threads)}
-    return {"bytes_per_s": copy_bandwidth()}  # without llvmlite no code is made that reaches the peak
+    limits = {"bytes_per_s": copy_bandwidth()} | ({"cache_bytes": held} if (held := cache_bytes()) else {})
+    with contextlib.suppress(Unavailable):  # without llvmlite no code is made that reaches the peak
+        limits["flop_per_s"] = fma_peak(threads)
+    return limits

@@ -6,10 +6,13 @@ import statistics
 from typing import Any, Iterable
 
 from ..backends.host import board_text
-from .units import geomean, plain, ratio
+from .results import above_roof
+from .units import geomean, percent, plain, ratio
 
 #: cases whose noisy rows are named; the others are counted
 _NAMED = 4
+#: a share of the roof above this is shown as more than 100 %
+_WHOLE = 1.005
 #: columns that others are held against; what remains serves ops here, and is held against each of them
 YARDSTICKS = ("torch", "torch-compile")
 
@@ -167,6 +170,22 @@ def speedup(row: dict, base: str, beside: dict | None) -> float | None:
 # --- machines --------------------------------------------------------------------------------------------------------
 
 
+def _above_roof(rows: list[dict], roofline: dict) -> list[str]:
+    """Which rows take more than the whole roof, a sentence for each reason: how many, and the one that takes most."""
+    found: dict[str, list[dict]] = {}
+    for r in rows:
+        limits = roofline.get(r.get("device") or "cpu") or {}
+        if r["status"] == "ok" and (r.get("roofline") or 0) > _WHOLE and {"bytes_per_s", "flop_per_s"} <= limits.keys():
+            found.setdefault(above_roof(limits, r.get("bytes"), r.get("flops"), r["dtype"]), []).append(r)
+    out = []
+    for why, mine in found.items():
+        most = max(mine, key=lambda r: r["roofline"])
+        who = f"{where(most)} on {plain(most['backend'])}"
+        others = f", as {len(mine) - 1} other{'s' * (len(mine) > 2)}" if len(mine) > 1 else ""
+        out.append(f"{who} is at {percent(most['roofline'])} of the roof{others}: {why if len(mine) == 1 else why.replace('its', 'their')}.")
+    return out
+
+
 def measured(limits: dict) -> str:
     """The limits of a run's devices."""
     out = []
@@ -204,5 +223,6 @@ def remarks(data: dict) -> list[str]:
         n = len(data["rows"])
         out.append(f"The run was interrupted after {n} row{'s' * (n != 1)}; those that would have followed are missing.")
     out += [f"{plain(name)} is left out: {plain(why)}" for name, why in (m.get("left_out") or {}).items()]
+    out += _above_roof(data["rows"], m.get("roofline") or {})
     return out + [f"{where(r)} on {plain(r['backend'])}: no first call in a new process: {plain(r['new_process'])}"
                   for r in data["rows"] if "new_process" in r]

@@ -328,6 +328,38 @@ def test_noisy_rows_are_in_no_mean():
     assert "ratios, measured side by side, hold." in words.words(rows)[1][1]
 
 
+def test_rows_above_the_roof_say_why():
+    """Caches are faster than memory, whose limit it is; of what is larger than they are only a figure can be wrong."""
+    limits = {"cpu": {"bytes_per_s": 4e10, "flop_per_s": 2e11, "cache_bytes": 1 << 20}}
+    held = {"roofline": 1.8, "bytes": 1 << 20, "flops": 100}
+    rows = [new(case="a", **held), new(case="b", **held | {"roofline": 1.2}), new(case="c", **held | {"bytes": 2 << 20}), new(case="d", **held | {"bytes": 8, "flops": 1 << 30}),
+            new(case="e", roofline=1.004, bytes=8, flops=8)]
+    for r in rows:
+        r["device"] = "cpu"
+    text = words.remarks({"machine": {"roofline": limits}, "rows": rows})
+    assert text == ["softmax a fp32 on torch is at 180% of the roof, as 1 other: their data stay in the caches.",
+                    "softmax c fp32 on torch is at 180% of the roof, as 1 other: their time is noisy, or the roof was measured while the machine was slower."]
+    assert words.remarks({"machine": {}, "rows": rows}) == []
+
+
+def test_the_caches_that_are_used(monkeypatch, tmp_path):
+    """Each once, whoever shares it, of the level that holds most."""
+    from pathlib import Path
+
+    from triport.bench import roofline
+    for cpu in range(3):
+        for n, (kind, level, shared, size) in enumerate((("Data", 1, cpu, "48K"), ("Instruction", 1, cpu, "99999K"), ("Unified", 2, cpu, "1024K"), ("Unified", 3, "0-1" if cpu < 2 else 2, "4096K"))):
+            folder = tmp_path / f"cpu{cpu}/cache/index{n}"
+            folder.mkdir(parents=True)
+            for name, text in (("type", kind), ("level", level), ("shared_cpu_list", shared), ("size", size)):
+                (folder / name).write_text(f"{text}\n")
+    monkeypatch.setattr(roofline, "Path", lambda text: Path(text.replace("/sys/devices/system/cpu", str(tmp_path))))
+    monkeypatch.setattr(roofline.os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    assert roofline.cache_bytes() == 8 << 20
+    monkeypatch.setattr(roofline.os, "sched_getaffinity", lambda pid: {0, 7})
+    assert roofline.cache_bytes() == 4 << 20
+
+
 def test_many_noisy_rows_are_counted():
     rows = [new(case=str(n), backend=b, speedup_is="noisy") for n in range(6) for b in ("torch", "x")]
     assert words.words(rows)[0] == ("remark", "All 12 rows are noisy, not to be relied on.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...bench.report import time_text
-from ...bench.results import least_time
+from ...bench.results import above_roof, least_time
 from .session import Profile
 
 _LANE, _WIDTH = 22, 1000
@@ -48,7 +48,9 @@ def _summary(sides: list[tuple[str, Profile]]) -> str:
         limits = p.limits.get(p.target.device)
         if not limits or not p.wall or not (p.target.nbytes or p.target.flops):
             return ""
-        return f"{100 * least_time(limits, p.target.nbytes, p.target.flops, p.target.dtype) / statistics.median(p.wall):.0f} %"
+        of = limits, p.target.nbytes, p.target.flops, p.target.dtype
+        share = least_time(*of) / statistics.median(p.wall)
+        return f"{100 * share:.0f} %" + (f" ({above_roof(*of)})" if share > 1.005 else "")
 
     def spread(values):
         ordered = sorted(values)
