@@ -42,8 +42,8 @@ class Measurement:
 
     @property
     def cpu(self) -> float:
-        """CPU seconds of a call, of all threads together: the median over rounds."""
-        return statistics.median(self.cpu_rounds)
+        """CPU seconds of a call, of all threads together: the mean over rounds, for Linux may count in ticks."""
+        return statistics.fmean(self.cpu_rounds)
 
     @property
     def ci(self) -> tuple[float, float]:

@@ -360,6 +360,15 @@ def test_the_caches_that_are_used(monkeypatch, tmp_path):
     assert roofline.cache_bytes() == 4 << 20
 
 
+def test_cpu_time_is_the_mean_of_all_calls():
+    """What is counted in ticks has no median that means something: of rounds of 1 or 2 ticks it is one of these."""
+    from triport.bench import clock
+    from triport.bench.measure import Measurement
+    ticks = [1.79e-4, 2.19e-4, 2.19e-4, 1.79e-4, 2.19e-4]
+    cpu = {c.name: c for c in fields.of([new()])}["cpu"]
+    assert cpu.text(new(cpu_s=clock.summary(ticks))) == "203.0 us" and Measurement("a", [1e-4] * 5, ticks, 9, 1e-3).cpu == pytest.approx(2.03e-4)
+
+
 def test_many_noisy_rows_are_counted():
     rows = [new(case=str(n), backend=b, speedup_is="noisy") for n in range(6) for b in ("torch", "x")]
     assert words.words(rows)[0] == ("remark", "All 12 rows are noisy, not to be relied on.")

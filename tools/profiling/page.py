@@ -59,7 +59,7 @@ def _summary(sides: list[tuple[str, Profile]]) -> str:
     rows = [row("first call (loads or compiles)", lambda p: time_text(p.first_s) if p.first_s else ""),
             row("wall of a step, no profiler on: median (from, to)" if not sides[0][1].target.argv else "wall of the run, profilers on",
                 lambda p: spread(p.wall) if p.wall else ""),
-            row("CPU time", lambda p: spread(p.cpu) if p.cpu else ""),
+            row("CPU time of a step, the mean" if not sides[0][1].target.argv else "CPU time", lambda p: time_text(statistics.fmean(p.cpu)) if p.cpu else ""),
             row("throughput", lambda p: rate(p, p.target.nbytes, "GB/s", 1e9)), row("arithmetic", lambda p: rate(p, p.target.flops, "GFLOP/s", 1e9)),
             row("of this machine's roof", roof),
             row("error against float64 (allowed)", lambda p: f"{p.error:.1e} ({p.allowed:.0e})" if p.error is not None else "")]
