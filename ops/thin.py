@@ -176,7 +176,7 @@ def by_pairs() -> bool:
 
 
 def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
-    """c = a @ b. a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous; of few `lines` with any strides, and of the dtype of sums, too."""
+    """c = a @ b. a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous; of few `lines` without gaps, in either order, and of the dtype of sums, too."""
     _way(a, b)(a, b, c)
 
 

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from conftest import HANGS
 from triport import ops
-from triport.backends import active
+from triport.backends import active, checking
 from triport.backends.base import ArgumentError, Error
 from triport.backends.cpu.run import elf, launch, pool
 
@@ -421,6 +421,51 @@ def test_launches_too_small_to_share_stay_on_the_calling_thread():
     assert 2 < launch.team_of(240, 100, 16) & 0xffffffff < 16, "and come only where there is something to do"
 
 
+@triton.jit
+def many_times_half(v):
+    for _ in range(2000):
+        v = v * 0.5
+    return v
+
+
+@triton.jit
+def looping_kernel(x_ptr, out_ptr, n, KIND: tl.constexpr):
+    offs = tl.arange(0, 1024)
+    for i in range(-n if KIND == "from below zero" else tl.program_id(0) if KIND == "from a program's" else 0, 0 if KIND == "from below zero" else n,
+                   tl.num_programs(0) if KIND == "from a program's" else 1):
+        v = tl.load(x_ptr + offs)
+        if KIND == "atomic":
+            tl.atomic_add(out_ptr + v.to(tl.int32), v)
+        elif KIND == "histogram":
+            tl.store(out_ptr + tl.arange(0, 16), tl.histogram(v.to(tl.int32), 16).to(tl.float32))
+        elif KIND == "calls of a loop":
+            tl.store(out_ptr + offs, tl.map_elementwise(many_times_half, v))
+        else:
+            tl.store(out_ptr + offs, v)
+
+
+@triton.jit
+def scalars_kernel(out_ptr, n):
+    p = 0.5
+    for _ in range(n):
+        p = tl.exp(tl.sin(p)) / (p + 1.5)
+    tl.store(out_ptr, p)
+
+
+def test_work_that_shows_in_no_store_counts():
+    """Atomics, histograms, scalar functions; nobody says how much there is where a region has loops of its own or a loop begins nobody knows where."""
+    x, out = torch.zeros(1024), torch.empty(1024)
+    per_trip = {}
+    for kind in ("stored", "from a program's", "atomic", "histogram", "calls of a loop", "from below zero"):
+        known = looping_kernel.warmup(x, out, 7, KIND=kind, grid=(1,)).metadata
+        per_trip[kind] = sum(n for n, _ in known.loops) if known.work else None
+    assert per_trip["calls of a loop"] is per_trip["from below zero"] is None
+    assert per_trip["stored"] == per_trip["from a program's"], "as many trips as there may be"
+    assert per_trip["atomic"] > 10 * per_trip["stored"] and per_trip["histogram"] > 2 * per_trip["stored"]
+    (count, _), = scalars_kernel.warmup(out, 7, grid=(1,)).metadata.loops
+    assert count > 10
+
+
 def test_in_a_crowded_address_space(tmp_path):
     """Where the only free memory is single pages more than 2 GiB apart and what lies below them, code and constants still reach each other."""
     script = tmp_path / "crowded.py"
@@ -521,4 +566,23 @@ def test_numbers_that_their_types_do_not_hold():
                                (1, 2**40, "'plain' is 1099511627776"), (1.5, 1, "'small' is 1.5")):
         with pytest.raises(ArgumentError, match=f"kernel numbers_kernel: argument {said}"):
             numbers_kernel[(1,)](out, 1.0, 1.0, small, plain)
+    with pytest.raises(ArgumentError, match="kernel numbers_kernel: argument 'small' is tensor"):
+        numbers_kernel[(1,)](out, 1.0, 1.0, torch.zeros(3), 1)
     assert not out.any()
+
+
+@triton.jit
+def pair_kernel(out_ptr, pair):
+    tl.store(out_ptr, pair[0])
+    tl.store(out_ptr + 1, pair[1])
+
+
+def test_numbers_in_tuples_and_of_checked_launches():
+    out = torch.zeros(4)
+    pair_kernel[(1,)](out, (1e300, 2.0))
+    assert out[:2].tolist() == [float("inf"), 2.0]
+    with checking.checks():
+        numbers_kernel[(1,)](out, -1e300, 1e39, 5, 7)
+        assert out.tolist() == [-float("inf"), float("inf"), 5, 7]
+        with pytest.raises(ArgumentError, match="'small' is 300"):
+            numbers_kernel[(1,)](out, 1.0, 1.0, 300, 7)

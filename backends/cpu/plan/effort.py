@@ -19,8 +19,9 @@ class Trips(NamedTuple):
 Effort = dict[tuple[Trips, ...], int]
 #: loops within each other, and products of their lengths, of which a launch keeps account
 DEEPEST, MOST = 3, 8
-#: elements that an operation on a single number counts as: it takes as long as one on a vector
-_SCALAR = 16
+#: elements that an operation on a single number counts as, for it takes as long as one on a vector; one that reads memory, which others may wait for; and what an element of these takes
+_SCALAR, _READ = 16, 256
+_EACH = {"tt.atomic_rmw": 128, "tt.atomic_cas": 128, "tt.atomic_load": 32, "tt.atomic_store": 32, "tt.histogram": 16, "tt.gather": 8}
 _CASTS = "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"
 
 
@@ -66,11 +67,21 @@ class _Counted:
         if op.name == "scf.if":
             ways = [self.region(r) for r in op.regions]
             return None if None in ways else {loops: max(w.get(loops, 0) for w in ways) for loops in {k for w in ways for k in w}}
-        if op.regions or not op.results:  # reductions, scans; stores
+        if op.regions or not op.results or tensors and not self.is_lazy(op):  # reductions, scans; stores; what else needs its operands' elements
             values = tensors[1:2] if op.name == "tt.store" else tensors
-            return {(): max(map(_volume, tensors), default=0) * (2 + sum(map(self.cost, values)))}
-        single = self.loops and op.name != "arith.constant" and not any(r.type.is_tensor for r in op.results)  # outside of loops emit/module.py has a program's beginning and end
-        return {(): _SCALAR if single else 0}
+            each = self.combined(op)
+            return None if each is None else {(): max(map(_volume, [*tensors, *(r for r in op.results if r.type.is_tensor)]), default=0) * (each + sum(map(self.cost, values)))}
+        if not self.loops or op.name == "arith.constant" or any(r.type.is_tensor for r in op.results):
+            return {(): 0}  # outside of loops emit/module.py has a program's beginning and end
+        return {(): _READ if row(op).reads else _SCALAR * max(1, row(op).cost)}
+
+    @staticmethod
+    def combined(op: Op) -> int | None:
+        """What an operation itself does with an element: of a region, which runs for each, what stands in it; None where that has loops of its own."""
+        inside = [o for r in op.regions for b in r.blocks for o in b.ops]
+        if any(o.regions for o in inside) or any(len(r.blocks) > 1 for r in op.regions):
+            return None
+        return 2 + _EACH.get(op.name, 0) + sum(row(o).cost for o in inside)
 
     def cost(self, v: Value) -> int:
         if v in self.seen or v.op is None or not v.type.is_tensor or not self.is_lazy(v.op):
@@ -79,9 +90,11 @@ class _Counted:
         return row(v.op).cost + (0 if v.op.name == "tt.load" else sum(map(self.cost, v.op.operands)))  # where it reads is mostly a loop's bounds
 
     def trips(self, lo: Value, hi: Value, step: Value) -> int | Trips | None:
-        """How often a loop from lo to hi runs, at most: a beginning that is not known counts as 0, a step as 1."""
-        hi, lo, step = self.bound(hi), self.bound(lo), self.bound(step)
-        lo, step = lo if isinstance(lo, int) else 0, max(step, 1) if isinstance(step, int) else 1
+        """How often a loop from lo to hi runs, at most: a beginning that is not known, but is not negative, counts as 0, a step as 1."""
+        begin, hi, step = self.bound(lo), self.bound(hi), self.bound(step)
+        if not isinstance(begin, int) and not _is_positive(lo):
+            return None
+        lo, step = begin if isinstance(begin, int) else 0, max(step, 1) if isinstance(step, int) else 1
         if isinstance(hi, Trips):
             return Trips(hi.argument, hi.add + (step - 1 - lo) * hi.per, hi.per * step)
         return None if hi is None else max(0, -(-(hi - lo) // step))
@@ -107,6 +120,16 @@ class _Counted:
         if v.op.name == "arith.divsi":
             return Trips(x.argument, x.add, x.per * y) if y > 0 else None
         return x._replace(add=x.add + (y if v.op.name == "arith.addi" else -y) * x.per)
+
+
+def _is_positive(v: Value) -> bool:
+    """Is a number certainly not negative, a wrap apart: a program's, and what is made of such?"""
+    if v.op is None:
+        return False
+    if v.op.name == "arith.constant":
+        return isinstance(v.op.attrs["value"], int) and v.op.attrs["value"] >= 0
+    return v.op.name in ("tt.get_program_id", "tt.get_num_programs") or v.op.name in (*_CASTS, "arith.addi", "arith.muli", "arith.divsi", "arith.remsi") and all(
+        map(_is_positive, v.op.operands))
 
 
 def _volume(v: Value) -> int:

@@ -46,7 +46,7 @@ def written(codegen):
     """`codegen_template`, by the C++ back end where the template is its own."""
     @functools.wraps(codegen)
     def found(self, template_node, epilogue_nodes, prologue_nodes, **options):
-        if not is_cpp(template_node):
+        if not is_cpp(template_node):  # and with nothing to fuse nobody asks for its text alone, or for other sizes
             return codegen(self, template_node, epilogue_nodes, prologue_nodes, **options)
         from torch._inductor.codegen.cpp import CppScheduling
         device, (sizes, _) = template_node.group

@@ -13,6 +13,7 @@ from ..emit.checks.block import CAPACITY, FOUND, GROUPS, JOINED, MEMO, PLACES, R
 from ..plan.checks import ATOMIC, LOOK, READ, WRITE
 from ..llvm import targets
 from . import extents, findings, grid, kept, launch as launches, unwritten
+from .fits import UNFIT, fitted
 from .job import INTERRUPTED
 from .metadata import checked as facts
 from .shadow import EPISODES, Zeros, marks
@@ -193,7 +194,10 @@ def make(name: str, signature, metadata, overlapping, constants: dict, other, fi
             with marks.lock:
                 run = Run(kernel, values, programs)
                 head = (fn.address, gx, gy, gz, kernel.known["scratch_bytes"], team, *pool.openmp)
-                packed = kernel.pack(*head, *kernel.values(a), run.address)
+                try:
+                    packed = kernel.pack(*head, *kernel.values(a), run.address)
+                except UNFIT as e:
+                    packed = kernel.pack(*head, *kernel.values(fitted(name, signature, a, e)), run.address)
                 if profiler._is_profiler_enabled:
                     status = launches.traced(about, gx, gy, gz, [x for x in a if isinstance(x, torch.Tensor)], pool.call, packed)
                 else:

@@ -20,7 +20,7 @@ from ...of_triton import chained
 from . import codes, crash, elf, grid, interrupt, kept, link, loaded, perf_map, settings
 from .. import pages
 from ..llvm import targets
-from .fits import fitted
+from .fits import UNFIT, fitted
 from .loaded import Function
 from .metadata import ALONE, checked as facts
 from .pool import INTERRUPTED, NO_MEMORY, SHORT, pool_ir
@@ -299,7 +299,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
-           "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "chained": chained, "wrong": (struct.error, TypeError, OverflowError),
+           "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "chained": chained, "wrong": UNFIT,
            "fitted": fitted, "signature": signature}
     work = worked(known, [f"{expr}" for expr, _, _ in flat])
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
