@@ -53,5 +53,6 @@ def test_frozen_weights():
     """In bf16 with what follows: the template's own, of which the C++ back end has to work the types out."""
     linear, x = torch.nn.Linear(64, 64).bfloat16().eval(), torch.randn(16, 64).bfloat16()
     with inductor.patch(max_autotune=True, freezing=True, max_autotune_gemm_backends="CPP"):
-        out, _ = compiled(lambda x: F.relu(linear(x)), x)
+        out, code = compiled(lambda x: F.relu(linear(x)), x)
     torch.testing.assert_close(out, F.relu(linear(x)), rtol=2e-2, atol=2e-2)
+    assert "cpp_pybinding" in code
