@@ -8,13 +8,16 @@ from __future__ import annotations
 from . import early
 
 early.begin()
+try:
+    import argparse
+    import importlib
+    import sys
 
-import argparse  # noqa: E402
-import importlib  # noqa: E402
-import sys  # noqa: E402
-
-from . import exits  # noqa: E402
-from .parser import Parser  # noqa: E402
+    from . import exits
+    from .parser import Parser
+except BaseException:
+    early.over()
+    raise
 
 #: command -> (module, one line)
 COMMANDS = {

@@ -103,7 +103,7 @@ def _streams() -> Iterator[None]:
 @contextlib.contextmanager
 def _ending() -> Iterator[list[int]]:
     """Within it a process that is told to end (SIGTERM, SIGHUP) does as at Ctrl-C, where nobody has decided otherwise. It gives the signals that came. Either waits for the
-    end of an import that would lose it: numpy and torch take a KeyboardInterrupt in their own modules for a module that is missing, and go on."""
+    end of an import that would lose it: numpy and torch take a KeyboardInterrupt in their own modules for a module that is missing, and go on. A second one ends the process at once."""
     came: list[int] = []
     late: list[int] = []
     own = os.getpid()
@@ -114,8 +114,10 @@ def _ending() -> Iterator[list[int]]:
             os.kill(os.getpid(), number)
         elif _is_importing(frame):
             late.append(number)
-            if len(late) == 1:
-                threading.Thread(target=send_again, daemon=True).start()
+            if len(late) > 1:  # whoever asks twice does not wait for an import that hangs
+                os.write(2, b"interrupted\n")
+                os._exit(128 + number)
+            threading.Thread(target=send_again, daemon=True).start()
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         else:
@@ -125,8 +127,7 @@ def _ending() -> Iterator[list[int]]:
     def send_again():
         while _is_importing(sys._current_frames().get(threading.main_thread().ident)):
             time.sleep(_AGAIN)
-        number = late[-1]
-        late.clear()
+        number = late.pop()
         os.kill(os.getpid(), number)
 
     before = {}
