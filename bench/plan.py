@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ..backends.base import Error, suggest
 from ..ops import cases
+from ..ops.drawn import drawn
 from ..ops.records import Case, Op
 from . import clock, columns
 
@@ -17,7 +18,7 @@ class Plan:
     backends: by name; variants: names of ops' variants, None for all. cases, sweeps: texts (`ops.cases`), none for each op's default cases. mode:
     fwd, bwd or fwd+bwd. rounds: of timing, None for as many as it takes to know the medians to `precision` (a share, half of the 95 % interval's width) or to
     spend `budget` seconds on a case. seconds: of a turn. cold: measure first calls. singles: so many single calls beside, the first one compiling. device:
-    where the torch columns and the variants run. threads: a board's."""
+    where the torch columns and the variants run. threads: a board's. drawn: so many cases of sizes drawn at random (`ops.drawn`) by `seed`, instead of others."""
 
     ops: list[Op]
     backends: list[str]
@@ -35,6 +36,7 @@ class Plan:
     seed: int = 0
     device: str = "cpu"
     threads: int = 0
+    drawn: int = 0
     #: (op, dtype, backend) whose first call in a new process was measured
     seen: set = field(default_factory=set)
 
@@ -56,7 +58,7 @@ class Plan:
             refused = why | refused
             taken |= set(self.cases) - why.keys()
             out += [(op, name, case) for name in self.dtypes if name in op.dtypes for case in chosen]
-        if absent := [why for text, why in refused.items() if text not in taken]:
+        if not (self.drawn and out) and (absent := [why for text, why in refused.items() if text not in taken]):
             raise Error(absent[0])
         if out:
             return out, remarks
@@ -69,6 +71,11 @@ class Plan:
         """The op's cases in this run, and those of the texts that are none of its -> why."""
         chosen: dict[str, Case] = {}
         why: dict[str, str] = {}
+        if self.drawn:
+            try:
+                return drawn(op, self.drawn, self.seed, self.device), {}
+            except Error as e:
+                return [], {"": str(e)}
         for text in self.cases or [None]:
             try:
                 found = cases.sweep(op, cases.select(op, [text] if text is not None else [], self.device), self.sweeps)

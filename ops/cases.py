@@ -118,7 +118,7 @@ def sweep(op, cases: list[Case], texts: list[str]) -> list[Case]:
     for case in cases:
         for settings in itertools.product(*steps):
             try:
-                made = _with(op, case, {k: v for setting in settings for k, v in setting.items()})
+                made = resized(op, case, {k: v for setting in settings for k, v in setting.items()})
             except Error as e:
                 raise Error(f"{said}: {e}") from None
             out[made.name] = made
@@ -150,7 +150,7 @@ def _steps(text: str) -> list[dict[str, str]]:
     return [dict.fromkeys(names, str(n)) for n in out]
 
 
-def _with(op, case: Case, settings: dict[str, str]) -> Case:
+def resized(op, case: Case, settings: dict[str, str]) -> Case:
     """A case with other sizes and parameters."""
     dims = dims_of(op)
     named = {n for names in dims or [] for n in names}

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from triport import backends
 from triport.backends.base import Error
-from triport.ops import Case, Op, cases, registry
+from triport.ops import Case, Op, cases, drawn, registry
 from triport.tools.__main__ import main
 
 SOFTMAX, MATMUL, ADD_RELU, ADD_MUL_ACT, LORA = map(registry.get, ("softmax", "matmul", "add_relu", "add_mul_act", "lora_linear"))
@@ -232,3 +232,36 @@ def test_an_op_that_takes_no_such_case_is_left_out_with_a_remark(capsys, tmp_pat
     assert main(argv) == 0
     said = capsys.readouterr()
     assert "matmul is left out: case '70x30': matmul takes MxK,KxN; say N" in said.err and "70x30" in said.out
+
+
+@pytest.mark.parametrize("op", [*map(registry.get, registry.NAMES), LOSS], ids=lambda op: op.name)
+def test_sizes_that_are_drawn(op):
+    """The same for a seed, each another, small enough, with the op's own parameters, and read back by their names."""
+    found = drawn.drawn(op, 40, 7)
+    assert found == drawn.drawn(op, 40, 7) and found != drawn.drawn(op, 40, 8) and found[:9] == drawn.drawn(op, 9, 7)
+    assert len({c.name for c in found}) == 40
+    own = [c.kwargs for c in op.cases_on("cpu")]
+    for case in found:
+        assert cases.parse(op, case.name).name == case.name and case.elements <= drawn.ELEMENTS
+        assert all(any(k in kwargs and kwargs[k] == v for kwargs in own) for k, v in case.kwargs.items())
+        assert max(n for shape in case.shapes for n in shape) <= drawn.LARGEST and min(n for shape in case.shapes for n in shape) >= 1
+    assert any(case.transposed for case in found), "some lie transposed"
+
+
+def test_what_no_sizes_are_drawn_for():
+    with pytest.raises(Error, match="odd has no names for its dimensions, and no sizes are drawn for it"):
+        drawn.drawn(Op("odd", eager=lambda x, y: x, cases=(Case(((3, 4), (5,))),)), 1, 0)
+    narrow = Op("narrow", eager=lambda x: x, cases=(Case(((2,),)),), flops=lambda x: 1 << 40)
+    with pytest.raises(Error, match="narrow: no 3 cases of up to .* operations are found"):
+        drawn.drawn(narrow, 3, 0)
+
+
+def test_bench_of_drawn_sizes(capsys):
+    options = ["bench", "--op", "square", "--op", "matmul", "--random", "3", "--seed", "5", "--reps", "2", "--no-cold", "--backend", "torch"]
+    assert main([*options, "--format", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert all(c.name in shown for op in (registry.get("square"), MATMUL) for c in drawn.drawn(op, 3, 5))
+    for more, said in ((["--case", "3x3"], "--random draws cases of its own"), (["--sweep", "N=1,2"], "--random draws cases of its own")):
+        assert main([*options, *more]) == 2 and said in capsys.readouterr().err
+    assert main([*options[:5], "--random", "0"]) == 2 and "--random 0" in capsys.readouterr().err
+    assert main([*options[:5], "--random", "9999"]) == 2 and "it takes 1000 at most" in capsys.readouterr().err

@@ -17,6 +17,7 @@ EXAMPLES = (
     "triport bench --op softmax --case 1823x781",
     "triport bench --op matmul --case 700x300,N=500 --dtype fp64      # sizes of your own",
     "triport bench --op softmax --sweep N=256..4096:x2 --mode fwd+bwd",
+    "triport bench --op matmul --random 50 --seed 1 --no-cold --backend torch --backend triton-cpu",
     "triport bench --op matmul --backend torch --backend triton-cpu --threads 1",
     "triport bench --op docs/my_op.py:my_op --json new.json --csv new.csv",
     "triport bench --op gelu --markdown -            # for GitHub",
@@ -35,6 +36,7 @@ def add(parser):
                         help="sizes of your own, like 700x300 or 4096x4096,4096x4096t,dim=0, or a case's name or part of it; repeatable (default: each op's own)")
     parser.add_argument("--sweep", action="append", default=[], metavar="NAME=A..B",
                         help="the cases with other sizes: M=256..8192:x2, N=100..500:+100, M=N=K=64,128, dim=0,1; repeatable")
+    parser.add_argument("--random", type=int, metavar="N", help="N cases of sizes drawn at random instead, by --seed: up to 4096, a quarter of the matrices transposed")
     parser.add_argument("--mode", choices=("fwd", "bwd", "fwd+bwd"), default="fwd", help="forward, backward or both (default: fwd)")
     parser.add_argument("--dtype", action="append", default=[], metavar="NAME",
                         help="fp32, fp16, bf16, fp64, int32, int64; repeatable (default: fp32)")
@@ -56,7 +58,7 @@ def add(parser):
     outputs.add(parser)
     parser.add_argument("--artefacts", type=Path, metavar="DIR", help="with --json: write the page of each right op's machine code and its profile "
                         "there, and name them in the rows")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the inputs, and of --random (default: 0)")
     _printing(parser)
     parser.add_argument("--compare", nargs="+", type=Path, metavar="FILE.json",
                          help="hold results files against the first of them row by row, with a noise band from their rounds; exit 1 where a row is "
@@ -83,12 +85,17 @@ def run(args) -> int:
     from ..backends.base import Error, suggest
     from ..bench import counts
     from ..ops import registry
+    from ..ops.cases import LONGEST_SWEEP
     from ..ops.records import DTYPES
 
-    counts.check(threads=args.threads, reps=args.reps)
+    counts.check(threads=args.threads, reps=args.reps, random=args.random)
     _share(args.precision), _seconds("--budget", args.budget)
     if not -2**63 <= args.seed < 2**63 - 1:
         raise Error(f"--seed {args.seed}: it takes a number of 64 bits")
+    if (args.random or 0) > LONGEST_SWEEP:
+        raise Error(f"--random {args.random}: it takes {LONGEST_SWEEP} at most")
+    if args.random is not None and (args.case or args.sweep):
+        raise Error("--random draws cases of its own; --case and --sweep do not go with it")
     for d in args.dtype:
         if d not in DTYPES:
             raise Error(suggest("dtype", d, DTYPES))
@@ -208,7 +215,7 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
         raise Error(f"--artefacts {args.artefacts}: it is a file; name a folder")
     wanted = plan.Plan(
         ops, backends, args.dtype or ["fp32"], args.case, args.sweep, variants, args.mode, args.reps, _share(args.precision), _seconds("--budget", args.budget),
-        cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0)
+        cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0, drawn=args.random or 0)
     wanted.items()  # a selection that is empty, or a case that is none, says so before a board is asked
     for name in backends if names else ():
         reason = get(name).unavailable()
