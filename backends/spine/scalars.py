@@ -54,7 +54,7 @@ def example_of(value) -> int | None:
 
 
 def fits(kernel, p, value, ty: str):
-    """Raise `Unsupported` where a launch would not take `value` as `ty`."""
+    """Raise `Unsupported` where `ty` does not hold `value`: a launch refuses an integer, and makes an infinity of a float, which what is exported refuses whether it is fixed or given."""
     fixed = value if isinstance(value, (bool, int, float)) else None
     whole = ty[0] in "iu" and ty != "u1"
     if whole and isinstance(value, (float, torch.SymFloat)):
@@ -68,7 +68,7 @@ def fits(kernel, p, value, ty: str):
 
 
 def packed(value, ty: str) -> int:
-    """A number's 8 bytes, as in a launch. Raises what struct does for one that its type does not hold."""
+    """A number's 8 bytes, as in a launch that packs it. Raises what struct does for one that its type does not hold."""
     if isinstance(value, sympy.Basic):
         value = int(value)
     data = struct.pack("<H6x", bf16_bits(value)) if ty == "bf16" else struct.pack("<" + PACK[ty], value)
