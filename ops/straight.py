@@ -1,5 +1,5 @@
-"""A transposed first factor of a product on a CPU, copied so that its lines run along K: a micro-kernel wants K's terms side by side, and would turn them for every
-tile of columns again."""
+"""Matrices that are copied on a CPU so that their lines lie one behind the other: a transposed first factor of a product, for a micro-kernel wants K's terms side by side and would turn them
+for every tile of columns again, and what the kernels of rows take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
-from .sizes import cdiv
+from .product import copy_lines_kernel
+from .sizes import cdiv, next_power_of_2
 from .tuning import plainly_here, workers
 
 TILE = 64, 32  # lines, terms: the fastest of ten on a Zen 5 in fp32 and bf16, or near it
@@ -49,6 +50,31 @@ def straight(a: torch.Tensor, n: int, op: str) -> torch.Tensor:
     (m, k), (line, term) = a.shape, a.stride()
     if line != 1 or not plainly_here(a, op, m, n, k) or term < m or not pays(a.dtype, m, k, n):
         return a
+    return _turned(a)
+
+
+def _turned(a: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy of a matrix whose columns are contiguous."""
+    (m, k), term = a.shape, a.stride(1)
     made = temporary(torch.empty((m, k), dtype=a.dtype, device=a.device))
     launch(wrap_triton(turn_kernel), (cdiv(m, TILE[0]), cdiv(k, TILE[1])), a, made, m, k, term, BM=TILE[0], BK=TILE[1])
+    return made
+
+
+#: elements that a program copies of a matrix whose lines have gaps, and of a line at most
+COPIED, LINE = 4096, 1024
+
+
+def contiguous(x: torch.Tensor, op: str) -> torch.Tensor:
+    """x, or a copy that is contiguous: of a matrix on a CPU by a kernel, which a call like this one launches again, where torch's would be a call of its own (Zen 5, two threads, us: softmax
+    of 23x16 transposed in bf16 33 -> 3)."""
+    if x.is_contiguous() or x.dim() != 2 or not plainly_here(x, op, *x.shape, *x.stride()) or not x.numel():
+        return x.contiguous()
+    (m, k), (line, at) = x.shape, x.stride()
+    if line == 1 and at >= m:
+        return _turned(x)
+    made = temporary(torch.empty((m, k), dtype=x.dtype, device=x.device))
+    across = min(LINE, next_power_of_2(k))
+    down = min(COPIED // across, next_power_of_2(m))
+    launch(wrap_triton(copy_lines_kernel), (cdiv(m, down) * cdiv(k, across),), x, made, m, k, line, at, k, BL=down, BC=across)
     return made
