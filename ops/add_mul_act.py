@@ -21,9 +21,10 @@ from .aliasing import elements_share, overlaps
 from .checks import check_dense, check_number, check_tensors, stands_for_a_tensor
 from .dispatch import compiling, direct, launch, replayed, watched, wrap_triton
 from .grids import elements_of
-from .layout import as_rows, roomy
+from .layout import roomy
 from .register import of_all, register, served
 from .records import WITH_CUDA, Case, Op, traffic
+from .straight import KERNELS as COPYING, as_rows
 
 CUDA = Path(__file__).with_suffix(".cu")
 
@@ -80,7 +81,7 @@ def _add_mul_act_cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: f
     return out
 
 
-_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel, implementations={"cuda": _add_mul_act_cuda}, alike=choices.rows)
+_add_mul_act = register("add_mul_act", _add_mul_act_body, add_mul_act_kernel, *COPYING, implementations={"cuda": _add_mul_act_cuda}, alike=choices.rows)
 
 
 def _check_writable(x: torch.Tensor):
@@ -117,7 +118,7 @@ def _add_mul_act__cuda(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor, m: 
         x.copy_(out)
 
 
-_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, add_mul_act_kernel, mutates_args={"x"}, implementations={"cuda": _add_mul_act__cuda})
+_add_mul_act_ = register("add_mul_act_", _add_mul_act__body, add_mul_act_kernel, *COPYING, mutates_args={"x"}, implementations={"cuda": _add_mul_act__cuda})
 
 
 _add_mul_act.derive(**DERIVATIVES)

@@ -15,9 +15,10 @@ from .autograd import added, wide
 from .checks import check_same_shape
 from .dispatch import launch, wrap_triton
 from .grids import elements_of
-from .layout import as_rows, roomy
+from .layout import roomy
 from .register import beneath, register
 from .row_sums import gradient_at, keep_sums
+from .straight import KERNELS as COPYING, as_rows
 
 
 @triton.jit
@@ -84,7 +85,7 @@ def _add_mul_act_backward_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Ten
     return out
 
 
-_add_mul_act_backward = register("add_mul_act_backward", _add_mul_act_backward_body, add_mul_act_backward_kernel)
+_add_mul_act_backward = register("add_mul_act_backward", _add_mul_act_backward_body, add_mul_act_backward_kernel, *COPYING)
 _backward = beneath("add_mul_act_backward", 4)
 
 
@@ -109,7 +110,7 @@ def _add_mul_act_gradients_body(grad: torch.Tensor, x: torch.Tensor, y: torch.Te
     return dx, dy, row
 
 
-_add_mul_act_gradients = register("add_mul_act_gradients", _add_mul_act_gradients_body, add_mul_act_gradients_kernel, row_sums.add_parts_kernel)
+_add_mul_act_gradients = register("add_mul_act_gradients", _add_mul_act_gradients_body, add_mul_act_gradients_kernel, row_sums.add_parts_kernel, *COPYING)
 _gradients = beneath("add_mul_act_gradients", 4)
 
 

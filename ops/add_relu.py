@@ -14,11 +14,12 @@ from .autograd import added
 from .checks import FLOATS, check, check_bias, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
 from .grids import elements_of, grid, row_at
-from .layout import as_rows, roomy, row_alignment
+from .layout import roomy, row_alignment
 from .row_sums import gradient_at, keep_sums
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
+from .straight import KERNELS as COPYING, as_rows
 from .tuning import Tiles
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -133,7 +134,7 @@ def _add_relu_cuda(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, implementations={"cuda": _add_relu_cuda}, alike=choices.rows)
+_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, *COPYING, implementations={"cuda": _add_relu_cuda}, alike=choices.rows)
 
 
 def of_rows(grad: torch.Tensor) -> torch.Tensor:
@@ -167,7 +168,7 @@ def _add_relu_gradients_body(grad: torch.Tensor, out: torch.Tensor, x: int, bias
     return dz, row
 
 
-_add_relu_gradients = register("add_relu_gradients", _add_relu_gradients_body, add_relu_gradients_kernel, row_sums.add_parts_kernel)
+_add_relu_gradients = register("add_relu_gradients", _add_relu_gradients_body, add_relu_gradients_kernel, row_sums.add_parts_kernel, *COPYING)
 _gradients = beneath("add_relu_gradients", 2)
 
 

@@ -18,10 +18,10 @@ from . import batching, choices
 from .autograd import added, wide
 from .checks import FLOATS, check, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .layout import dense
 from .register import beneath, register, served
 from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
+from .straight import KERNELS as COPYING, dense
 from .tuning import Tiles, blocks, gpu_blocks, tile
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -111,7 +111,7 @@ def _gelu_cuda(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu = register("gelu", _gelu_body, gelu_kernel, implementations={"cuda": _gelu_cuda}, alike=choices.elements)
+_gelu = register("gelu", _gelu_body, gelu_kernel, *COPYING, implementations={"cuda": _gelu_cuda}, alike=choices.elements)
 
 
 def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -127,7 +127,7 @@ def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu_backward = register("gelu_backward", _gelu_backward_body, gelu_backward_kernel)
+_gelu_backward = register("gelu_backward", _gelu_backward_body, gelu_backward_kernel, *COPYING)
 _backward = beneath("gelu_backward", 2)
 _gelu.batch(batching.elementwise)
 _gelu_backward.batch(batching.elementwise)

@@ -40,25 +40,9 @@ def held(shape: tuple, device: torch.device) -> torch.Tensor | None:
         return None
 
 
-def dense(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x, out): two tensors of one layout whose elements fill memory without gaps or overlap, so that element-wise
-    kernels may walk them flat. Copies `x` only where it has gaps or overlaps."""
-    out = torch.empty_like(x)
-    if out.stride() != x.stride():
-        x = x.contiguous()
-        out = torch.empty_like(x)
-    return x, roomy(out)
-
-
 def unexpanded(grad: torch.Tensor) -> torch.Tensor:
     """`grad`, or a copy where one element stands for many, as the gradient of a sum is: Inductor hands such an element to kernels as a number."""
     return grad.clone(memory_format=torch.contiguous_format) if 0 in grad.stride() else grad
-
-
-def as_rows(x: torch.Tensor) -> torch.Tensor:
-    """`x` as a contiguous matrix of its last dimension's rows."""
-    n = x.shape[-1] if x.dim() else 1
-    return x.contiguous().view(x.numel() // n if n else 0, n)
 
 
 def sums_dtype(x: torch.Tensor) -> torch.dtype:

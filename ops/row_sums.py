@@ -16,8 +16,9 @@ import triton.language as tl
 from ..backends import of_torch
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, traced, wrap_triton
-from .layout import as_rows, row_alignment, sums_dtype
+from .layout import row_alignment, sums_dtype
 from .sizes import cdiv, known, next_power_of_2
+from .straight import as_rows
 
 
 class How(NamedTuple):

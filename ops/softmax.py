@@ -22,9 +22,8 @@ from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
 from .parts import exp_normal, exp_of, join_parts, keep_part, least_difference, normal, online_step, share_of
-from .product import copy_lines_kernel
 from .softmax_backward import KERNELS as GRADIENT_KERNELS, gradient
-from .straight import contiguous, turn_kernel
+from .straight import KERNELS as COPYING, contiguous
 from .tuning import Tiles
 
 
@@ -175,7 +174,7 @@ def flops(x, dim=-1):
 def _softmax_body(x: torch.Tensor, dim: int) -> torch.Tensor:
     check("softmax", FLOATS, x=x)
     dim = check_dim("softmax", x, dim)
-    x = contiguous(x, "softmax")
+    x = contiguous(x)
     out = roomy(torch.empty_like(x))
     if x.numel():
         softmax_into(x, out, dim)
@@ -248,7 +247,7 @@ def _alike(x: torch.Tensor, dim: int) -> choices.Like:
 
 KERNELS = (softmax_columns_kernel, softmax_rows_kernel, softmax_short_rows_kernel, softmax_long_rows_kernel, column_parts_kernel, column_scale_kernel,
            *softmax_shares.KERNELS, *softmax_held.KERNELS)
-_softmax = register("softmax", _softmax_body, *KERNELS, turn_kernel, copy_lines_kernel, implementations={"cuda": _softmax_cuda}, alike=_alike)
+_softmax = register("softmax", _softmax_body, *KERNELS, *COPYING, implementations={"cuda": _softmax_cuda}, alike=_alike)
 
 
 def _softmax_backward_body(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:

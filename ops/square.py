@@ -15,10 +15,10 @@ from ..backends import cuda
 from . import autocast, batching, choices
 from .checks import FLOATS, INTS, check, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .layout import dense
 from .register import register, served
 from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
+from .straight import KERNELS as COPYING, dense
 from .tuning import Tiles, blocks, gpu_blocks, tile
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -79,7 +79,7 @@ def _square_cuda(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_square = register("square", _square_body, square_kernel, implementations={"cuda": _square_cuda}, alike=choices.elements)
+_square = register("square", _square_body, square_kernel, *COPYING, implementations={"cuda": _square_cuda}, alike=choices.elements)
 _square.derive(keep=lambda inputs, out: inputs[:1], backward=lambda kept, params, grad, needed: (grad * (2 * kept[0]),),
                jvp=lambda inputs, out, tangents: tangents[0] * (2 * inputs[0]))
 _square.batch(batching.elementwise)

@@ -11,6 +11,7 @@ from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
+from .layout import roomy
 from .product import copy_lines_kernel
 from .sizes import cdiv, next_power_of_2
 from .tuning import plainly_here, workers
@@ -61,14 +62,16 @@ def _turned(a: torch.Tensor) -> torch.Tensor:
     return made
 
 
+#: of what `contiguous` launches
+KERNELS = turn_kernel, copy_lines_kernel
 #: elements that a program copies of a matrix whose lines have gaps, and of a line at most
 COPIED, LINE = 4096, 1024
 
 
-def contiguous(x: torch.Tensor, op: str) -> torch.Tensor:
+def contiguous(x: torch.Tensor) -> torch.Tensor:
     """x, or a copy that is contiguous: of a matrix on a CPU by a kernel, which a call like this one launches again, where torch's would be a call of its own (Zen 5, two threads, us: softmax
     of 23x16 transposed in bf16 33 -> 3)."""
-    if x.is_contiguous() or x.dim() != 2 or not plainly_here(x, op, *x.shape, *x.stride()) or not x.numel():
+    if x.is_contiguous() or x.dim() != 2 or not plainly_here(x, "contiguous", *x.shape, *x.stride()) or not x.numel():
         return x.contiguous()
     (m, k), (line, at) = x.shape, x.stride()
     if line == 1 and at >= m:
@@ -78,3 +81,19 @@ def contiguous(x: torch.Tensor, op: str) -> torch.Tensor:
     down = min(COPIED // across, next_power_of_2(m))
     launch(wrap_triton(copy_lines_kernel), (cdiv(m, down) * cdiv(k, across),), x, made, m, k, line, at, k, BL=down, BC=across)
     return made
+
+
+def dense(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x, out): two tensors of one layout whose elements fill memory without gaps or overlap, so that element-wise
+    kernels may walk them flat. Copies `x` only where it has gaps or overlaps."""
+    out = torch.empty_like(x)
+    if out.stride() != x.stride():
+        x = contiguous(x)
+        out = torch.empty_like(x)
+    return x, roomy(out)
+
+
+def as_rows(x: torch.Tensor) -> torch.Tensor:
+    """`x` as a contiguous matrix of its last dimension's rows."""
+    n = x.shape[-1] if x.dim() else 1
+    return contiguous(x).view(x.numel() // n if n else 0, n)

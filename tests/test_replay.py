@@ -395,3 +395,30 @@ def test_a_number_that_its_type_does_not_hold():
 
     for real in (1e300, -1e300, 2.0):
         assert [beyond(torch.ones(1), real).item() for _ in range(3)] == [float(torch.tensor(1 + real, dtype=torch.float64).float())] * 3
+
+
+LAID = {"transposed": lambda m, n: torch.randn(n, m).t(), "with gaps": lambda m, n: torch.randn(m, n + 5)[:, :n], "every other": lambda m, n: torch.randn(m, 2 * n)[:, ::2],
+        "one row for all": lambda m, n: torch.randn(1, n).expand(m, n), "one column for all": lambda m, n: torch.randn(m, 1).expand(m, n)}
+
+
+@pytest.mark.parametrize("laid", LAID)
+def test_a_matrix_that_is_not_contiguous_is_replayed(laid, monkeypatch, seed):
+    """Its copy is a kernel's, launched again; torch's own would be a call that nobody knows."""
+    torch.manual_seed(seed)
+    bodies = []
+    record = replay.record
+    monkeypatch.setattr(replay, "record", lambda *args: (bodies.append(args[0]), record(*args))[1])
+    for m, n in ((33, 70), (1, 9), (2100, 3), (5, 1)):
+        x, y, bias = LAID[laid](m, n), LAID[laid](m, n), torch.randn(n)
+        for op, want in ((ops.square, x * x), (ops.gelu, torch.nn.functional.gelu(x, approximate="tanh")), (lambda x: ops.add_relu(x, bias), (x + bias).relu()),
+                         (lambda x: ops.add_mul_act(x, y, bias), None), (lambda x: ops.softmax(x, 0), x.softmax(0)), (lambda x: ops.softmax(x, 1), x.softmax(1))):
+            replay.forget()
+            first = op(x)
+            bodies.clear()
+            again = [op(x) for _ in range(3)]
+            assert not bodies, (laid, m, n)
+            assert all(torch.equal(a, first) for a in again)
+            if want is not None:
+                torch.testing.assert_close(first, want, rtol=1e-5, atol=1e-6)
+            else:
+                assert torch.equal(first, ops.add_mul_act(x.contiguous(), y.contiguous(), bias))
