@@ -74,7 +74,7 @@ def contiguous(x: torch.Tensor) -> torch.Tensor:
     if x.is_contiguous() or x.dim() != 2 or not plainly_here(x, "contiguous", *x.shape, *x.stride()) or not x.numel():
         return x.contiguous()
     (m, k), (line, at) = x.shape, x.stride()
-    if line == 1 and at >= m:
+    if line == 1:
         return _turned(x)
     made = temporary(torch.empty((m, k), dtype=x.dtype, device=x.device))
     across = min(LINE, next_power_of_2(k))

@@ -140,6 +140,20 @@ def test_ctrl_c_while_a_command_starts(pause):
     assert p.returncode == 130 and "interrupted" in err.splitlines()[-1] and "Traceback" not in err and "Exception" not in err, (p.returncode, err)
 
 
+def test_a_second_ctrl_c_ends_an_import_that_hangs(tmp_path):
+    """The first one waits for it."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(100)\n")
+    start = f"import sys; from triport.tools import exits; sys.path.insert(0, {str(tmp_path)!r}); sys.exit(exits.guarded('triport', lambda: __import__('torch') and 0))"
+    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+        assert p.stdout.readline() == "begun\n"
+        p.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            p.wait(0.5)
+        p.send_signal(signal.SIGINT)
+        assert (p.wait(HANGS), p.stderr.read()) == (130, "interrupted\n")
+
+
 def test_who_ignores_ctrl_c_goes_on_ignoring_it():
     """As in a shell's background."""
     start = "import os, signal, sys; from triport.tools import early; early.begin(); from triport.tools import exits; send = lambda: os.kill(os.getpid(), 2) or 0; send(); "
