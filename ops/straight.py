@@ -70,16 +70,20 @@ COPIED, LINE = 4096, 1024
 
 def contiguous(x: torch.Tensor) -> torch.Tensor:
     """x, or a copy that is contiguous: of a matrix on a CPU by a kernel, which a call like this one launches again, where torch's would be a call of its own (Zen 5, two threads, us: softmax
-    of 23x16 transposed in bf16 33 -> 3)."""
+    of 23x16 transposed in bf16 33 -> 2)."""
     if x.is_contiguous() or x.dim() != 2 or not plainly_here(x, "contiguous", *x.shape, *x.stride()) or not x.numel():
         return x.contiguous()
-    (m, k), (line, at) = x.shape, x.stride()
-    if line == 1:
+    if x.stride(0) == 1:
         return _turned(x)
+    across = min(LINE, next_power_of_2(x.shape[1]))
+    return copied(x, min(COPIED // across, next_power_of_2(x.shape[0])), across)
+
+
+def copied(x: torch.Tensor, lines: int, elements: int) -> torch.Tensor:
+    """A contiguous copy of a matrix of any strides; a program copies so many elements of so many lines, powers of two."""
+    m, k = x.shape
     made = temporary(torch.empty((m, k), dtype=x.dtype, device=x.device))
-    across = min(LINE, next_power_of_2(k))
-    down = min(COPIED // across, next_power_of_2(m))
-    launch(wrap_triton(copy_lines_kernel), (cdiv(m, down) * cdiv(k, across),), x, made, m, k, line, at, k, BL=down, BC=across)
+    launch(wrap_triton(copy_lines_kernel), (cdiv(m, lines) * cdiv(k, elements),), x, made, m, k, *x.stride(), k, BL=lines, BC=elements)
     return made
 
 

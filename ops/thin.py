@@ -13,11 +13,10 @@ import triton
 import triton.language as tl
 
 from ..backends.cpu.llvm import targets
-from ..backends.dispatch.replay import temporary
 from . import split_k
 from .dispatch import launch, wrap_triton
-from .product import copy_lines_kernel
 from .sizes import cdiv, next_power_of_2
+from .straight import LINE, copied
 from .tuning import plainly_here, workers
 
 
@@ -197,9 +196,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     (r, k), n = x.shape, b.shape[1]
     along = b.stride(1) != 1
     if along and x.stride(1) != 1:  # each of b's lines reads it
-        straight = temporary(torch.empty((r, k), dtype=x.dtype, device=x.device))
-        launch(wrap_triton(copy_lines_kernel), (r * cdiv(k, 1024),), x, straight, r, k, *x.stride(), k, BL=1, BC=1024)
-        x = straight
+        x = copied(x, 1, LINE)
     if along and r == 1 and k * max(4, b.element_size()) > ALONE:
         launch(wrap_triton(side_by_side_kernel), (cdiv(n, 8),), x, b, out, n, k, b.stride(1), out.stride(1), BN=8, BK=64)
         return
