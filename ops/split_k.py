@@ -80,7 +80,7 @@ def way(a: torch.Tensor, b: torch.Tensor) -> Way | None:
     (m, k), n = a.shape, b.shape[1]
     if a.dtype == torch.float64 or not plainly_here(a, "matmul", m, n, k):
         return None
-    return _chosen(a.dtype, m, n, k, 1 if b.stride(1) == 1 else 0, 1 if a.stride(0) == 1 else 0, workers())
+    return _chosen(a.dtype, m, n, k, b.stride(1) == 1, a.stride(0) == 1, workers())
 
 
 def of_lines(x: torch.Tensor, b: torch.Tensor, programs: int) -> Way | None:
@@ -89,7 +89,7 @@ def of_lines(x: torch.Tensor, b: torch.Tensor, programs: int) -> Way | None:
     (m, k), n, threads = x.shape, b.shape[1], workers()
     if x.dtype != torch.float32 or not targets.native().few_rows:
         return None
-    w = _chosen(x.dtype, m, n, k, 1, 0, threads)
+    w = _chosen(x.dtype, m, n, k, True, False, threads)
     if m > 2:
         return w
     lines = n * k * x.element_size() / BYTES / min(programs, threads) * (1 + UNEVEN[threads > 2] * threads / max(programs, threads)) + meeting(max(2, min(programs, threads)))
@@ -113,7 +113,7 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, w: Way):
 
 
 @functools.lru_cache(maxsize=1024)
-def _chosen(dtype: torch.dtype, m: int, n: int, k: int, b_lies: int, a_turned: int, threads: int) -> Way | None:
+def _chosen(dtype: torch.dtype, m: int, n: int, k: int, b_lies: bool, a_turned: bool, threads: int) -> Way | None:
     few = targets.native().few_rows if dtype in (torch.float32, torch.float16) and not by_tiles(dtype) else 0
     rows = b_lies and m <= few and dtype == torch.float32
     exchanged = a_turned and not rows and n <= few and m >= TALL and k >= LONG and m * n * k >= EXCHANGED
@@ -121,7 +121,7 @@ def _chosen(dtype: torch.dtype, m: int, n: int, k: int, b_lies: int, a_turned: i
         m, n = n, m
     lies = exchanged or rows
     bk = next_power_of_2(k) if k <= 2 * TERMS else TERMS
-    ways = [Way(bool(exchanged), shares, bm, bn, bk)
+    ways = [Way(exchanged, shares, bm, bn, bk)
             for bm, bn in sorted(_shapes(m, n, lies, threads)) for shares in _divisions(k, cdiv(m, bm) * cdiv(n, bn), threads)]
     taken = {w: _taken(w, dtype, m, n, k, threads) for w in ways}
     whole, best = min((w for w in ways if w.shares == 1), key=taken.get), min(ways, key=taken.get)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from ..ttir.ops import row
@@ -26,7 +27,7 @@ _CASTS = "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"
 
 
 def effort(func: Func, is_lazy) -> Effort | None:
-    """None where a loop's length follows from other things than arguments."""
+    """None where nobody can say by arguments how often a loop runs, at most."""
     found = _Counted({v: n for n, v in enumerate(func.args)}, is_lazy).region(func.body)
     return None if found is None or len(found) > MOST or any(len(loops) > DEEPEST for loops in found) else found
 
@@ -61,7 +62,7 @@ class _Counted:
                 return None
             return {loops: n * trips for loops, n in inner.items()} if isinstance(trips, int) else {(trips, *loops): n for loops, n in inner.items()}
         if op.name in ("tt.dot", "tt.dot_scaled"):
-            return {(): _volume(op.operands[0]) * op.result.type.shape[-1]}
+            return {(): math.prod(op.operands[0].type.shape) * op.result.type.shape[-1]}
         if op.name in ("scf.while", "tt.call"):
             return None
         if op.name == "scf.if":
@@ -70,7 +71,7 @@ class _Counted:
         if op.regions or not op.results or tensors and not self.is_lazy(op):  # reductions, scans; stores; what else needs its operands' elements
             values = tensors[1:2] if op.name == "tt.store" else tensors
             each = self.combined(op)
-            return None if each is None else {(): max(map(_volume, [*tensors, *(r for r in op.results if r.type.is_tensor)]), default=0) * (each + sum(map(self.cost, values)))}
+            return None if each is None else {(): max((math.prod(v.type.shape) for v in [*tensors, *op.results] if v.type.is_tensor), default=0) * (each + sum(map(self.cost, values)))}
         if not self.loops or op.name == "arith.constant" or any(r.type.is_tensor for r in op.results):
             return {(): 0}  # outside of loops emit/module.py has a program's beginning and end
         return {(): _READ if row(op).reads else _SCALAR * max(1, row(op).cost)}
@@ -130,10 +131,3 @@ def _is_positive(v: Value) -> bool:
         return isinstance(v.op.attrs["value"], int) and v.op.attrs["value"] >= 0
     return v.op.name in ("tt.get_program_id", "tt.get_num_programs") or v.op.name in (*_CASTS, "arith.addi", "arith.muli", "arith.divsi", "arith.remsi") and all(
         map(_is_positive, v.op.operands))
-
-
-def _volume(v: Value) -> int:
-    n = 1
-    for d in v.type.shape:
-        n *= d
-    return n
