@@ -10,8 +10,9 @@ OWN = "triport"
 CPU = ("cpu", OWN)
 
 _switch = threading.Lock()
-_foreign = 0  # how many `of_another` contexts are open in the process
-#: is one? Only then launches ask whose kernels they remember
+#: one for each `of_another` context that is open in the process
+foreign: list[None] = []
+#: is there one? Only then launches ask whose kernels they remember
 foreign_in_use = False
 _thread = threading.local()  # .driver: what serves this thread instead of the process's driver
 
@@ -120,19 +121,19 @@ def driven_by(driver):
 @contextlib.contextmanager
 def of_another(driver):
     """As `driven_by`, for a driver that is another package's: nothing is launched again that is remembered as ours."""
-    _count(1)
+    _count(foreign.append, None)
     try:
         with driven_by(driver):
             yield
     finally:
-        _count(-1)
+        _count(foreign.pop)
 
 
-def _count(more: int):
-    global _foreign, foreign_in_use
+def _count(change, *args):
+    global foreign_in_use
     with _switch:
-        _foreign += more
-        foreign_in_use = _foreign > 0
+        change(*args)
+        foreign_in_use = bool(foreign)
 
 
 class Offline:

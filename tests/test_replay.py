@@ -1,5 +1,6 @@
 """Calls like one before: what recognises them, what it must not take for them, and what native code does for them."""
 
+import contextlib
 import ctypes
 import faulthandler
 import functools
@@ -16,8 +17,10 @@ import torch
 import triton
 import triton.language as tl
 from conftest import HANGS
+from torch.overrides import TorchFunctionMode
+from triton.runtime.jit import JITFunction
 from triport import backends, ops
-from triport.backends import checking
+from triport.backends import active, checking
 from triport.backends.dispatch import replay
 from triport.backends.dispatch import call
 from triport.bench import check
@@ -59,6 +62,50 @@ def test_a_call_like_one_before_is_recognised(seed):
             assert ops.square(x).is_inference()
         assert site.call(x).is_inference()
     assert not site.call(x).is_inference()
+
+
+class _Follows(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _changed(of, name, value):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of, name, value)
+        yield
+
+
+@contextlib.contextmanager
+def _hooked(chain, hook):
+    chain.add(hook)
+    try:
+        yield
+    finally:
+        chain.remove(hook)
+
+
+def _hook(metadata):
+    """Called around launches."""
+
+
+@pytest.mark.parametrize("watcher", [
+    _Follows, lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]), torch.autograd.forward_ad.dual_level,
+    lambda: backends.use("triton-cpu"), checking.checks, lambda: active.of_another(active.now()),
+    lambda: _changed(JITFunction, "run", lambda self, *args, **kwargs: None),
+    lambda: _hooked(triton.knobs.runtime.launch_enter_hook, _hook), lambda: _hooked(triton.knobs.runtime.launch_exit_hook, _hook),
+    lambda: _changed(triton.knobs.runtime, "launch_enter_hook", _hook), lambda: _changed(triton.knobs.runtime, "launch_exit_hook", _hook)],
+    ids=["function mode", "profiler", "dual level", "use", "checks", "another's driver", "run", "enter", "exit", "own enter", "own exit"])
+def test_nothing_is_replayed_for_whoever_watches(watcher, seed):
+    x = torch.randn(5, 7)
+    site = known("square", ops.square, x)
+    with watcher():
+        assert site.call(x) is None
+    assert torch.equal(site.call(x), x * x)
+    with _changed(triton.knobs.runtime, "debug", triton.knobs.runtime.debug):  # Triton's settings have one of their own, and no hook
+        assert site.call(x) is not None
+        with watcher():
+            assert site.call(x) is None
 
 
 def test_one_tensor_twice_is_recognised(seed):

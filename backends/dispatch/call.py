@@ -14,13 +14,15 @@ was made for, which holds those objects and which whoever reads the table holds.
 from __future__ import annotations
 
 import ctypes
+import gc
 import struct
 import sys
 import threading
+from types import ModuleType
 
 from ..cpu.run import kept, link
 from ..cpu.llvm import targets
-from .call_ir import PYTHON, _Site, call_ir
+from .call_ir import Fact, PYTHON, _Site, call_ir
 
 #: room for pointers (tensors, output, temporaries) and for the words of one launch (with two descriptions for a Tensor Memory Accelerator a GPU's takes some 80);
 #: what needs more has no plan
@@ -128,8 +130,7 @@ class Site:
     """The calls of one op that are known.
 
     call: takes the op's arguments, all of them, by position; the result, or None for a call that is not known. facts: what
-    must be so for every one of them: (object, name of its attribute, or None for what the object returns, the value, which is
-    to be that very object) or (list, None, None) for a list that is to be empty. threads(): the number of threads, which a
+    must be so for every one of them, as made by `empty_list`, `returned`, `attribute` and `not_its_own`. threads(): the number of threads, which a
     plan belongs to."""
 
     def __init__(self, facts, threads):
@@ -175,12 +176,43 @@ class Site:
             return before
 
     def _head(self):
-        # known calls, None, True, float, "is_nested", facts, calls; (object, attribute, value) each
+        # known calls, None, True, float, "is_nested", facts, calls; the facts' words
         words = [0, id(None), id(True), id(float), id(_NESTED), len(self._facts), *[0] * KNOWN]
-        for of, attribute, value in self._facts:
-            empty = attribute is None and value is None
-            words += [id(of), id(attribute) if attribute else 0, 0 if empty else id(value)]
+        for kind, *objects in self._facts:
+            words += [kind, *(0 if it is _UNUSED else id(it) for it in objects)]
         return words
+
+
+#: what a fact has no use for
+_UNUSED = object()
+
+
+def empty_list(of: list):
+    """The fact that a list is empty."""
+    return (Fact.LISTED, of, _UNUSED, _UNUSED)
+
+
+def returned(of, value):
+    """The fact that `of()` is `value`."""
+    return (Fact.RETURNED, of, _UNUSED, value)
+
+
+def attribute(of, name: str, value):
+    """The fact that an attribute is `value`. One that a module or a class has of its own is looked up in its dictionary, in half the time."""
+    name, own = sys.intern(name), _dictionary(of)
+    return (Fact.KEPT, own, name, value) if own.get(name) is value else (Fact.ATTRIBUTE, of, name, value)
+
+
+def _dictionary(of) -> dict:
+    """A module's, or that behind the view that `vars` gives of a class's; an empty one of anything else."""
+    if isinstance(of, ModuleType):
+        return vars(of)
+    return next((d for d in gc.get_referents(vars(of)) if type(d) is dict), {}) if isinstance(of, type) else {}
+
+
+def not_its_own(of, name: str):
+    """The fact that an object has no attribute of its own that would hide its class's."""
+    return (Fact.LACKED, vars(of), sys.intern(name), _UNUSED)
 
 
 def _unknown(*args):

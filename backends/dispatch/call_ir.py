@@ -10,12 +10,12 @@ from ..cpu.llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i64
 from ..cpu.llvm.targets import Target
 
 #: what the code calls of CPython: result and parameters
-PYTHON = {"PyTuple_GetItem": ("ptr", "ptr", "i64"), "PyLong_AsVoidPtr": ("ptr", "ptr"), "PyObject_Type": ("ptr", "ptr"),
-          "PyFloat_AsDouble": ("double", "ptr"), "PyErr_Clear": ("void",), "PyList_Size": ("i64", "ptr"), "PyLong_AsUnsignedLongLong": ("i64", "ptr"),
+PYTHON = {"PyTuple_GetItem": ("ptr", "ptr", "i64"), "PyObject_Type": ("ptr", "ptr"),
+          "PyFloat_AsDouble": ("double", "ptr"), "PyErr_Clear": ("void",), "PyList_Size": ("i64", "ptr"), "PyLong_AsSize_t": ("i64", "ptr"),
           "PyLong_FromLongLong": ("ptr", "i64"), "PyObject_Vectorcall": ("ptr", "ptr", "ptr", "i64", "ptr"),
           "PyObject_VectorcallMethod": ("ptr", "ptr", "ptr", "i64", "ptr"), "PyObject_CallNoArgs": ("ptr", "ptr"),
           "PyObject_GetAttr": ("ptr", "ptr", "ptr"), "PyTuple_New": ("ptr", "i64"), "PyTuple_SetItem": ("i32", "ptr", "i64", "ptr"),
-          "PyEval_SaveThread": ("ptr",), "PyEval_RestoreThread": ("void", "ptr"), "Py_IncRef": ("void", "ptr"), "Py_DecRef": ("void", "ptr")}
+          "PyDict_GetItemWithError": ("ptr", "ptr", "ptr"), "PyDict_Size": ("i64", "ptr"), "PyEval_SaveThread": ("ptr",), "PyEval_RestoreThread": ("void", "ptr"), "Py_IncRef": ("void", "ptr"), "Py_DecRef": ("void", "ptr")}
 
 
 class _Plan:
@@ -107,7 +107,7 @@ def _address(m: Module):
     number = python(b, "PyObject_VectorcallMethod", thing(b, plan, _Plan.DATA_PTR), slot, i64(1), NULL)
     with b.when(missing(b, number)):
         b.ret(FALSE)
-    value = python(b, "PyLong_AsUnsignedLongLong", number)
+    value = python(b, "PyLong_AsSize_t", number)
     dropped(b, number)
     b.store(value, to)
     b.ret(TRUE)
@@ -165,7 +165,7 @@ def _ask(b: Builder, plan: Val, made: Val, count: Val, to: Val):
         answer = called(b, function, at(b, plan, _Plan.DEVICE), 1)
         with b.when(missing(b, answer)):
             _undone(b, made, count)
-        b.store(python(b, "PyLong_AsUnsignedLongLong", answer), to)
+        b.store(python(b, "PyLong_AsSize_t", answer), to)
         dropped(b, answer)
 
 
@@ -236,7 +236,7 @@ def _report(b: Builder, plan: Val, number: Val, status: Val, room: Val):
 
 def _own_table(b: Builder) -> Val:
     """The table of the method that is called: its `self` begins with the address."""
-    return python(b, "PyLong_AsVoidPtr", python(b, "PyTuple_GetItem", b.fn.args[0], i64(0)))
+    return b.cast("inttoptr", python(b, "PyLong_AsSize_t", python(b, "PyTuple_GetItem", b.fn.args[0], i64(0))), "ptr")
 
 
 def _plan(m: Module):
@@ -285,7 +285,7 @@ def _site(m: Module, known: int):
     fact = b.variable(at(b, calls, known))
     with b.loop(i64(0), conditions):
         _holds(b, fact.get(), nothing)
-        fact.set(at(b, fact.get(), 3))
+        fact.set(at(b, fact.get(), Fact.WORDS))
     _none_known(b, site, nothing)  # any more: what was asked may have let another thread run
     _dense(b, args, word(b, thing(b, calls, 0), _Known.TENSORS), thing(b, site, _Site.NESTED), true, nothing)
     k = b.variable(i64(0))
@@ -307,25 +307,45 @@ def _none_known(b: Builder, site: Val, nothing: Val):
         none(b, nothing)
 
 
+class Fact:
+    """Kinds of facts: a list is empty; a dictionary lacks a key, or has an object there; `of()` and an attribute are a very object."""
+
+    LISTED, LACKED, KEPT, RETURNED, ATTRIBUTE = range(5)
+    WORDS = 4  # kind, object, key, what is expected
+
+
 def _holds(b: Builder, fact: Val, nothing: Val):
-    """Return None unless a fact holds, as must be for any call: nobody watches. It is: object; attribute's name, or null for what the object
-    returns; the value, or null for a list that is to be empty."""
-    of, attribute, expected = (thing(b, fact, k) for k in range(3))
-    with b.either(missing(b, expected)) as (listed, valued):
+    """Return None unless a fact holds, as must be for any call: nobody watches."""
+    kind, (of, key, expected) = word(b, fact, 0), (thing(b, fact, k) for k in range(1, Fact.WORDS))
+
+    def is_kind(k: int) -> Val:
+        return b.icmp("eq", kind, k)
+
+    with b.either(is_kind(Fact.LISTED)) as (listed, other):
         with listed, b.when(b.icmp("ne", python(b, "PyList_Size", of), 0)):
             none(b, nothing)
-        with valued:
-            found = b.variable(NULL)
-            with b.either(missing(b, attribute)) as (ask, get):
-                with ask:
-                    found.set(python(b, "PyObject_CallNoArgs", of))
-                with get:
-                    found.set(python(b, "PyObject_GetAttr", of, attribute))
-            value = found.get()
-            fail_without(b, value)
-            dropped(b, value)  # its address is all that is looked at
-            with b.when(b.icmp("ne", value, expected)):
-                none(b, nothing)
+        with other, b.either(is_kind(Fact.LACKED)) as (lacked, other):
+            with lacked, b.when(b.icmp("ne", python(b, "PyDict_Size", of), 0)):
+                _found(b, python(b, "PyDict_GetItemWithError", of, key), NULL, nothing)
+            with other, b.either(is_kind(Fact.KEPT)) as (kept, other):
+                with kept:  # borrowed, and a str's hash does not fail
+                    _found(b, python(b, "PyDict_GetItemWithError", of, key), expected, nothing)
+                with other:
+                    found = b.variable(NULL)
+                    with b.either(is_kind(Fact.RETURNED)) as (ask, get):
+                        with ask:
+                            found.set(python(b, "PyObject_CallNoArgs", of))
+                        with get:
+                            found.set(python(b, "PyObject_GetAttr", of, key))
+                    fail_without(b, found.get())
+                    dropped(b, found.get())  # its address is all that is looked at
+                    _found(b, found.get(), expected, nothing)
+
+
+def _found(b: Builder, value: Val, expected: Val, nothing: Val):
+    """Return None unless an object is the expected."""
+    with b.when(b.icmp("ne", value, expected)):
+        none(b, nothing)
 
 
 def _dense(b: Builder, args: Val, tensors: Val, attribute: Val, true: Val, nothing: Val):

@@ -24,8 +24,9 @@ _NOBODY: tuple[dict[str, str], Any] = ({}, None)
 _chosen: contextvars.ContextVar[tuple[dict[str, str], Any]] = contextvars.ContextVar("triport_backend", default=_NOBODY)
 _get, _set = _chosen.get, _chosen.set
 _device, _threads, _initialised = of_torch.current_gpu, torch.get_num_threads, torch.cuda.is_initialized
-_open: list[None] = []  # one for each `use` context that is open in the process
-_opened, _closed = _open.append, _open.pop
+#: one for each `use` context that is open in the process
+opened: list[None] = []
+_opened, _closed = opened.append, opened.pop
 in_use = False  # is one? Only then calls look at their context's choice (torch.compile guards on it, so it is no number)
 
 
@@ -50,7 +51,7 @@ class within:
         _closed()
         # No lock, with which `use` took twice as long: CPython changes threads at calls and jumps back, so not between these two lines. Whoever opens
         # one before them is seen, and whoever does behind them says so afterwards.
-        if not _open:
+        if not opened:
             in_use = False
         _set(_get()[1])
 

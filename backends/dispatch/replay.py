@@ -62,16 +62,23 @@ def _empty_inference(sizes, strides, dtype):
     return torch.empty_strided(sizes, strides, dtype=dtype)
 
 
+_checked: list[str] = []  # what every launch is checked for, if it is
+checking.tell(lambda kinds: _checked.__setitem__(slice(None), [kinds] if kinds else []))
+
+
 def _facts():
-    """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`)."""
-    out = [(of_torch.function_modes, None, 0), (profiler, "_is_profiler_enabled", False),
-           (forward_ad, "_current_level", -1), (choice, "in_use", False), (active, "foreign_in_use", False), (checking, "on", ""),
-           (JITFunction, "run", JITFunction.run)]
+    """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`), without what `choice` says."""
+    out = [call.returned(of_torch.function_modes, 0), call.attribute(profiler, "_is_profiler_enabled", False),
+           call.attribute(forward_ad, "_current_level", -1), call.empty_list(active.foreign), call.empty_list(_checked),
+           call.attribute(JITFunction, "run", JITFunction.run)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)
-        out.append((knobs.runtime, name, hook))
+        if name in vars(knobs.runtime):
+            out.append(call.attribute(knobs.runtime, name, hook))
+        else:
+            out.append(call.not_its_own(knobs.runtime, name))
         if chained(hook):
-            out.append((hook.calls, None, None))
+            out.append(call.empty_list(hook.calls))
     return out
 
 
@@ -82,7 +89,8 @@ def site(name: str, chosen: bool = False) -> call.Site:
     """Where an op's calls are recognised by their arguments. chosen: those within `use`, which are looked for second."""
     key = f"{name} within use" if chosen else name
     if key not in _sites:
-        _sites[key] = call.Site([f for f in _facts() if not (chosen and f[0] is choice)], _threads)
+        facts = _facts() if chosen else [call.empty_list(choice.opened), *_facts()]
+        _sites[key] = call.Site(facts, _threads)
     return _sites[key]
 
 
