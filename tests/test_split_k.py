@@ -24,9 +24,9 @@ def threads():
 
 
 def off(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
-    """How far a product is from a @ b, of what its terms are in size."""
+    """How far a product is from a @ b, of what its terms are in size, or of the least normal number: those below have fewer bits."""
     a, b = a.double(), b.double()
-    return ((out.double() - a @ b).abs() / (a.abs() @ b.abs() + 1e-300)).max().item()
+    return ((out.double() - a @ b).abs() / (a.abs() @ b.abs()).clamp(min=torch.finfo(out.dtype).smallest_normal)).max().item()
 
 
 def laid(rows: int, columns: int, turned: bool, dtype: torch.dtype) -> torch.Tensor:

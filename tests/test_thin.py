@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 from triport import ops
 from triport.backends.cpu.llvm import targets
+from triport.backends.dispatch import replay
 from triport.bench import check
 from triport.ops import thin, tuning
 from triport.ops.matmul import FEW_TERMS, OP, tile_for
@@ -94,6 +95,48 @@ def kernels(a: torch.Tensor, b: torch.Tensor) -> list[str]:
 def test_which_kernel(few, names):
     m, k, n = few
     assert kernels(torch.randn(m, k), torch.randn(k, n)) == names
+
+
+@pytest.fixture
+def divided(monkeypatch):
+    """Matrices of any size are divided by rows among four threads."""
+    monkeypatch.setattr(thin, "DIVIDED", 0)
+    monkeypatch.setattr(thin, "DIVIDED_EACH", 1)
+    monkeypatch.setattr(thin, "SHARE", 4)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    replay.forget()
+    yield
+    replay.forget()
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("m,k,n", [(1, 16, 1), (1, 100, 33), (2, 130, 17), (1, 37, 1500), (1, 1000, 2050), (2, 999, 300), (70, 65, 1), (300, 130, 2)])
+def test_terms_divided_among_threads(divided, m, k, n, dtype, seed):
+    torch.manual_seed(seed)
+    a = laid(m, k, "straight" if m < 3 else "transposed", DTYPES[dtype])
+    b = laid(k, n, "gaps" if m < 3 else "transposed", DTYPES[dtype])
+    for _ in range(2):
+        compare(a, b, ops.matmul)
+    if thin.takes(a, b):  # bf16 of two lines goes by instructions for it
+        assert kernels(a, b) == ["lines_kernel", "sum_shares_kernel"]
+    out, whole = check.guarded((m, n), DTYPES[dtype])
+    if thin.takes(a, b):
+        thin.product(a, b, out)
+        assert check.guards_hold(whole) and torch.equal(out, ops.matmul(a, b))
+
+
+def test_whose_terms_are_divided(monkeypatch):
+    """What is large, by rows; by two threads where the second cache is Intel's; of no more shares than there are terms for."""
+    def parts(threads, k, n, r=1, dtype=torch.float32, assists=True):
+        monkeypatch.setattr(thin.targets, "native", lambda: SimpleNamespace(assists=assists, few_rows=32))
+        return thin._divided(r, k, n, dtype, threads)
+
+    assert parts(1, 4096, 4096) is None and parts(4, 512, 512) is None and parts(16, 700, 1024) is None and parts(16, 512, 8192) is None
+    assert parts(4, 1024, 1024) == (4, 512) and parts(4, 1024, 1024, assists=False) == (4, 512) and parts(2, 1024, 1024, assists=False) is None
+    assert parts(2, 4096, 4096) == (8, 1024) and parts(16, 4096, 4096) == (32, 1024) and parts(8, 16384, 100) == (8, 128)
+    assert parts(4, 4096, 4096, 3) is None and parts(4, 4096, 4096, 3, torch.float16) == (16, 1024) and parts(4, 4096, 4096, dtype=torch.float64) is None
 
 
 @pytest.mark.parametrize("rows", [3, 4])
