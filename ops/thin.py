@@ -111,6 +111,51 @@ def side_by_side_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_bn, stride_on, BN: t
 
 
 @triton.jit
+def _add8(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5, a6 + b6, a7 + b7
+
+
+@triton.jit
+def eight_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, stride_or, stride_on, BN: tl.constexpr, BK: tl.constexpr):
+    """out[r, j] = sum over i of x[r, i] b[i, j] for r < m, 4 < m <= 8; fp32, x and b contiguous along i. A line of b is read once, where it lies, for all rows of x. Rows that are not there are
+    the last one again: a mask of what is loaded would be asked of every vector."""
+    DIM: tl.constexpr = 0
+    cols = tl.program_id(0) * BN + tl.arange(0, BN)
+    ks = tl.arange(0, BK)
+    ptrs = b_ptr + cols.to(tl.int64)[:, None] * stride_bn + ks[None, :]
+    acc0 = tl.zeros((BN,), tl.float32)
+    acc1, acc2, acc3, acc4, acc5, acc6, acc7 = acc0, acc0, acc0, acc0, acc0, acc0, acc0
+    x5, x6, x7 = tl.minimum(5, m - 1) * stride_xr, tl.minimum(6, m - 1) * stride_xr, tl.minimum(7, m - 1) * stride_xr
+    for start in range(0, k, BK):
+        inside = ks < k - start
+        xs = x_ptr + start
+        b = tl.load(ptrs, mask=(cols < n)[:, None] & inside[None, :], other=0.0)
+        sums = tl.reduce((_line(xs, ks, inside, 1, DIM, tl.float32) * b, _line(xs + stride_xr, ks, inside, 1, DIM, tl.float32) * b,
+                          _line(xs + 2 * stride_xr, ks, inside, 1, DIM, tl.float32) * b, _line(xs + 3 * stride_xr, ks, inside, 1, DIM, tl.float32) * b,
+                          _line(xs + 4 * stride_xr, ks, inside, 1, DIM, tl.float32) * b, _line(xs + x5, ks, inside, 1, DIM, tl.float32) * b,
+                          _line(xs + x6, ks, inside, 1, DIM, tl.float32) * b, _line(xs + x7, ks, inside, 1, DIM, tl.float32) * b), 1, _add8)
+        acc0 += sums[0]
+        acc1 += sums[1]
+        acc2 += sums[2]
+        acc3 += sums[3]
+        acc4 += sums[4]
+        acc5 += sums[5]
+        acc6 += sums[6]
+        acc7 += sums[7]
+        ptrs += BK
+    out = out_ptr + cols.to(tl.int64) * stride_on
+    there = cols < n
+    tl.store(out, acc0, mask=there)
+    tl.store(out + stride_or, acc1, mask=there)
+    tl.store(out + 2 * stride_or, acc2, mask=there)
+    tl.store(out + 3 * stride_or, acc3, mask=there)
+    tl.store(out + 4 * stride_or, acc4, mask=there)
+    tl.store(out + 5 * stride_or, acc5, mask=there & (m > 5))
+    tl.store(out + 6 * stride_or, acc6, mask=there & (m > 6))
+    tl.store(out + 7 * stride_or, acc7, mask=there & (m > 7))
+
+
+@triton.jit
 def _term(a_ptr, b_ptr, rows, cols, m, n, stride_am, stride_bn, ACC: tl.constexpr):
     x = tl.load(a_ptr + rows * stride_am, mask=rows < m, other=0.0).to(ACC)
     y = tl.load(b_ptr + cols * stride_bn, mask=cols < n, other=0.0).to(ACC)
@@ -130,17 +175,23 @@ def few_terms_kernel(a_ptr, b_ptr, c_ptr, m, n, stride_am, stride_ak, stride_bk,
     tl.store(c_ptr + rows[:, None] * n + cols[None, :], acc.to(c_ptr.dtype.element_ty), mask=(rows < m)[:, None] & (cols < n)[None, :])
 
 
-KERNELS = lines_kernel, side_by_side_kernel, few_terms_kernel  # beside the one for copies, which product_tma.py has as well
+KERNELS = lines_kernel, side_by_side_kernel, eight_lines_kernel, few_terms_kernel  # beside the one for copies, which product_tma.py has as well
 #: lines, and terms, up to which a product goes this way (docs/performance/cpu-products.md has what was measured)
 LINES, TERMS = 4, 8
+#: lines of fp32 that are products of lines that lie along K, where these have so many elements, in matrices of so many bytes: tiles turn such a matrix first, and from memory are as fast (us on one
+#: thread of a Zen 5, by tiles, by lines, torch's: 8x1024x1024 173, 112, 248; 8x768x3072 396, 243, 565; 16x1024x1024 208, 214, 384; 8x4096x4096 4,623, 6,425, 6,600; 6x100x4000 34, 53, 70)
+EIGHT, EIGHT_TERMS, EIGHT_BYTES = 8, 256, 16 << 20
+#: elements of a line that are read at a time, for eight rows that stay in the first cache
+PIECE = 512
 #: the same of bf16 that the CPU has instructions to multiply: rows of a where b is larger than the second cache (else one), and terms
 LINES_BY_PAIRS, TERMS_BY_PAIRS = 2, 2
 #: elements that a program reads of neighbouring lines of a matrix at a time
 ACROSS = 4096
 #: bytes, as they are added up, of a line that stays in the first cache beside another: longer ones of a matrix are read several at a time
 ALONE = 16 << 10
-#: elements of a line that are a tile's, and lines whose sums are a program's
-LONGEST, SUMS = 1 << 16, 16
+#: elements of a line that are a tile's, of one line of x and of several, which are to stay in the first cache (Emerald Rapids, fp32, of MKL's speed by all and by 1,024 of them: 3x4096x4096 transposed on
+#: 1, 2, 8 and 16 threads 0.70, 0.75, 0.78, 1.44 and 0.76, 0.80, 1.06, 1.64; 4x4096x4096 0.95, 1.08, 1.25, 2.13 and 1.00, 1.14, 1.75, 2.71), and lines whose sums are a program's
+LONGEST, SEVERAL, SUMS = 1 << 16, 1 << 10, 16
 #: bytes of a matrix, more than which are divided by rows among threads, and of a thread's part; rows of a part at least; columns of a program, where all of it stays in the threads' second caches
 #: and where not. A part of a row is a piece of a page, of which little is fetched ahead, and columns of rows that lie pages apart share few places of the second cache (Emerald Rapids, one row
 #: of fp32, of MKL's speed by columns and by rows: 1024x1024 on 4, 8 and 16 threads 0.52, 0.65, 0.93 and 1.06, 1.04, 1.70; 2048x2048 0.87, 0.77, 0.73 and 1.2, 1.0, 1.2; 128x8192 on 8 1.04 and 0.58)
@@ -167,12 +218,17 @@ def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
         return _lines
     if n <= LINES and _is_read(a):
         return _columns
+    if a.dtype == torch.float32 and k >= EIGHT_TERMS:
+        if m <= EIGHT and b.stride(0) == 1 and b.nbytes <= EIGHT_BYTES:
+            return _eight
+        if n <= EIGHT and a.stride(1) == 1 and a.nbytes <= EIGHT_BYTES:
+            return _eight_columns
     return _terms if k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1 else None
 
 
 def lines(a: torch.Tensor, b: torch.Tensor) -> int | None:
     """Where a @ b goes this way for its few lines, the dimension along them: 1 of few rows, 0 of few columns; else None."""
-    return {_lines: 1, _columns: 0}.get(_way(a, b))
+    return {_lines: 1, _eight: 1, _columns: 0, _eight_columns: 0}.get(_way(a, b))
 
 
 def _is_read(x: torch.Tensor) -> bool:
@@ -195,6 +251,20 @@ def _columns(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
     _lines(b.T, a.T, c.T)
 
 
+def _eight_columns(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
+    _eight(b.T, a.T, c.T)
+
+
+def _eight(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
+    (m, k), n = x.shape, b.shape[1]
+    if x.stride(1) != 1:
+        x = copied(x, 1, LINE)
+    bn = SUMS
+    while bn > 1 and cdiv(n, bn) < 4 * workers():
+        bn //= 2
+    launch(wrap_triton(eight_lines_kernel), (cdiv(n, bn),), x, b, out, m, n, k, x.stride(0), b.stride(1), *out.stride(), BN=bn, BK=PIECE)
+
+
 def _terms(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
     (m, k), n = a.shape, b.shape[1]
     bn = min(TERM_COLUMNS, next_power_of_2(n))
@@ -213,7 +283,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
         launch(wrap_triton(side_by_side_kernel), (cdiv(n, 8),), x, b, out, n, k, b.stride(1), out.stride(1), BN=8, BK=64)
         return
     if along:
-        bn, bk = min(SUMS, next_power_of_2(n)), next_power_of_2(min(k, LONGEST))
+        bn, bk = min(SUMS, next_power_of_2(n)), next_power_of_2(min(k, LONGEST if r == 1 else SEVERAL))
         while bn > 1 and cdiv(n, bn) < 4 * workers():
             bn //= 2
     elif (parts := _divided(r, k, n, b.dtype, workers())) is not None:

@@ -12,7 +12,7 @@ from triport import ops
 from triport.backends.cpu.llvm import targets
 from triport.backends.dispatch import replay
 from triport.bench import check
-from triport.ops import thin, tuning
+from triport.ops import split_k, thin, tuning
 from triport.ops.matmul import FEW_TERMS, OP, tile_for
 from triport.ops.accuracy import error
 from triport.testing import launches
@@ -20,7 +20,8 @@ from triport.testing import launches
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 #: (M, K, N): lines, long ones, terms; each end of what is taken, and beyond it
 SIZES = ((1, 64, 64), (1, 1, 1), (2, 7, 33), (3, 130, 17), (4, 1000, 5), (5, 300, 70), (1, 5000, 19), (2, 4100, 3), (1, 9, 5000), (3, 20, 4097), (70, 65, 1), (33, 5000, 1), (17, 130, 2),
-         (40, 66, 3), (19, 257, 4), (21, 257, 5), (100, 1, 90), (65, 2, 1030), (64, 3, 64), (129, 8, 7), (30, 9, 31), (1, 600, 1100), (2, 600, 1100), (9, 20, 9))
+         (40, 66, 3), (19, 257, 4), (21, 257, 5), (100, 1, 90), (65, 2, 1030), (64, 3, 64), (129, 8, 7), (30, 9, 31), (1, 600, 1100), (2, 600, 1100), (9, 20, 9), (8, 256, 33), (6, 1000, 5),
+         (7, 513, 17), (5, 2500, 40), (30, 700, 8), (33, 300, 6), (4, 2500, 70), (2, 2049, 9))
 
 
 def laid(rows: int, columns: int, how: str, dtype) -> torch.Tensor:
@@ -73,11 +74,11 @@ def test_any_size(few, least, one, other, a, b, seed):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("m,k,n", [(1, 700, 130), (3, 70, 33), (3, 300, 1000), (130, 4500, 1), (65, 70, 3), (70, 5, 1027)])
+@pytest.mark.parametrize("m,k,n", [(1, 700, 130), (3, 70, 33), (3, 300, 1000), (130, 4500, 1), (65, 70, 3), (70, 5, 1027), (7, 700, 130), (130, 300, 6)])
 def test_nothing_beyond_the_result_is_written(m, k, n, turned, seed):
     torch.manual_seed(seed)
     a = torch.randn(k, m).T if turned and k <= thin.TERMS else torch.randn(m, k)
-    b = torch.randn(n, k).T if turned and k > thin.TERMS else torch.randn(k, n)
+    b = torch.randn(n, k).T if turned and k > thin.TERMS or m == 7 else torch.randn(k, n)
     out, whole = check.guarded((m, n), torch.float32)
     assert thin.takes(a, b) and check.guards_hold(whole)
     thin.product(a, b, out)
@@ -95,6 +96,31 @@ def kernels(a: torch.Tensor, b: torch.Tensor) -> list[str]:
 def test_which_kernel(few, names):
     m, k, n = few
     assert kernels(torch.randn(m, k), torch.randn(k, n)) == names
+
+
+@pytest.mark.parametrize("rows", range(5, 10))
+def test_five_to_eight_rows(rows):
+    """Times lines that lie along K, where these are long and not too many; and columns, of rows that do."""
+    x, b = torch.randn(rows, 300), torch.randn(50, 300).T
+    eight = rows <= 8
+    assert ("eight_lines_kernel" in kernels(x, b)) is ("eight_lines_kernel" in kernels(b.T, x.T)) is eight
+    assert "eight_lines_kernel" not in kernels(x[:, :200], b[:200]) + kernels(x.half(), b.half()) + kernels(x.double(), b.double())
+    assert thin.lines(x, b) == (1 if eight else None) and thin.lines(b.T, x.T) == (0 if eight else None)
+
+
+def test_rows_that_amx_multiplies_at_a_time(monkeypatch):
+    """Of fewer it makes nothing: tiles have sixteen for them."""
+    monkeypatch.setattr(importlib.import_module("triport.ops.matmul"), "by_tiles", lambda dtype: dtype is torch.bfloat16)
+    a, b = torch.randn(5, 512, dtype=torch.bfloat16), torch.randn(512, 300, dtype=torch.bfloat16)
+    assert tile_for(a, b)["BM"] == 16 and tile_for(a.float(), b.float())["BM"] == 8
+    monkeypatch.setattr(split_k, "by_tiles", lambda dtype: True)
+    split_k._chosen.cache_clear()
+    try:
+        way = split_k._chosen(torch.bfloat16, 5, 300, 8192, True, False, 4)
+        assert way is None or way.bm >= 16
+        assert {bm for bm, _ in split_k._shapes(5, 300, False, 16, 4)} == {16}
+    finally:
+        split_k._chosen.cache_clear()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from triport.ops.matmul_softmax import OP
 from triport.testing import launches
 
 #: (M, K, N): rows, columns, lines longer than a piece
-SIZES = (1, 64, 64), (1, 1, 1), (2, 7, 33), (3, 130, 17), (4, 200, 5), (1, 64, 9001), (70, 65, 1), (17, 130, 2), (40, 66, 3), (19, 257, 4), (4500, 70, 4), (5, 300, 70)
+SIZES = (1, 64, 64), (1, 1, 1), (2, 7, 33), (3, 130, 17), (4, 200, 5), (1, 64, 9001), (70, 65, 1), (17, 130, 2), (40, 66, 3), (19, 257, 4), (4500, 70, 4), (5, 300, 70), (8, 300, 50), (50, 300, 7)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
