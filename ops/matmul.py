@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from pathlib import Path
 from typing import Callable
 
@@ -31,7 +30,7 @@ from . import autocast, batching, choices, product_cuda, product_tma, product_wa
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .straight import by_tiles, straight, turn_kernel
-from .tuning import Tiles, tries, workers
+from .tuning import Tiles, second_cache, tries, workers
 
 CUDA = Path(__file__).with_suffix(".cu")
 
@@ -209,16 +208,6 @@ def whole(dtype: torch.dtype, m: int, n: int, k: int, workers: int, best: float)
 def in_a_row(programs: int, workers: int) -> int:
     """How many programs a thread takes at a time (`backends/cpu/run/job.py`)."""
     return max(programs // (8 * workers), 1)
-
-
-@functools.cache
-def second_cache() -> int:
-    """Bytes of a core's second cache, as Linux says; 1 MiB where it does not."""
-    try:
-        found = re.fullmatch(r"(\d+)([KM])", Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip())
-    except OSError:
-        found = None
-    return int(found[1]) << {"K": 10, "M": 20}[found[2]] if found else 1 << 20
 
 
 #: threads that count as few: where a machine has many, its first ones leave caches and memory to each other, and tiles of other shapes are fastest

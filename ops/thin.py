@@ -19,7 +19,7 @@ from .dispatch import launch, wrap_triton
 from .product import sum_shares_kernel
 from .sizes import cdiv, next_power_of_2
 from .straight import LINE, copied
-from .tuning import plainly_here, workers
+from .tuning import plainly_here, second_cache, workers
 
 
 @triton.jit
@@ -192,10 +192,15 @@ ALONE = 16 << 10
 #: elements of a line that are a tile's, of one line of x and of several, which are to stay in the first cache (Emerald Rapids, fp32, of MKL's speed by all and by 1,024 of them: 3x4096x4096 transposed on
 #: 1, 2, 8 and 16 threads 0.70, 0.75, 0.78, 1.44 and 0.76, 0.80, 1.06, 1.64; 4x4096x4096 0.95, 1.08, 1.25, 2.13 and 1.00, 1.14, 1.75, 2.71), and lines whose sums are a program's
 LONGEST, SEVERAL, SUMS = 1 << 16, 1 << 10, 16
-#: bytes of a matrix, more than which are divided by rows among threads, and of a thread's part; rows of a part at least; columns of a program, where all of it stays in the threads' second caches
-#: and where not. A part of a row is a piece of a page, of which little is fetched ahead, and columns of rows that lie pages apart share few places of the second cache (Emerald Rapids, one row
-#: of fp32, of MKL's speed by columns and by rows: 1024x1024 on 4, 8 and 16 threads 0.52, 0.65, 0.93 and 1.06, 1.04, 1.70; 2048x2048 0.87, 0.77, 0.73 and 1.2, 1.0, 1.2; 128x8192 on 8 1.04 and 0.58)
-DIVIDED, DIVIDED_EACH, SHARE, WIDE = 2 << 20, 1 << 18, 64, (512, 1024)
+#: bytes of a matrix from which on it is divided by rows among threads, and of a thread's part, and rows of a part at least. A part of a row is a piece of a page, of which little is fetched ahead, and
+#: columns of rows that lie pages apart share few places of the second cache (Emerald Rapids, one row of fp32, of MKL's speed by columns and by rows: 1024x1024 on 4, 8 and 16 threads 0.52, 0.65, 0.93
+#: and 1.06, 1.04, 1.70; 2048x2048 0.87, 0.77, 0.73 and 1.2, 1.0, 1.2; 128x8192 on 8 1.04 and 0.58)
+DIVIDED, DIVIDED_EACH, SHARE = 2 << 20, 1 << 18, 64
+#: how much of the places that it may take in the second cache a thread's part fills, bytes of a page, and columns of a program, at most and at least, where all of the matrix has room in the threads' second
+#: caches: in as few shares as find their places there, for they are to be added up (as above, on 8 threads 1024x1024 in 1, 2, 4 and 8 shares 0.65, 0.92, 1.22, 1.20; 2048x2048 0.73, 0.74, 0.84, 1.40)
+FILLED, PAGE, NARROW, LEAST = 0.45, 4096, 256, 32
+#: and columns where it has none
+WIDE = 1024
 #: numbers that a program sums up the shares of
 SUMMED = 1024
 #: elements of a program of few terms
@@ -307,12 +312,18 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
 
 
 def _divided(r: int, k: int, n: int, dtype: torch.dtype, threads: int) -> tuple[int, int] | None:
-    """(shares of K, columns of a program) where threads read some rows of b each, which lie one behind the other, and not some columns of all of them."""
+    """(shares of K, columns of a program) where threads read some rows of b each, and some columns at most, and not some columns of all of them."""
     size, here = n * k * dtype.itemsize, targets.native()
-    if threads < (2 if here.assists else 3) or size <= DIVIDED or size < threads * DIVIDED_EACH or k < threads * SHARE:
+    if threads < (2 if here.assists else 3) or size < max(DIVIDED, threads * DIVIDED_EACH):
         return None  # a Zen 5 of two threads is 8 to 20 % faster by columns
     if dtype == torch.float64 or r > 2 and dtype == torch.float32 and here.few_rows:  # whose sums are shares in fp32; whose rows go by `split_k.of_lines`
         return None
-    if size <= threads * 2 * split_k.CACHED:  # then every thread finds its rows in its second cache
-        return threads, min(WIDE[0], next_power_of_2(n))
-    return max(threads, min(4 * threads, k // (2 * SHARE))), min(WIDE[1], next_power_of_2(n))
+    if size > threads * second_cache():
+        shares, bn = max(threads, min(4 * threads, k // (2 * SHARE))), min(WIDE, next_power_of_2(n))
+    else:
+        shares, bn, line = 1, min(NARROW, next_power_of_2(n)), n * dtype.itemsize
+        while shares < threads and size / threads > FILLED * second_cache() * min(1, line * shares / threads / min(line, PAGE)):
+            shares = min(2 * shares, threads)
+        while bn > LEAST and shares * cdiv(n, bn) < threads:
+            bn //= 2
+    return (shares, bn) if shares > 1 and k >= shares * SHARE else None

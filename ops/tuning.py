@@ -131,6 +131,16 @@ def workers() -> int:
     return call.row.cores if call.row is not None and call.row.cores else torch.get_num_threads()
 
 
+@functools.cache
+def second_cache() -> int:
+    """Bytes of a core's second cache, as Linux says; 1 MiB where it does not."""
+    try:
+        found = re.fullmatch(r"(\d+)([KM])", Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip())
+    except OSError:
+        found = None
+    return int(found[1]) << {"K": 10, "M": 20}[found[2]] if found else 1 << 20
+
+
 #: elements of the smallest program that an element-wise op is cut into for the sake of idle cores
 SMALLEST = 1024
 

@@ -123,16 +123,17 @@ def test_rows_that_amx_multiplies_at_a_time(monkeypatch):
         split_k._chosen.cache_clear()
 
 
-@pytest.fixture
-def divided(monkeypatch):
-    """Matrices of any size are divided by rows among four threads."""
+@pytest.fixture(params=[1, 2000], ids=["larger than caches", "in caches"])
+def divided(request, monkeypatch):
+    """Matrices of any size are divided by rows among four threads, whose second caches are so large."""
     monkeypatch.setattr(thin, "DIVIDED", 0)
     monkeypatch.setattr(thin, "DIVIDED_EACH", 1)
     monkeypatch.setattr(thin, "SHARE", 4)
+    monkeypatch.setattr(thin, "second_cache", lambda: request.param)
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     replay.forget()
-    yield
+    yield request.param
     replay.forget()
     torch.set_num_threads(before)
 
@@ -145,7 +146,7 @@ def test_terms_divided_among_threads(divided, m, k, n, dtype, seed):
     b = laid(k, n, "gaps" if m < 3 else "transposed", DTYPES[dtype])
     for _ in range(2):
         compare(a, b, ops.matmul)
-    if thin.takes(a, b):  # bf16 of two lines goes by instructions for it
+    if thin.takes(a, b) and divided == 1:  # bf16 of two lines goes by instructions for it
         assert kernels(a, b) == ["lines_kernel", "sum_shares_kernel"]
     out, whole = check.guarded((m, n), DTYPES[dtype])
     if thin.takes(a, b):
@@ -154,15 +155,20 @@ def test_terms_divided_among_threads(divided, m, k, n, dtype, seed):
 
 
 def test_whose_terms_are_divided(monkeypatch):
-    """What is large, by rows; by two threads where the second cache is Intel's; of no more shares than there are terms for."""
+    """What is large, by rows; by two threads where the second cache is Intel's; in as few shares as find places in threads' second caches, and no more than there are terms for."""
+    monkeypatch.setattr(thin, "second_cache", lambda: 2 << 20)
+
     def parts(threads, k, n, r=1, dtype=torch.float32, assists=True):
         monkeypatch.setattr(thin.targets, "native", lambda: SimpleNamespace(assists=assists, few_rows=32))
         return thin._divided(r, k, n, dtype, threads)
 
-    assert parts(1, 4096, 4096) is None and parts(4, 512, 512) is None and parts(16, 700, 1024) is None and parts(16, 512, 8192) is None
-    assert parts(4, 1024, 1024) == (4, 512) and parts(4, 1024, 1024, assists=False) == (4, 512) and parts(2, 1024, 1024, assists=False) is None
+    assert parts(1, 4096, 4096) is parts(4, 512, 512) is parts(16, 700, 1024) is parts(8, 128, 8192) is parts(16, 512, 65536) is None
+    assert parts(4, 1024, 1024) == (4, 256) and parts(4, 1024, 1024, assists=False) == (4, 256) and parts(2, 1024, 1024, assists=False) is None
+    assert parts(16, 2048, 2048) == (16, 256) and parts(16, 512, 2048) == (4, 256) and parts(8, 1024, 1024, dtype=torch.bfloat16) == (4, 256) and parts(5, 3072, 128 * 6) == (5, 256)
     assert parts(2, 4096, 4096) == (8, 1024) and parts(16, 4096, 4096) == (32, 1024) and parts(8, 16384, 100) == (8, 128)
     assert parts(4, 4096, 4096, 3) is None and parts(4, 4096, 4096, 3, torch.float16) == (16, 1024) and parts(4, 4096, 4096, dtype=torch.float64) is None
+    monkeypatch.setattr(thin, "second_cache", lambda: 1 << 30)
+    assert parts(4, 4096, 4096) is None
 
 
 @pytest.mark.parametrize("rows", [3, 4])
