@@ -178,7 +178,7 @@ def few_terms_kernel(a_ptr, b_ptr, c_ptr, m, n, stride_am, stride_ak, stride_bk,
 KERNELS = lines_kernel, side_by_side_kernel, eight_lines_kernel, few_terms_kernel  # beside the one for copies, which product_tma.py has as well
 #: lines, and terms, up to which a product goes this way (docs/performance/cpu-products.md has what was measured)
 LINES, TERMS = 4, 8
-#: lines of fp32 that are products of lines that lie along K, where these have so many elements, in matrices of so many bytes: tiles turn such a matrix first, and from memory are as fast (us on one
+#: lines of fp32, along K, that are multiplied with lines along K, where these have so many elements, in matrices of so many bytes; copying either first would be slower on Intel's. Tiles turn such a matrix first, and from memory are as fast (us on one
 #: thread of a Zen 5, by tiles, by lines, torch's: 8x1024x1024 173, 112, 248; 8x768x3072 396, 243, 565; 16x1024x1024 208, 214, 384; 8x4096x4096 4,623, 6,425, 6,600; 6x100x4000 34, 53, 70)
 EIGHT, EIGHT_TERMS, EIGHT_BYTES = 8, 256, 16 << 20
 #: elements of a line that are read at a time, for eight rows that stay in the first cache
@@ -223,10 +223,10 @@ def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
         return _lines
     if n <= LINES and _is_read(a):
         return _columns
-    if a.dtype == torch.float32 and k >= EIGHT_TERMS:
-        if m <= EIGHT and b.stride(0) == 1 and b.nbytes <= EIGHT_BYTES:
+    if a.dtype == torch.float32 and k >= EIGHT_TERMS and a.stride(1) == b.stride(0) == 1:
+        if m <= EIGHT <= n and b.nbytes <= EIGHT_BYTES:
             return _eight
-        if n <= EIGHT and a.stride(1) == 1 and a.nbytes <= EIGHT_BYTES:
+        if n <= EIGHT <= m and a.nbytes <= EIGHT_BYTES:
             return _eight_columns
     return _terms if k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1 else None
 
@@ -262,8 +262,6 @@ def _eight_columns(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
 
 def _eight(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     (m, k), n = x.shape, b.shape[1]
-    if x.stride(1) != 1:
-        x = copied(x, 1, LINE)
     bn = SUMS
     while bn > 1 and cdiv(n, bn) < 4 * workers():
         bn //= 2
