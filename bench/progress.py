@@ -46,12 +46,13 @@ def shown(rows: list[dict]):
     if not sys.stderr.isatty():
         yield Lines(rows)
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from . import screen
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Drawn rarely: what it takes is taken from what is being timed.
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as progress:
+    with Progress(*columns, console=screen.console(stderr=True), transient=True, refresh_per_second=2) as progress:
         yield Bar(progress)
 
 

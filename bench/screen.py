@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import IO, Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -22,10 +22,25 @@ _GAP, _INDENT = "  ", "  "
 _COLOURS = {"faster": "green", "slower": "red", "noisy": "bright_black"}
 
 
-def console() -> Console:
-    """Standard output: as wide as the terminal; away from one as COLUMNS says, else 120 columns."""
+def console(away: int = AWAY, stderr: bool = False, **options: Any) -> Console:
+    """Standard output, or standard error: as wide as COLUMNS says, which is a number above 0, or as the terminal; away from one `away` columns. options:
+    rich's own."""
+    return Console(width=_width(sys.stderr if stderr else sys.stdout, away), stderr=stderr, **options)
+
+
+def _width(stream: IO[str], away: int) -> int | None:
+    """A stream's columns; None: rich follows a terminal that changes its size. Rich takes COLUMNS=0 as it is, and prints nothing then."""
     told = os.environ.get("COLUMNS", "")
-    return Console(width=None if sys.stdout.isatty() or told.isdigit() and int(told) else AWAY)
+    if told.isdecimal() and int(told):
+        return int(told)
+    if not stream.isatty():
+        return away
+    if not told.isdigit():
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or away
+    except (OSError, ValueError):  # what says that it is a terminal, and has no descriptor of one
+        return away
 
 
 def show(data: dict[str, Any], console: Console, names: list[str] | None = None, wide: bool = False, hint: str = "") -> None:

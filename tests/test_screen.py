@@ -9,12 +9,13 @@ import struct
 import subprocess
 import sys
 import termios
+import types
 
 import pytest
 from conftest import HANGS, ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from results_files import made, row
+from results_files import made, row, written
 from rich.cells import cell_len
 from rich.console import Console
 from triport.backends.base import Error
@@ -231,10 +232,26 @@ def test_figures():
 def test_width_away_from_a_terminal(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     assert screen.console().width == 120 and asm.console().width == 200
-    for told, width in (("80", 80), ("200", 200), ("none", 120), ("0", 120)):
+    for told, width in (("80", 80), ("200", 200), ("none", None), ("0", None), ("-5", None), ("\u00b2", None), ("", None)):
         monkeypatch.setenv("COLUMNS", told)
-        assert screen.console().width == width
-        assert asm.console().width == (width if told.isdigit() and int(told) else 200)
+        assert [screen.console().width, screen.console(stderr=True).width, asm.console().width] == [width or 120, width or 120, width or 200]
+
+
+@pytest.mark.parametrize("told", ("0", "-5", "wide"))
+def test_columns_that_are_no_width_swallow_nothing(monkeypatch, capsys, tmp_path, told):
+    """Rich takes 0 as it is and prints nothing. A comparison has the width that every table has away from a terminal, and what a study leaves out is said."""
+    from triport.bench.models import common
+    from triport.tools.__main__ import main
+    monkeypatch.setenv("COLUMNS", told)
+    assert main(["bench", "--compare", *map(str, written(tmp_path, a=made("of " + "x" * 200), b=made()))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and 100 < max(map(cell_len, lines)) <= 120, lines
+    study = types.SimpleNamespace(left_out={"cuda": "no GPU"})
+    monkeypatch.setattr(common.study, "run", lambda studies, *rest: len(list(studies)) * 0)
+    monkeypatch.setattr(common.report, "show", lambda *rest: None)
+    args = types.SimpleNamespace(show_inductor=False, columns=None, json=None, csv=None, markdown=None, reps=1, device="cpu", wide=False, plot=None, html=None)
+    common.measure([study], args)
+    assert "cuda is left out: no GPU" in capsys.readouterr().err
 
 
 SCRIPT = """import sys; sys.path[:0] = [{tests!r}]

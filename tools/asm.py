@@ -189,9 +189,8 @@ def _write(path: Path, data: bytes, mode: str = "wb"):
 
 def console():
     """Where what is for people goes: as wide as the terminal or as COLUMNS says, else 200."""
-    from rich.console import Console
-    told = os.environ.get("COLUMNS", "")
-    return Console(width=None if sys.stdout.isatty() or told.isdigit() and int(told) else 200, highlight=False)
+    from ..bench import screen
+    return screen.console(200, highlight=False)
 
 
 def _judged(reports, args, failed, worse) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
@@ -226,10 +225,8 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
 
 
 def _compare(args) -> int:
-    from rich.console import Console
-
     from ..backends.base import Error
-    from ..bench import changes, changes_report, results
+    from ..bench import changes, changes_report, results, screen
 
     if args.format == "spine":
         raise Error("--format spine is of a run; --compare prints a table or markdown")
@@ -237,7 +234,7 @@ def _compare(args) -> int:
     with outputs.kept(outputs.wanted(args)) as put:
         result = changes.beside([(str(path), results.load(path)) for path in args.compare])
         if args.format == "table":
-            changes_report.show(result, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120))
+            changes_report.show(result, screen.console())
         else:
             print(changes_report.markdown(result))
         put({"json": lambda: results.text(changes_report.data(result)), "csv": lambda: changes_report.as_csv(result),

@@ -83,12 +83,12 @@ def of_sizes(name: str, sizes: dict, variants: Callable[[Variants], None], **kwa
 def measure(studies, args, draw: Callable | None = None, seconds: float = 0.01) -> tuple[int, list[dict]]:
     """Run studies as the options say, rounds of `seconds` each. (exit code, rows): 1 where a variant was wrong or failed. draw(rows, figure): the plot,
     by default `times`."""
-    from rich.console import Console
+    from .. import screen
 
     if args.show_inductor:
         return show_inductor(studies, args), []
     names = fields.chosen(args.columns) if args.columns is not None else None
-    remarks = Console(stderr=True)
+    remarks = screen.console(stderr=True)
     said: set = set()
 
     def each():
