@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import HANGS
+from conftest import HANGS, ROOT
 
 #: what the files of tests below begin with
 KERNEL = '''
@@ -134,6 +134,21 @@ def test_the_help_names_the_kinds():
     plugin = pytest.importorskip("triport.testing.plugin", reason="triport is not installed")
     from triport.backends import checking
     assert plugin.KINDS == ", ".join(checking.KINDS)
+
+
+PAGE = (ROOT / "docs" / "testing.md").read_text()
+
+
+@pytest.mark.parametrize("options, ended", [((), {"skipped": 6}), (("--triton-cpu", "-k", "one_launch or 1024 or six_warps"), {"passed": 3}),
+                                            (("--triton-cpu", "--triton-check", "--triton-launches"), {"passed": 3, "failed": 2, "skipped": 1})], ids=" ".join)
+def test_the_page_shows_what_happens(project, options, ended):
+    """docs/testing.md's kernel has forgotten a mask on purpose: without checks only sizes that its block divides may be launched."""
+    conftest, tests, fixture = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    head = KERNEL[:KERNEL.index("@triton.jit")]
+    code, counts, told = project({"conftest.py": head + conftest, "test_scale.py": head + tests + fixture}, *options, kernel=False)
+    assert counts == ended and code == ("failed" in ended), told
+    if "--triton-check" in options:
+        assert "bounds, 24 times in all" in told and "marked triton_kernel (scale_kernel), and it launched no Triton kernel" in told
 
 
 # --- launches ---------------------------------------------------------------------------------------------------------
