@@ -42,7 +42,7 @@ def pytest_load_initial_conftests(early_config, parser, args):
         early_config.known_args_namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
         early_config.known_args_namespace.confcutdir = known.confcutdir
     options = early_config.known_args_namespace
-    if any(getattr(options, name) for name in ("triton_check", "triton_cpu", "triton_cpu_as", "triton_launches", "triton_lint")):
+    if any(getattr(options, name) not in (None, False) for name in ("triton_check", "triton_cpu", "triton_cpu_as", "triton_launches", "triton_lint")):
         from .session import Session
         Session(options).start(early_config)
 

@@ -30,13 +30,15 @@ class Session:
     """What the options ask for, from before the first conftest.py to the end; a plugin of pytest's itself."""
 
     def __init__(self, options):
-        self.launches, self.cpu = options.triton_launches, options.triton_cpu or bool(options.triton_cpu_as)
+        self.launches, self.cpu = options.triton_launches, options.triton_cpu or options.triton_cpu_as is not None
+        if options.triton_check is not None and not options.triton_check.strip(" ,"):  # as of a variable that is not set: it is no way to say "none"
+            raise pytest.UsageError(f"--triton-check names no kind: it takes {', '.join(checking.KINDS)}, joined by commas, all, or off")
         try:
             self.check = checking.parse(options.triton_check, "--triton-check") if options.triton_check is not None else None
-            self.gpu = gpus.get(options.triton_cpu_as or gpus.DEFAULT)
+            self.gpu = gpus.get(gpus.DEFAULT if options.triton_cpu_as is None else options.triton_cpu_as)
         except Error as e:
             raise pytest.UsageError(str(e)) from None
-        self.lint = options.triton_lint or ("warn" if self.cpu else "off")
+        self.lint = ("warn" if self.cpu else "off") if options.triton_lint is None else options.triton_lint
         if self.lint not in _LINT:
             raise pytest.UsageError(f"--triton-lint: {suggest('way', self.lint, _LINT)}")
         self._open = contextlib.ExitStack()

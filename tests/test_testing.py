@@ -124,10 +124,17 @@ def test_a_run_that_finds_nothing_says_so(project):
 
 
 @pytest.mark.parametrize("option,says", [("--triton-check=bonds", "did you mean 'bounds'?"), ("--triton-cpu-as=h10", "did you mean 'h100'?"),
-                                         ("--triton-lint=eror", "did you mean 'error'?")])
+                                         ("--triton-lint=eror", "did you mean 'error'?"), ("--triton-check=", "names no kind: it takes bounds, "),
+                                         ("--triton-check=,", "names no kind"), ("--triton-cpu-as=", "Known: a10, "), ("--triton-lint=", "Known: error, ")])
 def test_what_is_mistyped_is_a_usage_error(project, option, says):
     code, _, told = project("def test_it(): pass", option)
     assert code == 4 and f"{option.split('=')[0]}" in told and says in told and "Traceback" not in told
+
+
+@pytest.mark.parametrize("none", ("off", "0", "none"))
+def test_checks_can_be_off(project, none):
+    code, counts, told = project("def test_it(): launch()", f"--triton-check={none}")
+    assert code == 0 and counts == {"passed": 1} and "checks of" not in told and "Triton checks" not in told
 
 
 def test_the_help_names_the_kinds():
