@@ -33,7 +33,7 @@ def parse(text: str, where: str = VARIABLE) -> str:
         elif word in KINDS:
             wanted.add(word)
         else:
-            raise Error(f"{where} {text}: {suggest('kind of check', word, [*KINDS, '1', 'all'])}")
+            raise Error(f"{where} {text}: {suggest('kind of check', word, [*KINDS, 'all'])}")
     return ",".join(k for k in KINDS if k in wanted)
 
 

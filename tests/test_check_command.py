@@ -43,7 +43,7 @@ def test_the_right_kernels_pass(capsys):
 
 @pytest.mark.parametrize("argv, words", [
     (["check", "squar"], "did you mean 'square'"), (["check", "square", "--kinds", "bond"], "did you mean 'bounds'"),
-    (["check", "square", "--kinds", ""], "--kinds"), (["check", "nothing.py"], "no such script"),
+    (["check", "square", "--kinds", ""], "--kinds"), (["check", "square", "--kinds", "foo"], "Known: all, bounds, "), (["check", "nothing.py"], "no such script"),
     (["check", "square", "--dtype", "fp31"], "fp32"), (["check", "square", "--case", "7xx"], "7xx")])
 def test_what_cannot_be_checked_is_told_in_a_sentence(argv, words, capsys):
     code, out, err = said(argv, capsys)
