@@ -1,12 +1,18 @@
 """What a launch is given: a grid of whole numbers, tensors of dtypes that Triton has."""
 
+import functools
+import inspect
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
+from conftest import HANGS
 from triport.backends.dispatch import quick
 from triport.backends.base import ArgumentError
 from triport.backends.cpu.run.grid import sizes
@@ -52,6 +58,53 @@ def test_a_grid_that_is_none_is_an_error(case, way):
         with expected:
             fill_kernel[(lambda meta: grid) if way == "callable" else grid](x, N=8)
     assert torch.equal(x, torch.zeros(8)), "something ran"
+
+
+NONE = {"of nothing": ((), r"grid \(\) has no sizes"), "an empty list": ([], r"grid \[\] has no sizes"), "an empty text": ("", r"grid '' \(str\) is no tuple"),
+        "None": (None, r"grid None \(NoneType\) is no tuple"), "an int": (5, r"grid 5 \(int\) is no tuple.*: write fill_kernel\[\(5,\)\]"),
+        "a set": ({5}, r"grid \{5\} \(set\) is no tuple"), "a tensor of no dimension": (torch.tensor(3), r"grid tensor\(3\) \(Tensor\) is no tuple.*: write fill_kernel\[\(3,\)\]")}
+
+
+@pytest.mark.parametrize("case", NONE)
+@pytest.mark.parametrize("way", ["launch", "callable", "again", "callable again", "checked", "autotuned", "quick", "quick again"])
+def test_what_has_no_sizes_is_an_error(case, way):
+    grid, why = NONE[case]
+    if case == "None" and way in ("launch", "checked", "autotuned", "quick") and "assert grid is not None" in inspect.getsource(triton.JITFunction.run):
+        pytest.skip("an assertion of an older Triton's says so")
+    if way.startswith("callable"):
+        grid = functools.partial(lambda given, meta: given, grid)
+    kernel, x, options = triton.jit(fill_kernel.fn), torch.zeros(8), {"N": 8}
+    if way.endswith("again"):
+        kernel[(1,)](x, N=8)
+        quick.launch(kernel, (1,), (x,), options)
+        x.zero_()
+    with pytest.raises(ArgumentError, match=f"kernel fill_kernel: {why}") as told:
+        if way.startswith("quick"):
+            quick.launch(kernel, grid, (x,), options)
+        elif way == "autotuned":
+            triton.autotune([triton.Config(options)], key=[])(kernel)[grid](x)
+        else:
+            kernel[grid](x, N=8, **{"check": "bounds"} if way == "checked" else {})
+    assert "; a grid is a tuple of one to three whole numbers, or a function of the meta-parameters that returns one" in str(told.value)
+    assert torch.equal(x, torch.zeros(8)), "something ran"
+
+
+def test_the_first_launch_of_a_process_has_a_grid(tmp_path):
+    """It is in the middle of Triton's `run` when what is mended of that is mended."""
+    (tmp_path / "first.py").write_text("import torch, triton, triton.language as tl\n@triton.jit\ndef fill_kernel(x):\n    tl.store(x, 1.0)\nfill_kernel[()](torch.zeros(1))\n")
+    p = subprocess.run([sys.executable, "first.py"], cwd=tmp_path, env={**os.environ, "TRITON_DEFAULT_BACKEND": "cpu"}, capture_output=True, text=True, timeout=HANGS)
+    assert p.stderr.splitlines()[-1].startswith("triport.backends.base.ArgumentError: triton-cpu: kernel fill_kernel: grid () has no sizes; "), p.stderr
+
+
+def test_warmup_asks_for_no_grid():
+    assert fill_kernel.warmup(torch.zeros(8), N=8, grid=()) is not None
+
+
+def test_the_errors_of_a_function_for_a_grid_are_its_own():
+    for _ in range(2):
+        with pytest.raises(KeyError, match="BLOCK"):
+            fill_kernel[lambda meta: (meta["BLOCK"],)](torch.zeros(8), N=8)
+        fill_kernel[(1,)](torch.zeros(8), N=8)
 
 
 @pytest.mark.parametrize("grid", [(3,), (1, 3), (1, 1, 3), [3], (np.int64(3),), (np.uint8(3), np.int32(1)), (torch.tensor(3),), (True, 3)], ids=repr)

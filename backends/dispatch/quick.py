@@ -15,7 +15,7 @@ from . import drivers, replay
 from .. import active, checking
 from ..context import call
 from ..cpu.plugin import relaunch
-from ..cpu.run.grid import sizes
+from ..cpu.run.grid import none, sizes
 
 _LIMIT = 4096  # remembered launches of one kernel: shapes may come without end
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -58,10 +58,14 @@ def launch(kernel, grid: tuple, args: tuple, consts: dict):
             call.note_odd()
         return
     run, function = found
+    try:
+        x = grid[0]
+    except (TypeError, IndexError, KeyError):
+        raise none(kernel.__name__, grid) from None
     if len(grid) > 3:
         sizes(kernel.__name__, grid)
     call.note_launch(run, function, grid, args)
-    run(grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1, 0, function, None, None, None, None,
+    run(x, grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1, 0, function, None, None, None, None,
         *args)
 
 

@@ -2,7 +2,7 @@
 
 - ast: CPython up to 3.12 keeps the depth of the tree that it builds in one place for all threads; where the garbage collector
   lets another thread parse meanwhile, `ast.parse` raises SystemError (python/cpython#106905).
-- grid: Triton drops a fourth dimension.
+- grid: Triton drops a fourth dimension, and reads sizes of what has none (`TypeError: object of type 'int' has no len()`).
 - carries: Triton's front end takes a variable for unchanged in a loop that ends with the value it began with, also where that is
   another variable's, which the loop does change (`y = x` before it, `x, y = f(x), x` in it: y stays what it was).
 - memory: what Triton keeps of a kernel (`slim.py`).
@@ -54,6 +54,7 @@ def install(own):
     if isinstance(CompiledKernel.run, property):
         CompiledKernel.run = property(loaded_by_one(CompiledKernel.run.fget))
     utils.canonicalize_dtype = named(utils.canonicalize_dtype)
+    vars(jit)["len"] = length_of_grids(jit.JITFunction.run)
 
 
 @functools.lru_cache(maxsize=1)
@@ -147,6 +148,27 @@ def three_dimensions(launch_metadata):
         return None
 
     return checked
+
+
+def length_of_grids(run):
+    """What stands for `len` in the module of `run`, `JITFunction.run`: there it is asked of each grid, and `ArgumentError` says which is none. By this name, for the first launch of
+    a process is in the middle of `run` when this is installed, and an autotuner calls `run` itself."""
+    code, length = run.__code__, len
+
+    def len_(x):
+        if type(x) is tuple and x:
+            return length(x)
+        caller = sys._getframe(1)
+        if caller.f_code is code and x is caller.f_locals.get("grid") and caller.f_locals.get("device") in CPU:
+            try:
+                x[0]
+                return length(x)
+            except (TypeError, IndexError, KeyError):
+                from ..run.grid import none
+                raise none(caller.f_locals["self"].__name__, x) from None
+        return length(x)
+
+    return len_
 
 
 def named(canonicalize_dtype):

@@ -164,11 +164,15 @@ def _install():
             bound = dict(zip(kinds.names, values))
             grid = grid(bound)
             values = bound.values()  # into which it may have written
-        sizes = len(grid)
+        try:
+            x, sizes = grid[0], len(grid)
+        except (TypeError, IndexError, KeyError):
+            from ..run.grid import none
+            raise none(found.compiled.name, grid) from None
         if sizes > 3:
             from ..run.grid import sizes as check
             check(found.compiled.name, grid)
-        found.launch(grid[0], grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1, 0, found.compiled.function, None, None, None, None, *values)
+        found.launch(x, grid[1] if sizes > 1 else 1, grid[2] if sizes > 2 else 1, 0, found.compiled.function, None, None, None, None, *values)
         return found.compiled, None
 
     def learn(kernel, key, compiled):

@@ -29,6 +29,17 @@ def sizes(kernel: str, grid) -> tuple[int, int, int]:
     return x, y, z
 
 
+def none(kernel: str, grid) -> ArgumentError:
+    """The error for what no grid's first size can be read of: an int, None, a tuple of nothing."""
+    what = "has no sizes" if isinstance(grid, (tuple, list)) else f"({type(grid).__name__}) is no tuple"
+    said = f"triton-cpu: kernel {kernel}: grid {_short(grid)} {what}; a grid is a tuple of one to three whole numbers, or a function of the meta-parameters that returns one"
+    try:
+        size = operator.index(grid)
+    except TypeError:
+        return ArgumentError(said)
+    return ArgumentError(f"{said}: write {kernel}[({size},)], in a function ({size},)")
+
+
 def _short(value) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
