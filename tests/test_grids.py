@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from conftest import HANGS
+from triton.tools.tensor_descriptor import TensorDescriptor
 from triport.backends.dispatch import quick
 from triport.backends.base import ArgumentError
 from triport.backends.cpu.run.grid import sizes
@@ -140,6 +141,49 @@ def test_as_many_programs_as_can_be_counted():
 def test_an_argument_of_a_wrong_type_is_not_called_a_wrong_grid():
     with pytest.raises(ArgumentError, match="argument 'x_ptr' is"):
         fill_kernel.warmup(torch.float32, N=8, grid=(1,))[(1, 1, 1)](2.5, 8)
+
+
+@triton.jit
+def imag_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + 2 * i))
+
+
+@triton.jit
+def first_kernel(x, out_ptr, N: tl.constexpr):
+    tl.store(out_ptr + tl.arange(0, N), tl.load(x[0] + tl.arange(0, N)))
+
+
+@triton.jit
+def described_kernel(x, out_ptr, N: tl.constexpr):
+    tl.store(out_ptr + tl.arange(0, N), x.load([0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("way", ["launch", "again", "checked", "compiled", "sliced"])
+def test_a_view_that_negates(dtype, way, seed):
+    """A kernel would read it without its sign. `kernel[grid](...)` was launched before with a tensor of the same kind: nothing is taken for known."""
+    kernel, z = triton.jit(imag_kernel.fn), torch.randn(9, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    x, out = torch.conj(z).imag, torch.zeros(8, dtype=z.real.dtype)
+    if way != "launch":
+        compiled = kernel[(1,)](z.imag, out, 8)
+        assert torch.equal(out, z.imag[:8])
+    with pytest.raises(ArgumentError, match=r"kernel imag_kernel: argument 'x_ptr' is a view that negates another tensor.*without its sign; give it t.resolve_neg\(\)"):
+        if way == "compiled":
+            compiled[(1, 1, 1)](x, out, 8)
+        else:
+            kernel[(1,)](x[1:] if way == "sliced" else x, out, 8, **{"check": "bounds"} if way == "checked" else {})
+    resolved = x.resolve_neg()
+    kernel[(1,)](torch.stack([resolved, resolved], 1), out, 8)
+    assert torch.equal(out, -z.imag[:8])
+
+
+def test_a_view_that_negates_in_a_tuple_and_in_a_descriptor():
+    x, out = torch._neg_view(torch.ones(8)), torch.zeros(8)
+    with pytest.raises(ArgumentError, match="kernel first_kernel: argument 'x' is a tuple with a view that negates"):
+        first_kernel[(1,)]((x, 3), out, 8)
+    with pytest.raises(ArgumentError, match="kernel described_kernel: argument 'x' is a TensorDescriptor with a view that negates"):
+        described_kernel[(1,)](TensorDescriptor.from_tensor(x, [8]), out, 8)
 
 
 @triton.jit

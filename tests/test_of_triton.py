@@ -33,7 +33,7 @@ for w in seen:
 
 
 @pytest.mark.parametrize("change,lines", [("triton.__version__ = '4.1.0'", [["4.1.0", "is not one", "half a second"], ["gdb sees no variables"]]),
-                                          ("from triport.backends.cpu.plugin import mends, names; mends.three_dimensions = lambda f: f.is_not_there; "
+                                          ("from triport.backends.cpu.plugin import mends, names; mends.looked_at = lambda f: f.is_not_there; "
                                            "names._returned = lambda f, g: f.is_not_there", [["lacks what", "errors of dtypes"], ["gdb"]])],
                          ids=["version", "insides"])
 def test_another_triton(change, lines, tmp_path):

@@ -8,6 +8,7 @@
 - memory: what Triton keeps of a kernel (`slim.py`).
 - loading: a kernel's launcher is there before its code is, so a thread that comes while another launches the kernel for the first time would launch no code; and
   it is the active driver that loads, also where that is a GPU's by then, as in threads of Inductor's.
+- signs: a kernel reads a view that negates (`torch.conj(z).imag`) without its sign.
 - dtypes: a tensor of a dtype that Triton has no name for ends in `KeyError: 'complex64'`.
 """
 
@@ -27,6 +28,7 @@ from ...of_triton import heard
 
 _parsing, _loading = threading.RLock(), threading.RLock()
 _installed = False
+_NUMBERS = {int, float, bool, str, type(None)}  # which are no tensors
 
 
 def _fresh_lock():
@@ -50,7 +52,7 @@ def install(own):
     parser.parse = one_at_a_time(parser.parse)
     os.register_at_fork(after_in_child=_fresh_lock)
     CompiledKernel._init_handles = loaded_by_its_driver(CompiledKernel._init_handles, own)
-    CompiledKernel.launch_metadata = three_dimensions(CompiledKernel.launch_metadata)
+    CompiledKernel.launch_metadata = looked_at(CompiledKernel.launch_metadata)
     if isinstance(CompiledKernel.run, property):
         CompiledKernel.run = property(loaded_by_one(CompiledKernel.run.fget))
     utils.canonicalize_dtype = named(utils.canonicalize_dtype)
@@ -133,21 +135,46 @@ def with_shared_values(find_carries, generator):
     return found
 
 
-def three_dimensions(launch_metadata):
-    """`launch_metadata`, which sees a grid whole, for grids that the launch takes whole. Where no hook listens, nothing is made for one."""
+def looked_at(launch_metadata):
+    """`launch_metadata`, which sees a grid whole, for grids that the launch takes whole, and for tensors that are what they show. Where no hook listens, nothing
+    is made for one."""
+    from torch import Tensor
     from triton import knobs
 
     @functools.wraps(launch_metadata)
-    def checked(self, grid, *args):
-        if len(grid) > 3 and self.metadata.target.backend in CPU:
-            from ..run.grid import sizes
-            sizes(self.name, grid)
+    def checked(self, grid, stream, *args):
+        ours = self.metadata.target.backend in CPU
+        if ours:
+            if len(grid) > 3:
+                from ..run.grid import sizes
+                sizes(self.name, grid)
+            for arg in args:
+                t = type(arg)
+                if t not in _NUMBERS and (arg.is_neg() if t is Tensor else negated(arg)):
+                    raise _negated(self.name, getattr(self.src, "fn", None), args, arg)
         runtime = knobs.runtime
-        if heard(runtime.launch_enter_hook) or heard(runtime.launch_exit_hook) or self.metadata.target.backend not in CPU:
-            return launch_metadata(self, grid, *args)
+        if not ours or heard(runtime.launch_enter_hook) or heard(runtime.launch_exit_hook):
+            return launch_metadata(self, grid, stream, *args)
         return None
 
     return checked
+
+
+def negated(arg) -> bool:
+    """Is an argument (or one in a tuple, or what a descriptor describes) a view that torch negates as it is read? Its memory has the other sign."""
+    if type(arg) is tuple:
+        return any(map(negated, arg))
+    is_neg = getattr(arg, "is_neg", None) or getattr(getattr(arg, "base", None), "is_neg", None)
+    return is_neg is not None and is_neg()
+
+
+def _negated(kernel: str, fn, args, arg):
+    """The error for one of the arguments of a launch, which is `negated`."""
+    from ...base import ArgumentError
+    name = next((name for name, a in zip(getattr(fn, "arg_names", ()), args) if a is arg), "?")
+    what = "a view" if hasattr(arg, "is_neg") else f"a {type(arg).__name__} with a view"
+    return ArgumentError(f"triton-cpu: kernel {kernel}: argument {name!r} is {what} that negates another tensor as it is read (Tensor.is_neg, as "
+                         f"torch.conj(z).imag is), which a kernel would read without its sign; give it t.resolve_neg()")
 
 
 def length_of_grids(run):
