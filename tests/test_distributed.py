@@ -154,5 +154,18 @@ def test_a_torch_without_the_functions_is_one_sentence(monkeypatch):
         distributed.register()
 
 
+def of_page(n: int) -> str:
+    """The n-th program of docs/distributed.md."""
+    return (ROOT / "docs" / "distributed.md").read_text().split("```python\n")[n].split("```")[0]
+
+
 def test_the_program_of_the_page_is_the_file():
-    assert (ROOT / "docs" / "distributed.md").read_text().split("```python\n")[1].split("```")[0] == (ROOT / "docs" / "distributed.py").read_text()
+    assert of_page(1) == (ROOT / "docs" / "distributed.py").read_text()
+
+
+def test_the_model_of_the_page_runs_as_pasted(tmp_path):
+    """In a world of one rank, without torchrun; `test_ranks` has such models on several."""
+    (tmp_path / "model.py").write_text(of_page(2))
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    done = subprocess.run([sys.executable, "model.py"], cwd=tmp_path, env={**os.environ, **alone}, capture_output=True, text=True, timeout=HANGS)
+    assert done.returncode == 0 and done.stdout == "(Shard(dim=1),)\n", done.stderr

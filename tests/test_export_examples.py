@@ -3,6 +3,9 @@
 import ctypes
 import inspect
 import platform
+import re
+import runpy
+import shlex
 from pathlib import Path
 
 import pytest
@@ -405,3 +408,19 @@ def test_what_kernels_print_goes_to_stderr(capfd):
     b = made(prints, "x=fp32[1]")
     assert run(b, torch.tensor([1.5])).item() == 1.5
     assert "pid (0, 0, 0) idx () x is: 1.5" in capfd.readouterr().err and "goes to stderr" in b.files["prints.h"].decode()
+
+
+def test_the_function_of_the_page_is_exported_as_pasted(tmp_path, monkeypatch, seed):
+    page = (Path(__file__).parent.parent / "docs" / "export.md").read_text()
+    source, command, header = (text for _, text in re.findall(r"```(\w*)\n(.*?)```", page, re.S)[:3])
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text(source)
+    assert main([*shlex.split(command)[1:], "--target", HERE]) == 0
+    assert " ".join(header.split()) in " ".join(Path("bundle/layer_norm.h").read_text().split())
+    mine = runpy.run_path("my.py")["layer_norm"]
+    g = torch.Generator().manual_seed(seed)
+    x, w, b = (torch.randn(*size, generator=g) for size in ((30, 77), (77,), (77,)))
+    y, mean, rstd = mine(x, w, b)
+    torch.testing.assert_close(y, torch.nn.functional.layer_norm(x, (77,), w, b))
+    torch.testing.assert_close(mean, x.mean(1))
+    torch.testing.assert_close(rstd, (x.var(1, correction=0) + 1e-5).rsqrt())
