@@ -82,6 +82,17 @@ def test_scripts_end_as_they_end_and_faults_are_told(tmp_path):
     assert right.returncode == 7 and "nothing found" in right.stdout
 
 
+@pytest.mark.parametrize("text, ended", [("", 2), ("import sys\nsys.exit(7)\n", 7)])
+def test_what_launches_nothing_was_not_checked(text, ended, tmp_path, capsys):
+    """A CI job would take "nothing found" and 0 for a kernel that is right."""
+    (tmp_path / "empty.py").write_text(text)
+    code, out, _ = said(["check", "--", f"{tmp_path}/empty.py"], capsys)
+    assert code == ended and out == f"triport check {tmp_path}/empty.py: nothing was checked for bounds, race: no kernel was launched on the CPU\n"
+    (tmp_path / "empty.py").write_text("def f(): pass\n")
+    code, out, _ = said(["check", f"{tmp_path}/empty.py:f"], capsys)
+    assert code == 2 and "nothing was checked" in out
+
+
 # --- nan ------------------------------------------------------------------------------------------------------------
 
 
