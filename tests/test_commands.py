@@ -186,6 +186,14 @@ def test_a_case_with_nothing_in_it_is_none(command, capsys, tmp_path, monkeypatc
     assert listed or capsys.readouterr().err.endswith("case '': there is nothing in it; leave --case out for the op's own cases\n")
 
 
+@pytest.mark.parametrize("command", ["bench --op softmax", "bench --bundle x", "devices", "tune --op softmax", "asm softmax", "export softmax -o x"])
+@pytest.mark.parametrize("board", ["", " "])
+def test_a_board_with_nothing_in_it_is_none(command, board, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert code([*command.split(), "--on", board]) == 2
+    assert f"--on '{board}': there is nothing in it; leave --on out, or name a board" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option,said", [("--case -5x3", "case '-5x3': '-5x3' is neither a tensor's sizes"), ("--budget -1s", "--budget -1s: it takes a time, like 500ms"),
                                          ("--precision -2%", "--precision -2%: it takes a share"), ("--reps -3", "--reps -3: "), ("--sweep -3", "--sweep -3")])
 def test_a_value_that_begins_with_a_minus_is_a_value(option, said, capsys):

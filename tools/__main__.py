@@ -105,7 +105,11 @@ def _main(argv: list[str] | None) -> int:
 
 
 def _run(args, argv: list[str], run) -> int:
-    if "," in (getattr(args, "on", None) or ""):
+    on = getattr(args, "on", None)
+    if on is not None and not on.strip():  # as of a shell's variable that was not set: not this machine by accident
+        from ..backends.base import Error
+        raise Error(f"--on {on!r}: there is nothing in it; leave --on out, or name a board: ssh:user@board, qemu:riscv64?vlen=256 or local")
+    if "," in (on or ""):
         from . import boards
         return boards.run(args, argv, boards.several(args))
     return run(args)
