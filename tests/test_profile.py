@@ -145,6 +145,7 @@ def test_a_scripts_stacks_are_its_own(tmp_path):
 
 @pytest.mark.parametrize("arguments, words", [
     (["softmx"], "did you mean 'softmax'"), (["softmax", "x"], "only a script takes some"), (["--", "nope.py", "3"], "there is no such script"),
+    (["--", str(ROOT / "docs"), "3"], "docs is a folder; it takes an op"), (["--", str(ROOT / "LICENSE")], "LICENSE is no Python script: its name does not end in .py; it takes"),
     (["softmax", "--backend", "spin"], "did you mean 'spine'"), (["softmax", "--backend", "spine"], "spine"), (["softmax", "--case", "rows"], "unknown case"), (["softmax", "--case", "9x9,9x9"], "2 tensors do not fit"),
     (["softmax", "--dtype", "fp8"], "unknown dtype"), (["softmax", "--steps", "-1"], "--steps -1"), (["softmax", "--seed", str(10**30)], "--seed 1000"), (["softmax", "--threads", "0"], "--threads 0"),
     (["softmax", "--variant", "x"], "--variant does not go with an op"), (["nope.py:x"], "there is no file")])

@@ -48,15 +48,14 @@ def find(words: list[str], args) -> list[Target]:
     from ...ops import registry
 
     first, rest = words[0], words[1:]
+    known = models()
+    if first not in (*registry.NAMES, *known) and (wrong := _no_script(first)):
+        raise Error(f"{first}{wrong}; it takes an op ({', '.join(registry.NAMES)}), FILE.py:FUNCTION, a model, or a script with its arguments after --")
     if first.endswith(".py"):
-        if not Path(first).is_file():
-            raise Error(f"{first}: there is no such script; it takes an op ({', '.join(registry.NAMES)}), FILE.py:FUNCTION, a model, or a script "
-                        "with its arguments after --")
         refuse(args, "a script", "against", "backend", "case", "dtype", "variant", "size", "steps")
         return [Target(" ".join(words), argv=tuple(words))]
     if rest:
         raise Error(f"arguments {' '.join(rest)!r} after {first}: only a script takes some (triport profile -- script.py arguments)")
-    known = models()
     if first in known and first not in registry.NAMES:
         refuse(args, "a model", "backend", "case", "dtype")
         return _model(first, known[first], args)
@@ -71,6 +70,15 @@ def find(words: list[str], args) -> list[Target]:
         raise Error(suggest("target", first, [*registry.NAMES, *known]) + ", or FILE.py:FUNCTION, or a script with its arguments after --")
     refuse(args, "an op", "variant", "size")
     return _op(registry.get(first), args)
+
+
+def _no_script(path: str) -> str:
+    """What a path is instead of a Python script; nothing where it is one, or may be another target's name."""
+    if Path(path).is_dir():
+        return " is a folder"
+    if path.endswith(".py"):
+        return "" if Path(path).is_file() else ": there is no such script"
+    return " is no Python script: its name does not end in .py" if Path(path).is_file() else ""
 
 
 def refuse(args, what: str, *names: str):
