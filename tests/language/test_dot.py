@@ -1,5 +1,7 @@
 """tl.dot over types, shapes, batches and precisions, and tl.dot_scaled over all formats, against float64."""
 
+import re
+
 import pytest
 import torch
 import triton
@@ -146,6 +148,15 @@ def test_code_does_not_grow_with_the_tile(target):
                            constexprs={(3,): m, (4,): n, (5,): k})
         counts.append(instructions(triton.compile(source, target=GPUTarget("cpu", target, 0)).asm["llir"]))
     assert max(counts) < 1000 and max(counts) < 1.5 * min(counts), counts
+
+
+@pytest.mark.parametrize("k,inside", [(32, "panels"), (64, "panels"), (128, "rows")])
+def test_results_of_few_terms_are_written_row_by_row(k, inside):
+    """Panels go by a strip of rows then, where accumulators end in registers; of more terms it is strips that go by a panel."""
+    source = ASTSource(fn=tile_kernel, signature={**{p: "*fp32" for p in ("a_ptr", "b_ptr", "out_ptr")}, **{c: "constexpr" for c in "MNK"}},
+                       constexprs={(3,): 64, (4,): 128, (5,): k})
+    begun = re.findall(r"^(rows|panels)[0-9.]*\S*:", triton.compile(source, target=GPUTarget("cpu", "x86-64-v4", 0)).asm["llir"], re.M)
+    assert set(begun) == {inside}, begun  # the outer loop begins with the kernel, and has no block in front of it
 
 
 @pytest.mark.parametrize("m,n,k", [(64, 64, 64), (128, 256, 64), (256, 256, 32), (256, 256, 256)])
