@@ -44,12 +44,16 @@ def product(k, step: Product):
 
 
 def _fresh(k, step: Product, extent: Extent) -> Val:
-    """An i1: do accumulators begin as zeros? Those that are not computed are zeros in memory then."""
+    """An i1: do accumulators begin as zeros? Those that are not computed are zeros in memory then, but where nobody sees them: to put zeros there takes longer than
+    a product of few terms does."""
     b = k.b
     if not step.zeros:
         return const("i1", False)
-    first = k.none(step.first)
-    whole = b.and_(b.icmp("sge", extent.rows, i64(step.m)), b.icmp("sge", extent.columns, i64(step.n)))
+    first, whole = k.none(step.first), const("i1", True)
+    for d, (end, size) in enumerate(((extent.rows, step.m), (extent.columns, step.n))):
+        if end.const != size:
+            unseen = ending.unseen(k, step, d, end) if step.count == 1 else const("i1", False)
+            whole = b.and_(whole, b.or_(b.icmp("sge", end, i64(size)), unseen))
     k.guarded(b.and_(first, b.not_(whole)), lambda: k.run(step.zeros))
     return first
 
