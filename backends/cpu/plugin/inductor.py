@@ -85,7 +85,7 @@ def _mend_packages(heuristics, wrappers):
     if _known(calls, "_resolve_arg_names", "_get_cpp_param_type", "_generate_launch") and not _mentions(calls, "grid_type"):
         calls._resolve_arg_names = with_own_names(calls._resolve_arg_names)
         calls._get_cpp_param_type = with_number_types(calls._get_cpp_param_type)
-        calls._generate_launch = with_grid(calls._generate_launch, heuristics, wrappers.DTYPE_TO_CPP)
+        calls._generate_launch = with_grid(calls._generate_launch, heuristics)
 
 
 def _known(cls, *names: str) -> bool:
@@ -147,9 +147,8 @@ def with_number_types(parameter):
 _FLOATS = {"fp32": "float", "fp64": "double"}
 
 
-def with_grid(generate, heuristics, types):
-    """`_generate_launch`, which passes the grid that the caller computed: for kernels that have none such, with what it is computed by. And a tensor of one
-    element, which a kernel takes as a number, as that. types: torch's dtypes -> C++."""
+def with_grid(generate, heuristics):
+    """`_generate_launch`, which passes the grid that the caller computed: for kernels that have none such, with what it is computed by."""
     @functools.wraps(generate)
     def generated(self, prefix, kernel_arg_names, grid_arg_names, signature):
         config, _, meta = (_saved(self.kernel_name) or {}).get("launch", ({}, None, {}))
@@ -158,16 +157,6 @@ def with_grid(generate, heuristics, types):
             for line in grid.prefix:
                 prefix.writeline(line)
             grid_arg_names = [str(x) for x in (grid.x_grid, grid.y_grid, grid.z_grid)]
-        tensors = {n: t for n, t in zip(self._resolve_arg_names()[0], self.arg_types) if not isinstance(t, type)}
-        renamed = {}
-        for name, ty in signature.items():
-            dtype = tensors.get(name)
-            if dtype is not None and ty != "constexpr" and not str(ty).startswith("*"):
-                item = str(dtype).removeprefix("torch.")
-                prefix.writelines([f"{types[dtype]} {name}_item;", f"AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_item_{item}({name}, &{name}_item));",
-                                   f"{_FLOATS.get(ty, 'int64_t')} {name}_number = {name}_item;"])
-                name = f"{name}_number"
-            renamed[name] = ty
-        return generate(self, prefix, kernel_arg_names, grid_arg_names, renamed)
+        return generate(self, prefix, kernel_arg_names, grid_arg_names, signature)
 
     return generated

@@ -1,0 +1,104 @@
+"""Single numbers and arithmetic in Inductor's kernels for the CPU: `cpu_backend = "triton"`, against eager."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+inductor = pytest.importorskip("torch._inductor.config")
+R = torch.randn
+
+
+@pytest.fixture(autouse=True)
+def through_triton():
+    from triport.backends.dispatch import drivers
+    torch._dynamo.reset()
+    with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
+        yield
+    torch._dynamo.reset()
+
+
+def equal(fn, *args, allowed=1e-5):
+    """Is what `fn` gives compiled what it gives eagerly, and what is left of its arguments?"""
+    kept = [a.clone() for a in args]
+    got, want = torch.compile(fn)(*args), fn(*kept)
+    torch.testing.assert_close((got, args), (want, tuple(kept)), rtol=allowed, atol=allowed)
+
+
+def allowed(dtype) -> float:
+    """Kernels compute in fp32 what eager rounds to 16 bits in between."""
+    return 2e-2 if dtype.itemsize == 2 else 1e-5
+
+
+# --- tensors of one element ---
+
+SCALARS = {
+    "a sum": lambda x, s: x.sum() * s,
+    "exp": lambda x, s: x.mean() * s.exp(),
+    "a weight of a loss": lambda x, s: (x**2).mean() * torch.exp(-s) + s,
+    "and elements": lambda x, s: (x * s).sum() * s + (x + s).mean(),
+    "of one sum two": lambda x, s: x.sum() * s + (x.sum() - s) ** 2,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", SCALARS)
+def test_gradients_of_a_scalar(name, dtype, seed):
+    """Backward begins with a gradient of one element, and puts what it computes of it in its place."""
+    torch.manual_seed(seed)
+    x, s = R(9, 13, dtype=dtype), torch.tensor(1.5, dtype=dtype)
+    for shape, dynamic in ((), None), ((1,), None), ((), True):
+        ours, eager = ([t.clone().requires_grad_() for t in (x, s.reshape(shape))] for _ in range(2))
+        torch.compile(SCALARS[name], dynamic=dynamic)(*ours).sum().backward()
+        SCALARS[name](*eager).sum().backward()
+        for got, want in zip(ours, eager):
+            torch.testing.assert_close(got.grad, want.grad, rtol=allowed(dtype), atol=allowed(dtype))
+        torch._dynamo.reset()
+
+
+def test_a_scalar_that_is_learned(seed):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.scale = nn.Linear(13, 1), nn.Parameter(torch.tensor(1.5))
+
+        def forward(self, x):
+            return self.scale * (self.linear(x)**2).mean()
+
+    torch.manual_seed(seed)
+    model, x = Model(), R(9, 13)
+    torch.compile(model)(x).backward()
+    got = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).backward()
+    torch.testing.assert_close(got, [p.grad for p in model.parameters()])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool], ids=str)
+def test_scalars_of_each_dtype(dtype):
+    """As they are, at addresses that no vector has, and changed in place."""
+    x, s = R(9, 13), torch.tensor([0, 3]).to(dtype)[1]
+    equal(lambda x, s: (x * s, torch.where(x > s, x, x - s.float()), s.float() + 1), x, s)
+    if dtype.is_floating_point:
+        equal(lambda x, s: (x * s, s.mul_(0.5).add_(x.mean().to(s.dtype)), x * s), x, s, allowed=allowed(dtype))
+
+
+def test_a_scalar_of_64_bits_is_whole():
+    equal(lambda x, s: x + s, torch.zeros(5, dtype=torch.int64), torch.tensor(2**62 + 1))
+    equal(lambda x, s: x + s, torch.zeros(5, dtype=torch.float64), torch.tensor(0.1, dtype=torch.float64))
+
+
+@triton.jit
+def scaled_kernel(out_ptr, scale_ptr, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out_ptr + i, i * tl.load(scale_ptr), i < n)
+
+
+def test_a_users_kernel_loads_a_scalar():
+    def scaled(x, s):
+        out = torch.empty_like(x)
+        scaled_kernel[(1,)](out, s, x.numel(), 16)
+        return out + x
+
+    equal(scaled, R(9), torch.tensor(2.0))
