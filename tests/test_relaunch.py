@@ -1,5 +1,6 @@
 """Launches that are known from one before: by the same kernel as Triton would find, and Triton's way wherever somebody looks."""
 
+import functools
 import inspect
 import subprocess
 import sys
@@ -70,6 +71,46 @@ def test_by_the_kernel_that_triton_finds(made, order):
 
 def launch(kernel, out, n=2, grid=(1,), **more):
     return kernel[grid](X[torch.float32][:16], out, n, 0.5, 1.0, 1, C=1, **more)
+
+
+@triton.jit
+def scaled_kernel(out_ptr, C: tl.constexpr):
+    value: tl.constexpr = C[0] if isinstance(C, tl.tuple) else C
+    if value is True:
+        tl.store(out_ptr, 111)
+    else:
+        tl.store(out_ptr, (tl.load(out_ptr + 1).to(tl.int8) * value).to(tl.float32))
+
+
+def scaled(launched, c):
+    out = torch.tensor([0.0, 100.0])
+    launched(out, C=c)
+    return out[0].item()
+
+
+@pytest.mark.parametrize("way", [lambda k: k[(1,)], lambda k: functools.partial(k.run, grid=(1,), warmup=False),
+                                 lambda k: triton.autotune([triton.Config({}, num_warps=w) for w in (1, 2)], ["C"], do_bench=lambda *args, **options: [1.0] * 3)(k)[(1,)]],
+                         ids=["launch", "run", "autotune"])
+@pytest.mark.parametrize("results", [
+    [(2, -56.0), (2.0, 200.0)], [(1, 100.0), (True, 111.0)], [((2, 5), -56.0), ((2.0, 5), 200.0)], [((2.0, 1), 200.0), ((2, 1.0), -56.0)],
+    [(tl.constexpr(2), -56.0), (tl.constexpr(2.0), 200.0)]], ids=str)
+def test_constexprs_that_are_equal_have_kernels_of_their_own(results, way):
+    """In either order, and again."""
+    for order in (results, results[::-1]):
+        launched = way(triton.jit(scaled_kernel.fn))
+        assert [scaled(launched, c) for c, _ in [*order, *order]] == [r for _, r in [*order, *order]]
+
+
+@triton.jit
+def reciprocal_kernel(out_ptr, C: tl.constexpr):
+    tl.store(out_ptr, 1.0 / (tl.load(out_ptr) + C))
+
+
+def test_a_negative_zero_is_not_zero():
+    for c, result in ((0.0, "inf"), (-0.0, "-inf"), (0.0, "inf")):
+        out = torch.tensor([-0.0])
+        reciprocal_kernel[(1,)](out, C=c)
+        assert out.item() == float(result)
 
 
 def test_what_is_known_needs_no_binder():

@@ -9,6 +9,7 @@
 - loading: a kernel's launcher is there before its code is, so a thread that comes while another launches the kernel for the first time would launch no code; and
   it is the active driver that loads, also where that is a GPU's by then, as in threads of Inductor's.
 - signs: a kernel reads a view that negates (`torch.conj(z).imag`) without its sign.
+- constexprs: what equals another in Python (2 and 2.0, 1 and True, 0.0 and -0.0) was given the kernel that was compiled for that.
 - dtypes: a tensor of a dtype that Triton has no name for ends in `KeyError: 'complex64'`.
 """
 
@@ -57,6 +58,7 @@ def install(own):
         CompiledKernel.run = property(loaded_by_one(CompiledKernel.run.fget))
     utils.canonicalize_dtype = named(utils.canonicalize_dtype)
     vars(jit)["len"] = length_of_grids(jit.JITFunction.run)
+    jit.compute_cache_key = told_apart(jit.compute_cache_key, jit.driver)
 
 
 @functools.lru_cache(maxsize=1)
@@ -196,6 +198,33 @@ def length_of_grids(run):
         return length(x)
 
     return len_
+
+
+def told_apart(compute_cache_key, driver):
+    """`compute_cache_key`, which remembers keys by a launch's arguments; here in a dictionary for each kind of them, where there are others than these that equal nothing else."""
+    @functools.wraps(compute_cache_key)
+    def key(kernel_key_cache, specialization, options):
+        for s in specialization:
+            if type(s[1]) not in _PLAIN:
+                if driver.active.get_current_device() in CPU:
+                    kernel_key_cache = kernel_key_cache.setdefault(tuple([_kind(s[1]) for s in specialization]), {})
+                break
+        return compute_cache_key(kernel_key_cache, specialization, options)
+
+    return key
+
+
+_PLAIN = frozenset((int, str, type(None)))
+
+
+def _kind(value):
+    """What tells a constexpr, or a tuple of arguments, from others that equal it."""
+    kind = type(value)
+    if kind is float:
+        return repr(value)
+    if isinstance(value, tuple):
+        return kind, tuple([_kind(v) for v in value])
+    return (kind, _kind(value.value)) if kind.__name__ == "constexpr" else kind
 
 
 def named(canonicalize_dtype):
