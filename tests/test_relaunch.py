@@ -102,6 +102,24 @@ def test_constexprs_that_are_equal_have_kernels_of_their_own(results, way):
 
 
 @triton.jit
+def which_kernel(out_ptr, C: tl.constexpr, D: tl.constexpr):
+    if C is None or C == "a":
+        tl.store(out_ptr, 1)
+    else:
+        tl.store(out_ptr, 2)
+
+
+@pytest.mark.parametrize("first,second", [((None, 1), ("None", 1)), (("a", "b-c"), ("a-b", "c"))])
+def test_constexprs_that_are_written_alike_have_kernels_of_their_own(first, second):
+    """As they do on disk, where a kernel is looked for that this process does not know."""
+    for _ in range(2):
+        for constants, result in ((first, 1), (second, 2)):
+            out = torch.zeros(1)
+            triton.jit(which_kernel.fn)[(1,)](out, *constants)
+            assert out.item() == result
+
+
+@triton.jit
 def reciprocal_kernel(out_ptr, C: tl.constexpr):
     tl.store(out_ptr, 1.0 / (tl.load(out_ptr) + C))
 

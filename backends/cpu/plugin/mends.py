@@ -9,7 +9,8 @@
 - loading: a kernel's launcher is there before its code is, so a thread that comes while another launches the kernel for the first time would launch no code; and
   it is the active driver that loads, also where that is a GPU's by then, as in threads of Inductor's.
 - signs: a kernel reads a view that negates (`torch.conj(z).imag`) without its sign.
-- constexprs: what equals another in Python (2 and 2.0, 1 and True, 0.0 and -0.0) was given the kernel that was compiled for that.
+- constexprs: what equals another in Python (2 and 2.0, 1 and True, 0.0 and -0.0) was given the kernel that was compiled for that, and on disk what is written
+  alike (None and "None", and of two strings "a", "b-c" and "a-b", "c").
 - dtypes: a tensor of a dtype that Triton has no name for ends in `KeyError: 'complex64'`.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import sys
 import threading
@@ -59,6 +61,7 @@ def install(own):
     utils.canonicalize_dtype = named(utils.canonicalize_dtype)
     vars(jit)["len"] = length_of_grids(jit.JITFunction.run)
     jit.compute_cache_key = told_apart(jit.compute_cache_key, jit.driver)
+    compiler.ASTSource.hash = with_strings(compiler.ASTSource.hash, jit.driver)
 
 
 @functools.lru_cache(maxsize=1)
@@ -225,6 +228,17 @@ def _kind(value):
     if isinstance(value, tuple):
         return kind, tuple([_kind(v) for v in value])
     return (kind, _kind(value.value)) if kind.__name__ == "constexpr" else kind
+
+
+def with_strings(hash_of, driver):
+    """`ASTSource.hash`, by which a compiled kernel is found on disk and which has constexprs as `str` writes them; here with those that are strings as such."""
+    @functools.wraps(hash_of)
+    def hashed(self):
+        strings = sorted((k, v) for k, v in self.constants.items() if type(v) is str)
+        found = hash_of(self)
+        return hashlib.sha256(f"{found}-{strings}".encode()).hexdigest() if strings and driver.active.get_current_device() in CPU else found
+
+    return hashed
 
 
 def named(canonicalize_dtype):
