@@ -242,6 +242,21 @@ def test_configurations_are_timed_shortly(monkeypatch, tmp_path):
     assert timer.benchmark(len, device="cpu", rep=7) == ((len,), {"device": "cpu", "rep": 7})
 
 
+@pytest.mark.parametrize("first", ["torch._inductor.codegen.cpu_device_op_overrides", "triton"])
+def test_text_is_mended_before_a_kernel_is_loaded(first, tmp_path):
+    """As where Inductor finds on disk which template it chose, and loads none before it has written what launches it."""
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(f"""
+        import importlib
+        importlib.import_module("{first}")
+        import triton
+        from torch._inductor.codegen.cpu_device_op_overrides import CpuDeviceOpOverrides
+        assert "\\n" not in CpuDeviceOpOverrides().import_get_raw_stream_as("f") and CpuDeviceOpOverrides().device_guard(0) != "pass"
+    """))
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=""), timeout=HANGS)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.mark.first(0)
 def test_in_worker_processes(tmp_path):
     """Inductor's compile workers find the backend by its entry point too."""

@@ -6,7 +6,8 @@ loaded until it is asked for: finders see to it.
 - `triton.profiler`: Triton's own, which proton.py makes take launches on the CPU once it is imported.
 - Inductor's products and attention: torch's own, which products.py and attention.py take over for the CPU once they are imported; what it fuses, how it launches,
   how it packages and what it keeps, to which concat.py, apart.py, scatter.py, workspace.py and graphs.py add; templates that are C++, for cpp.py, what its kernels
-  assert, for bounds.py, and what they are passed, for scalars.py.
+  assert, for bounds.py, what they are passed, for scalars.py, and the text
+  around them, for inductor.py.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ _MENDED = {**dict.fromkeys(("triton.profiler.metric", "triton.profiler.profile",
            "torch._inductor.kernel.flex.flex_attention": ("attention",), "torch._inductor.scheduler": ("concat",),
            **dict.fromkeys(("torch._inductor.codegen.wrapper", "torch._inductor.codegen.cpp_wrapper_cpu"), ("workspace",)),
            "torch._inductor.codegen.triton": ("cpp", "bounds"), "torch._inductor.codegen.cpp_template": ("cpp",), "torch._inductor.lowering": ("scatter",), "torch._inductor.codecache": ("graphs",), "torch._inductor.graph": ("scalars",),
+           "torch._inductor.codegen.cpu_device_op_overrides": ("inductor",),
            "torch._inductor.runtime.triton_heuristics": ("apart", "scatter")}
 
 

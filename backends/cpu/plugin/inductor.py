@@ -15,8 +15,8 @@ from . import benchmarker
 REP = 6
 
 
-def mend():
-    """Mend what this process has loaded of torch 2.11 to 2.13; a torch without the gaps is left alone.
+def mend(module=None):
+    """Mend what this process has loaded of torch 2.11 to 2.13, among which is `module`; a torch without the gaps is left alone.
 
     A fused matrix product on the CPU falls into three when Inductor times it: its code for `get_raw_stream` is a function of two lines where one line
     fits (IndentationError in what it generates), the CPU has no `device` context, and in 2.11 what stands for one is `pass`. It times each configuration of a
