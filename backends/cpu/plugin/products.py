@@ -108,7 +108,7 @@ def _lowering(name: str, module):
                 elif multiplies(layout.dtype) and not _all_ways(layout.dtype):
                     return None
             more = {"prefix_args": 1, "epilogue_fn": addmm_epilogue(layout.dtype, **how), "epilogue_fn_hash": f"addmm {layout.dtype} {how}"} if bias else {}
-            choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and _listed("ATEN") else []
+            choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and listed("ATEN") else []
             for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)):
                 template.maybe_append_choice(choices, input_nodes=(*wide, a, b), layout=layout, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4,
                                              BATCHED=name == "bmm", num_stages=1, num_warps=1, **more)
@@ -177,7 +177,7 @@ def asked(name: str, *args) -> bool:
 def serves(*operands) -> bool:
     """Are these on the CPU, Inductor's kernels for it Triton's, and kernels of Triton allowed for products?"""
     config = sys.modules["torch._inductor.config"]
-    return getattr(config, "cpu_backend", "") == "triton" and _listed("TRITON") and all(x.get_device().type == "cpu" for x in operands)
+    return getattr(config, "cpu_backend", "") == "triton" and listed("TRITON") and all(x.get_device().type == "cpu" for x in operands)
 
 
 def number(size) -> int | None:
@@ -185,9 +185,9 @@ def number(size) -> int | None:
     return int(size) if isinstance(size, int) or getattr(size, "is_Integer", False) else None
 
 
-def _listed(backend: str) -> bool:
-    """Does the user let a backend multiply? torch's list is for `max_autotune`."""
-    return backend in [x.strip().upper() for x in sys.modules["torch._inductor.config"].max_autotune_gemm_backends.split(",")]
+def listed(backend: str, of: str = "max_autotune_gemm_backends") -> bool:
+    """Does the user let a backend multiply? torch's lists are for `max_autotune`."""
+    return backend in [x.strip().upper() for x in getattr(sys.modules["torch._inductor.config"], of).split(",")]
 
 
 def timed() -> bool:
