@@ -269,24 +269,38 @@ def test_whichever_is_imported_first(first, tmp_path):
         import importlib, torch
         importlib.import_module("{first}")
         import torch._inductor.lowering as lowering, torch._inductor.kernel.mm, triton
-        for op in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
-            f = lowering.lowerings[op.default]
-            assert f.__code__.co_filename.endswith("products.py"), f.__code__
-            assert not f.__wrapped__.__code__.co_filename.endswith("products.py"), "taken over twice"
+        for name, times in {{"mm": 1, "addmm": 2, "bmm": 1, "baddbmm": 1}}.items():
+            f, found = lowering.lowerings[getattr(torch.ops.aten, name).default], 0
+            while f is not None:
+                found, f = found + f.__code__.co_filename.endswith("products.py"), getattr(f, "__wrapped__", None)
+            assert found == times, (name, found)
     """))
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=""), timeout=HANGS)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("bias", [(65,), (33, 65)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_factor_of_0_leaves_out_what_it_is_for(bias, dtype, seed):
-    """addmm with beta=0 of a bias that nobody wrote, or alpha=0 of a product that is infinite."""
+NOTHING = {
+    "addmm": (torch.addmm, lambda: (R(65), R(33, 40), R(40, 65))),
+    "addmm of a matrix": (torch.addmm, lambda: (R(33, 65), R(33, 40), R(40, 65))),
+    "addmm of a row": (torch.addmm, lambda: (R(7), R(1, 9), R(9, 7))),
+    "addmm of one element": (torch.addmm, lambda: (R(1), R(1, 9), R(9, 1))),
+    "addmm of a column": (torch.addmm, lambda: (R(33, 1), R(33, 40), R(40, 1))),
+    "baddbmm": (torch.baddbmm, lambda: (R(3, 33, 65), R(3, 33, 40), R(3, 40, 65))),
+}
+
+
+@pytest.mark.parametrize("backends", [None, "ATEN,TRITON", "TRITON"], ids=["ours", "timed", "timed, without torch's"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_factor_of_0_leaves_out_what_it_is_for(name, dtype, backends, seed):
+    """beta=0 of a bias that nobody wrote, or alpha=0 of a product that is infinite."""
     torch.manual_seed(seed)
-    x, y = R(33, 40, dtype=dtype), R(40, 65, dtype=dtype)
-    for nothing in (float("nan"), float("inf")):
-        got, _ = compiled(lambda b, x, y: torch.addmm(b, x, y, beta=0), torch.full(bias, nothing, dtype=dtype), x, y)
-        assert error(got, x.double() @ y.double()) <= ALLOWED[dtype]
-        given = torch.ones(bias, dtype=dtype), torch.full_like(x, nothing), y
-        got, _ = compiled(lambda b, x, y: torch.addmm(b, x, y, alpha=0), *given)
-        assert torch.equal(got.isnan(), torch.addmm(*given, alpha=0).isnan())  # oneDNN's bf16 has NaN, too
+    fn, make = NOTHING[name]
+    bias, x, y = (t.to(dtype) for t in make())
+    with inductor.patch(max_autotune=backends is not None, max_autotune_gemm_backends=backends or "ATEN,TRITON"):
+        for nothing, beta in ((float("nan"), 0), (float("inf"), 0.0)):
+            got, _ = compiled(lambda b, x, y: fn(b, x, y, beta=beta), torch.full_like(bias, nothing), x, y)
+            assert error(got, x.double() @ y.double()) <= ALLOWED[dtype]
+            given = torch.ones_like(bias), torch.full_like(x, nothing), y
+            got, _ = compiled(lambda b, x, y: fn(b, x, y, alpha=beta), *given)
+            assert torch.equal(got.isnan(), fn(*given, alpha=beta).isnan())  # oneDNN's bf16 has NaN, too

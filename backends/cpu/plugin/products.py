@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ... import of_torch
 
-#: Inductor's modules that register the lowerings -> what they lower
-MODULES = {"torch._inductor.kernel.mm": ("mm", "addmm"), "torch._inductor.kernel.bmm": ("bmm",)}
+#: Inductor's modules that register the lowerings -> what of them becomes ours, and what has factors that may be 0
+MODULES = {"torch._inductor.kernel.mm": (("mm", "addmm"), ("addmm",)), "torch._inductor.kernel.bmm": (("bmm",), ("baddbmm",))}
+DECOMPOSITIONS = "torch._inductor.decomposition"
 #: rows and columns from which on a product is ours: with fewer a tile is mostly empty (fp32, 4096 x 4096, two Zen 3 cores: of MKL's speed 0.4 with one row, 0.8
 #: with two, 1.5 with four)
 NARROW = 4
@@ -71,17 +72,57 @@ def mend(module):
     """Lower the products of one of `MODULES`, which has run; a torch that was not tried, or lacks what is used here, is left alone."""
     if not of_torch.checked():
         return
-    import torch
     try:
+        if module.__name__ == DECOMPOSITIONS:
+            _change(module.decompositions, "addmm", undivided)
+            return
         lowerings = sys.modules["torch._inductor.lowering"].lowerings
-        of = {name: _lowering(name, module) for name in MODULES[module.__name__]}
+        ours, scaled = MODULES[module.__name__]
+        of = {name: _lowering(name, module) for name in ours}
     except (AttributeError, ImportError, KeyError, TypeError, ValueError):
         return
+    for name in scaled:
+        _change(lowerings, name, without_nothing)
     for name, lowering in of.items():
-        op = getattr(torch.ops.aten, name)
-        for overload in (op, op.default):
-            if overload in lowerings:
-                lowerings[overload] = lowering(lowerings[overload])
+        _change(lowerings, name, lowering)
+
+
+def _change(table: dict, name: str, how):
+    """Put how(function) in the place of what a table has for an operator and its usual overload."""
+    import torch
+    op = getattr(torch.ops.aten, name)
+    for overload in (op, op.default):
+        if overload in table:
+            table[overload] = how(table[overload])
+
+
+def without_nothing(original):
+    """torch's lowering of addmm or baddbmm, where a factor is 0 by what eager calls: NaN and infinities of what it is for do not count there, and the template that is timed beside it multiplies them."""
+    @functools.wraps(original)
+    def lowered(*args, **kwargs):
+        if not _scales_away(kwargs) or not serves(*args):
+            return original(*args, **kwargs)
+        from torch._inductor import config
+        with config.patch(max_autotune=False, max_autotune_gemm=False):
+            return original(*args, **kwargs)
+
+    return lowered
+
+
+def undivided(decomposition):
+    """torch's decomposition of addmm, which writes one of a single row as sums, to which it adds 0 times the bias, too; here that one is left whole."""
+    @functools.wraps(decomposition)
+    def written(bias, *args, **kwargs):
+        if _scales_away(kwargs) and bias.device.type == "cpu" and sys.modules["torch._inductor.config"].cpu_backend == "triton":
+            return NotImplemented
+        return decomposition(bias, *args, **kwargs)
+
+    return written
+
+
+def _scales_away(factors: dict) -> bool:
+    """Is the bias or the product of no account?"""
+    return any(factors.get(name, 1) == 0 for name in ("beta", "alpha"))
 
 
 def _lowering(name: str, module):
@@ -92,14 +133,12 @@ def _lowering(name: str, module):
     def lowering(original):
         def lower(*args, **kwargs):
             how = {k: kwargs.get(k, 1) for k in ("beta", "alpha")} if name == "addmm" else {}
-            if set(kwargs) - {*how, "layout"} or len(args) != (3 if name == "addmm" else 2) or not asked(name, *args):
+            if set(kwargs) - {*how, "layout"} or len(args) != (3 if name == "addmm" else 2) or _scales_away(how) or not asked(name, *args):
                 return None
             return chosen_of(*args, layout=kwargs.get("layout"), **how)
 
         def chosen_of(*args, layout, **how):
             """The product's node, or None where it is torch's."""
-            if not all(how.values()):  # a factor 0 says that NaN and infinities of what it is for do not count
-                return None
             *bias, a, b = args
             m, n, k, layout, a, b, *wide = mm_args(a, b, *bias, layout=layout)
             if not timed() and _turned(a):
