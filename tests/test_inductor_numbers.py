@@ -102,3 +102,46 @@ def test_a_users_kernel_loads_a_scalar():
         return out + x
 
     equal(scaled, R(9), torch.tensor(2.0))
+
+
+# --- arithmetic ---
+
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+DIVISIONS = {
+    "floor": lambda a, b: a // b,
+    "trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "remainder": lambda a, b: a % b,
+    "fmod": torch.fmod,
+}
+
+
+def around(dtype) -> list[int]:
+    """Integers near 0 and near the ends."""
+    most = torch.iinfo(dtype).max
+    return [*range(-9, 10), -most // 2, most // 2, -most - 1, -most, -most + 1, most - 1, most]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_integers_are_divided(name, dtype):
+    """The least one by negative numbers, too; but not by -1, of which eager's division dies, and which gives the least one here."""
+    least = torch.iinfo(dtype).min
+    pairs = [(a, b) for a in around(dtype) for b in around(dtype) if b != 0 and (a, b) != (least, -1)]
+    a, b = (torch.tensor(x, dtype=dtype) for x in zip(*pairs))
+    got = torch.compile(DIVISIONS[name])(a, b)
+    assert torch.equal(got, DIVISIONS[name](a, b))
+    if name == "floor":
+        assert got.tolist() == [x // y for x, y in pairs]
+        one = torch.tensor([least, 7], dtype=dtype)
+        assert torch.compile(DIVISIONS[name])(one, torch.tensor([-1, 0], dtype=dtype)).tolist() == [least, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("divisor", [-3, -8, 3, 8, 768])
+def test_integers_are_divided_by_one_that_is_known(divisor, dtype):
+    """Those that a kernel counts itself, and below 0, among them."""
+    equal(lambda a: (a // divisor, (torch.arange(300, dtype=dtype) - 20) // divisor), torch.tensor(around(dtype), dtype=dtype))
+
+
+def test_unsigned_integers_are_divided():
+    equal(lambda a, b: a // b, torch.arange(256, dtype=torch.uint8), torch.arange(256, dtype=torch.uint8).flip(0).clamp(min=1))

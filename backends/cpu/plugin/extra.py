@@ -50,7 +50,7 @@ _MENDED = {**dict.fromkeys(("triton.profiler.metric", "triton.profiler.profile",
            **dict.fromkeys(("torch._inductor.kernel.mm", "torch._inductor.kernel.bmm", "torch._inductor.decomposition"), ("products",)),
            "torch._inductor.kernel.flex.flex_attention": ("attention",), "torch._inductor.kernel.conv": ("convolution",), "torch._inductor.scheduler": ("concat",),
            **dict.fromkeys(("torch._inductor.codegen.wrapper", "torch._inductor.codegen.cpp_wrapper_cpu"), ("workspace",)),
-           "torch._inductor.codegen.triton": ("cpp", "bounds"), "torch._inductor.codegen.cpp_template": ("cpp",), "torch._inductor.lowering": ("scatter",), "torch._inductor.codecache": ("graphs",), "torch._inductor.graph": ("scalars",),
+           "torch._inductor.codegen.triton": ("cpp", "bounds", "arithmetic"), "torch._inductor.codegen.cpp_template": ("cpp",), "torch._inductor.lowering": ("scatter",), "torch._inductor.codecache": ("graphs",), "torch._inductor.graph": ("scalars",),
            "torch._inductor.codegen.cpu_device_op_overrides": ("inductor",),
            "torch._inductor.runtime.triton_heuristics": ("apart", "scatter")}
 

@@ -1,0 +1,47 @@
+"""Arithmetic that Inductor's Triton kernels do wrong, or a CPU's would: as eager does it.
+
+- floordiv: torch 2.13 makes both numbers positive first, for a GPU's sake, which the least integer cannot be: -2147483648 // -3 was a negative number. Here none changes its sign.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ... import of_torch
+
+#: of which there are as many below 0 as from 0 on
+_SIGNED = {"torch.int8", "torch.int16", "torch.int32", "torch.int64"}
+
+
+def mend(module):
+    """Mend torch._inductor.codegen.triton, which has run; a torch that was not tried, or has it written in another way, is left alone."""
+    of = getattr(module, "TritonOverrides", None)
+    if not of_torch.checked():
+        return
+    if of_torch.takes(divides := getattr(of, "floordiv", None), "a", "b"):
+        of.floordiv = staticmethod(in_range(divides))
+
+
+def _for_cpu() -> bool:
+    from torch._inductor.virtualized import V
+    return V.graph.get_current_device_or_throw().type == "cpu"
+
+
+def in_range(floordiv):
+    """`floordiv`, of any two integers but for 0 as a divisor, which gives 0."""
+    @functools.wraps(floordiv)
+    def quotient(a, b):
+        if not {str(getattr(x, "dtype", None)) for x in (a, b)} <= _SIGNED or not _for_cpu():
+            return floordiv(a, b)
+        import torch
+        from torch._inductor.virtualized import _ops as ops
+        zero, one = ops.constant(0, torch.int32), ops.constant(1, torch.int32)
+        by_zero = ops.eq(b, zero)
+        b = ops.where(by_zero, one, b)
+        b_negative = ops.lt(b, zero)
+        down = ops.where(b_negative, ops.lt(zero, a), ops.lt(a, zero))  # is the quotient below 0? Then it is that of the number next to a on 0's side, less 1
+        a = ops.where(down, ops.add(a, ops.where(b_negative, ops.constant(-1, torch.int32), one)), a)
+        found = ops.truncdiv(a, b)
+        return ops.where(by_zero, zero, ops.where(down, ops.sub(found, one), found))
+
+    return quotient
