@@ -145,3 +145,20 @@ def test_integers_are_divided_by_one_that_is_known(divisor, dtype):
 
 def test_unsigned_integers_are_divided():
     equal(lambda a, b: a // b, torch.arange(256, dtype=torch.uint8), torch.arange(256, dtype=torch.uint8).flip(0).clamp(min=1))
+
+
+@pytest.mark.parametrize("upcast", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.uint8, torch.bool], ids=str)
+def test_a_sign(dtype, upcast):
+    """Zeros have one, and NaN."""
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), -float("nan")])
+    x = x.to(dtype) if dtype.is_floating_point else x[:4].abs().to(dtype) if dtype in (torch.uint8, torch.bool) else x[:4].to(dtype)
+    with inductor.patch({"triton.codegen_upcast_to_fp32": upcast}):
+        assert torch.equal(torch.compile(torch.signbit)(x), torch.signbit(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_remainder_has_its_divisors_sign(dtype):
+    a, b = torch.tensor([[0.0, -0.0, 5.0, -5.0, 6.0, -6.0]] * 2, dtype=dtype), torch.tensor([[3.0], [-3.0]], dtype=dtype)
+    got, want = torch.compile(torch.remainder)(a, b), torch.remainder(a, b)
+    assert torch.equal(got, want) and torch.equal(got.signbit(), want.signbit())

@@ -1,6 +1,7 @@
 """Arithmetic that Inductor's Triton kernels do wrong, or a CPU's would: as eager does it.
 
 - floordiv: torch 2.13 makes both numbers positive first, for a GPU's sake, which the least integer cannot be: -2147483648 // -3 was a negative number. Here none changes its sign.
+- signbit: of -0.0 in fp64 and, where kernels do not compute in fp32, in 16 bits, torch's text asks whether it is less than 0.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ def mend(module):
         return
     if of_torch.takes(divides := getattr(of, "floordiv", None), "a", "b"):
         of.floordiv = staticmethod(in_range(divides))
+    if of_torch.takes(asks := getattr(of, "signbit", None), "x"):
+        of.signbit = staticmethod(of_zero(asks))
 
 
 def _for_cpu() -> bool:
@@ -45,3 +48,16 @@ def in_range(floordiv):
         return ops.where(by_zero, zero, ops.where(down, ops.sub(found, one), found))
 
     return quotient
+
+
+def of_zero(signbit):
+    """`signbit`, of zeros of every dtype."""
+    @functools.wraps(signbit)
+    def negative(x):
+        if not _for_cpu():
+            return signbit(x)
+        bit = "(libdevice.signbit({}) != 0)"
+        return (f"{bit.format(x)} if ({x}).dtype is tl.float32 or ({x}).dtype is tl.float64 else "
+                f"({bit.format(f'({x}).to(tl.float32)')} if ({x}).dtype.is_floating() else {x} < 0)")
+
+    return negative
