@@ -13,7 +13,7 @@ import torch
 
 from ..backends.context import call
 from .makespan import makespan, speed_of
-from .matmul import SMALLEST, entries, multiprocessors, taken
+from .matmul import SMALLEST, entries, held, multiprocessors, taken
 from .matmul import tile_for as product_tile_for
 from .sizes import cdiv, known, next_power_of_2
 from .product_tma import COUNTED
@@ -62,7 +62,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
         return _on_board(t, axis, length, across, widths, call.row.scratch)
     terms = k if known(k) else t["BK"]
     pace = 1 if a.element_size() > 2 else _BY_TILES if by_tiles(a.dtype) else _HALVES
-    return _fastest(tuple(t.items()), axis, m, n, terms, workers(), widths, entries(a, terms, ends=False), pace)
+    return _fastest(tuple(t.items()), axis, *held(a.dtype, m, n), terms, workers(), widths, entries(a, terms, ends=False), pace)
 
 
 def comes_first(a: torch.Tensor, b: torch.Tensor, axis: int) -> bool:

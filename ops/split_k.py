@@ -129,8 +129,8 @@ def _chosen(dtype: torch.dtype, m: int, n: int, k: int, b_lies: bool, a_turned: 
 
 
 def _shapes(m: int, n: int, lies: bool, least: int, threads: int) -> set:
-    """Tiles to think of, (rows, columns), no larger than the result needs, nor of fewer than the `least` rows (matmul.high)."""
-    high, wide = max(least, next_power_of_2(m)), max(8, next_power_of_2(n))
+    """Tiles to think of, (rows, columns), no larger than the result needs, nor of fewer than the `least` rows, and columns of a vector (`matmul.held`)."""
+    high, wide = max(least, next_power_of_2(m)), max(targets.native().lanes(32), next_power_of_2(n))
     return {(high if lies else min(bm, high), min(bn, wide)) for bm, bn in ([(high, w) for w in (NARROW if threads > 2 else ()) + WIDTHS] if lies else SHAPES)}
 
 

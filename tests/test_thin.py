@@ -15,6 +15,7 @@ from triport.bench import check
 from triport.ops import split_k, thin, tuning
 from triport.ops.matmul import FEW_TERMS, OP, tile_for
 from triport.ops.accuracy import error
+from triport.ops.spanning import tile_for as matmul_softmax_tile
 from triport.testing import launches
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
@@ -78,7 +79,7 @@ def test_any_size(few, least, one, other, a, b, seed):
 def test_nothing_beyond_the_result_is_written(m, k, n, turned, seed):
     torch.manual_seed(seed)
     a = torch.randn(k, m).T if turned and k <= thin.TERMS else torch.randn(m, k)
-    b = torch.randn(n, k).T if turned and k > thin.TERMS or m == 7 else torch.randn(k, n)
+    b = torch.randn(n, k).T if turned and k > thin.TERMS or m == 7 or n == 6 else torch.randn(k, n)
     out, whole = check.guarded((m, n), torch.float32)
     assert thin.takes(a, b) and check.guards_hold(whole)
     thin.product(a, b, out)
@@ -121,6 +122,15 @@ def test_rows_that_amx_multiplies_at_a_time(monkeypatch):
         assert {bm for bm, _ in split_k._shapes(5, 300, False, 16, 4)} == {16}
     finally:
         split_k._chosen.cache_clear()
+
+
+@pytest.mark.parametrize("dtype,bits", [(torch.float32, 32), (torch.bfloat16, 32), (torch.float16, 32), (torch.float64, 64)])
+def test_tiles_have_the_columns_of_a_vector(dtype, bits):
+    """Fewer would be stored across rows; a board's tiles are as its tables have them."""
+    a, b = torch.randn(300, 90).to(dtype), torch.randn(90, 5).to(dtype)
+    assert tile_for(a, b)["BN"] == max(8, targets.native().lanes(bits)) and matmul_softmax_tile(a, b, 1)[0]["BN"] >= targets.native().lanes(bits)
+    with tuning.on(targets.get("spacemit-x60")):
+        assert tile_for(a, b)["BN"] == 8
 
 
 @pytest.fixture(params=[1, 2000], ids=["larger than caches", "in caches"])
@@ -207,13 +217,13 @@ def test_tiles_of_few_terms_are_small(monkeypatch):
     """Small enough that few of them are cut, and that there are some for each thread; by AMX large ones, and wide ones of the fewest terms on Intel's CPUs."""
     m = importlib.import_module("triport.ops.matmul")
     monkeypatch.setattr(m, "by_tiles", lambda dtype: False)
-    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False)))
+    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False, lanes=lambda bits: 512 // bits)))
     monkeypatch.setattr(m, "workers", lambda: 2)
     for dtype in DTYPES.values():
         few, more = (tile_for(torch.empty(1024, k, dtype=dtype), torch.empty(k, 1024, dtype=dtype)) for k in (FEW_TERMS, FEW_TERMS + 1))
         assert few["BM"] * few["BN"] <= 128 * 64 and few["BK"] == FEW_TERMS
         assert dtype is torch.float64 or more["BM"] * more["BN"] > few["BM"] * few["BN"]
-    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=True)))
+    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=True, lanes=lambda bits: 512 // bits)))
     for k, wide in ((16, True), (17, False)):
         tile = tile_for(torch.empty(1024, k), torch.empty(k, 1024))
         assert ((tile["BM"], tile["BN"]) == (64, 512)) == wide

@@ -312,7 +312,7 @@ def tiles(dtype, m: int, n: int, k: int) -> list[tuple[int, int, int]]:
     """(BM, BN, BK) for products of m x k by k x n: the table's, and where tiles are timed some more."""
     matmul = _matmul()
     speeds = matmul.speeds_for(matmul.TILES.get("cpu"), matmul.speeds_of(dtype, "cpu"), matmul.workers())
-    found, m = [], matmul.high(dtype, m)
+    found, (m, n) = [], matmul.held(dtype, m, n)
     while len(found) < (TIMED if timed() else 1) and speeds:
         tile = matmul.chosen_tile(True, matmul.workers(), m, n, k, tuple(map(tuple, speeds)))
         found.append((tile["BM"], tile["BN"], tile["BK"]))
