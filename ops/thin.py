@@ -50,12 +50,14 @@ def lines_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stride_bk, s
     ACC: tl.constexpr = tl.float64 if b_ptr.dtype.element_ty == tl.float64 else tl.float32
     DIM: tl.constexpr = 1 if ALONG else 0  # where i is in a tile of b
     blocks = tl.cdiv(n, BN)
-    share = (tl.program_id(0) // blocks).to(tl.int64)
+    share = tl.program_id(0) // blocks
     cols = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
     ks = tl.arange(0, BK)
-    x_ptr += share * terms * stride_xk
-    k = tl.minimum(k - share * terms, terms).to(tl.int32)
-    ptrs = b_ptr + share * terms * stride_bk + tl.expand_dims(cols.to(tl.int64) * stride_bn, DIM) + tl.expand_dims(ks.to(tl.int64) * stride_bk, 1 - DIM)
+    first = share.to(tl.int64) * terms
+    x_ptr += first * stride_xk
+    k = tl.minimum(k - share * terms, terms)  # which has the bits of k
+    ptrs = b_ptr + first * stride_bk + tl.expand_dims(cols.to(tl.int64) * stride_bn, DIM) + tl.expand_dims(ks.to(tl.int64) * stride_bk, 1 - DIM)
+    step = tl.cast(stride_xr, tl.int64)
     acc0 = tl.zeros((BN,), ACC)
     acc1 = acc0
     acc2 = acc0
@@ -68,22 +70,22 @@ def lines_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stride_bk, s
         if R == 1:
             acc0 += tl.sum(x0 * b, DIM)
         else:
-            x1 = _line(xs + stride_xr, ks, inside, stride_xk, 1 - DIM, ACC)
+            x1 = _line(xs + step, ks, inside, stride_xk, 1 - DIM, ACC)
             if R == 2:
                 sums = tl.reduce((x0 * b, x1 * b), DIM, _add2)
             else:
-                x2 = _line(xs + 2 * stride_xr, ks, inside, stride_xk, 1 - DIM, ACC)
+                x2 = _line(xs + 2 * step, ks, inside, stride_xk, 1 - DIM, ACC)
                 if R == 3:
                     sums = tl.reduce((x0 * b, x1 * b, x2 * b), DIM, _add3)
                 else:
-                    x3 = _line(xs + 3 * stride_xr, ks, inside, stride_xk, 1 - DIM, ACC)
+                    x3 = _line(xs + 3 * step, ks, inside, stride_xk, 1 - DIM, ACC)
                     sums = tl.reduce((x0 * b, x1 * b, x2 * b, x3 * b), DIM, _add4)
                     acc3 += sums[3]
                 acc2 += sums[2]
             acc0 += sums[0]
             acc1 += sums[1]
         ptrs += BK * stride_bk
-    out = out_ptr + share * plane + cols.to(tl.int64) * stride_on
+    out = out_ptr + share.to(tl.int64) * plane + cols.to(tl.int64) * stride_on
     tl.store(out, acc0.to(out_ptr.dtype.element_ty), mask=cols < n)
     if R > 1:
         tl.store(out + stride_or, acc1.to(out_ptr.dtype.element_ty), mask=cols < n)
@@ -125,14 +127,15 @@ def eight_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, str
     ptrs = b_ptr + cols.to(tl.int64)[:, None] * stride_bn + ks[None, :]
     acc0 = tl.zeros((BN,), tl.float32)
     acc1, acc2, acc3, acc4, acc5, acc6, acc7 = acc0, acc0, acc0, acc0, acc0, acc0, acc0
-    x5, x6, x7 = tl.minimum(5, m - 1) * stride_xr, tl.minimum(6, m - 1) * stride_xr, tl.minimum(7, m - 1) * stride_xr
+    step = tl.cast(stride_xr, tl.int64)
+    x5, x6, x7 = tl.minimum(5, m - 1) * step, tl.minimum(6, m - 1) * step, tl.minimum(7, m - 1) * step
     for start in range(0, k, BK):
         inside = ks < k - start
         xs = x_ptr + start
         b = tl.load(ptrs, mask=(cols < n)[:, None] & inside[None, :], other=0.0)
-        sums = tl.reduce((_line(xs, ks, inside, 1, DIM, tl.float32) * b, _line(xs + stride_xr, ks, inside, 1, DIM, tl.float32) * b,
-                          _line(xs + 2 * stride_xr, ks, inside, 1, DIM, tl.float32) * b, _line(xs + 3 * stride_xr, ks, inside, 1, DIM, tl.float32) * b,
-                          _line(xs + 4 * stride_xr, ks, inside, 1, DIM, tl.float32) * b, _line(xs + x5, ks, inside, 1, DIM, tl.float32) * b,
+        sums = tl.reduce((_line(xs, ks, inside, 1, DIM, tl.float32) * b, _line(xs + step, ks, inside, 1, DIM, tl.float32) * b,
+                          _line(xs + 2 * step, ks, inside, 1, DIM, tl.float32) * b, _line(xs + 3 * step, ks, inside, 1, DIM, tl.float32) * b,
+                          _line(xs + 4 * step, ks, inside, 1, DIM, tl.float32) * b, _line(xs + x5, ks, inside, 1, DIM, tl.float32) * b,
                           _line(xs + x6, ks, inside, 1, DIM, tl.float32) * b, _line(xs + x7, ks, inside, 1, DIM, tl.float32) * b), 1, _add8)
         acc0 += sums[0]
         acc1 += sums[1]
@@ -286,7 +289,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
         launch(wrap_triton(side_by_side_kernel), (cdiv(n, 8),), x, b, out, n, k, b.stride(1), out.stride(1), BN=8, BK=64)
         return
     if along:
-        bn, bk = min(SUMS, next_power_of_2(n)), next_power_of_2(min(k, LONGEST if r == 1 else SEVERAL))
+        bn, bk = min(SUMS, next_power_of_2(n)), next_power_of_2(min(k, LONGEST if r == 1 or k <= 2 * SEVERAL else SEVERAL))
         while bn > 1 and cdiv(n, bn) < 4 * workers():
             bn //= 2
     elif (parts := _divided(r, k, n, b.dtype, workers())) is not None:
@@ -314,7 +317,7 @@ def _divided(r: int, k: int, n: int, dtype: torch.dtype, threads: int) -> tuple[
     size, here = n * k * dtype.itemsize, targets.native()
     if threads < (2 if here.assists else 3) or size < max(DIVIDED, threads * DIVIDED_EACH):
         return None  # a Zen 5 of two threads is 8 to 20 % faster by columns
-    if dtype == torch.float64 or r > 2 and dtype == torch.float32 and here.few_rows:  # whose sums are shares in fp32; whose rows go by `split_k.of_lines`
+    if dtype == torch.float64 or k >= 1 << 31 or r > 2 and dtype == torch.float32 and here.few_rows:  # whose shares are fp32; whose terms are counted in 64 bits; whose rows go by `split_k.of_lines`
         return None
     if size > threads * second_cache():
         shares, bn = max(threads, min(4 * threads, k // (2 * SHARE))), min(WIDE, next_power_of_2(n))

@@ -1,5 +1,6 @@
 """What a launch is given: a grid of whole numbers, tensors of dtypes that Triton has."""
 
+import collections
 import functools
 import inspect
 import math
@@ -178,8 +179,25 @@ def test_a_view_that_negates(dtype, way, seed):
     assert torch.equal(out, -z.imag[:8])
 
 
+@pytest.mark.parametrize("which", ["read", "parameter", "written"])
+def test_a_view_that_negates_where_others_lie(which):
+    """At a multiple of 16 bytes, after launches of the same kind with what does not."""
+    kernel, x, out = triton.jit(copy_kernel.fn), torch.ones(8), torch.zeros(8)
+    for _ in range(2):
+        kernel[(1,)](x if which != "parameter" else torch.nn.Parameter(x), out, 8)
+    given = {"read": (torch._neg_view(x), out), "parameter": (torch.nn.Parameter(torch._neg_view(x)), out), "written": (x, torch._neg_view(out))}[which]
+    assert all(t.data_ptr() % 16 == 0 for t in given)
+    with pytest.raises(ArgumentError, match="is a view that negates another tensor"):
+        kernel[(1,)](*given, 8)
+
+
+Pair = collections.namedtuple("Pair", "x number")
+
+
 def test_a_view_that_negates_in_a_tuple_and_in_a_descriptor():
     x, out = torch._neg_view(torch.ones(8)), torch.zeros(8)
+    with pytest.raises(ArgumentError, match="kernel first_kernel: argument 'x' is a Pair with a view that negates"):
+        first_kernel[(1,)](Pair(x, 3), out, 8)
     with pytest.raises(ArgumentError, match="kernel first_kernel: argument 'x' is a tuple with a view that negates"):
         first_kernel[(1,)]((x, 3), out, 8)
     with pytest.raises(ArgumentError, match="kernel described_kernel: argument 'x' is a TensorDescriptor with a view that negates"):

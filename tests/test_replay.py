@@ -94,8 +94,9 @@ def _hook(metadata):
     lambda: backends.use("triton-cpu"), checking.checks, lambda: active.of_another(active.now()),
     lambda: _changed(JITFunction, "run", lambda self, *args, **kwargs: None),
     lambda: _hooked(triton.knobs.runtime.launch_enter_hook, _hook), lambda: _hooked(triton.knobs.runtime.launch_exit_hook, _hook),
-    lambda: _changed(triton.knobs.runtime, "launch_enter_hook", _hook), lambda: _changed(triton.knobs.runtime, "launch_exit_hook", _hook)],
-    ids=["function mode", "profiler", "dual level", "use", "checks", "another's driver", "run", "enter", "exit", "own enter", "own exit"])
+    lambda: _changed(triton.knobs.runtime, "launch_enter_hook", _hook), lambda: _changed(triton.knobs.runtime, "launch_exit_hook", _hook),
+    lambda: _changed(type(triton.knobs.runtime), "launch_enter_hook", _hook)],
+    ids=["function mode", "profiler", "dual level", "use", "checks", "another's driver", "run", "enter", "exit", "own enter", "own exit", "class's enter"])
 def test_nothing_is_replayed_for_whoever_watches(watcher, seed):
     x = torch.randn(5, 7)
     site = known("square", ops.square, x)

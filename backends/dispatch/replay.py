@@ -76,7 +76,7 @@ def _facts():
         if name in vars(knobs.runtime):
             out.append(call.attribute(knobs.runtime, name, hook))
         else:
-            out.append(call.not_its_own(knobs.runtime, name))
+            out += [call.not_its_own(knobs.runtime, name), call.attribute(type(knobs.runtime), name, hook)]
         if chained(hook):
             out.append(call.empty_list(hook.calls))
     return out

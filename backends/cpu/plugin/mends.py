@@ -167,7 +167,7 @@ def looked_at(launch_metadata):
 
 def negated(arg) -> bool:
     """Is an argument (or one in a tuple, or what a descriptor describes) a view that torch negates as it is read? Its memory has the other sign."""
-    if type(arg) is tuple:
+    if isinstance(arg, tuple):
         return any(map(negated, arg))
     is_neg = getattr(arg, "is_neg", None) or getattr(getattr(arg, "base", None), "is_neg", None)
     return is_neg is not None and is_neg()

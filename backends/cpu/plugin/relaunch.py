@@ -86,19 +86,14 @@ def _unknown(*args, **options):
     raise Unknown
 
 
-def _negated():
-    """For a view that negates another tensor, which whoever looks at all arguments refuses (`mends.looked_at`)."""
-    raise Unknown
-
-
 def _binder(kernel) -> Callable:
     """A function with the parameters of the kernel and any options; its text decides what can be decided once."""
     import torch
 
     if any(of.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) for of in kernel.signature.parameters.values()):
         return _unknown
-    head, key, env = [], [], {"triport_tensors": (torch.Tensor, torch.nn.Parameter), "triport_kind": _kind, "triport_constant": _constant, "triport_type": type, "triport_negated": _negated}
-    # What negates is the imaginary part of complex numbers, which begins at no multiple of 16 bytes: only such tensors are asked.
+    head, key, env = [], [], {"triport_tensors": (torch.Tensor, torch.nn.Parameter), "triport_kind": _kind, "triport_constant": _constant, "triport_type": type}
+    # A view that negates another tensor has a key of its own, under which nothing is known: whoever looks at all arguments refuses it (`mends.looked_at`).
     for n, (param, of) in enumerate(zip(kernel.params, kernel.signature.parameters.values())):
         name = param.name
         env[f"triport_default{n}"] = of.default
@@ -106,7 +101,7 @@ def _binder(kernel) -> Callable:
             head.append("*")
         head.append(name if of.default is inspect.Parameter.empty else f"{name}=triport_default{n}")
         key.append(f"triport_constant({name})" if param.is_constexpr else
-                   f"({name}.dtype, {name}.data_ptr() & 15 == 0 or {name}.is_neg() and triport_negated()) if triport_type({name}) in triport_tensors else triport_kind({name})")
+                   f"({name}.dtype, {name}.data_ptr() & 15 == 0, {name}.is_neg()) if triport_type({name}) in triport_tensors else triport_kind({name})")
     names = "".join(f"{p.name}, " for p in kernel.params)
     text = (f"def triport_bind({', '.join([*head, '**triport_options'])}):\n"
             f"    return ({''.join(f'{k}, ' for k in key)}), ({names}), triport_options\n")
