@@ -44,19 +44,24 @@ def _add4(a0, a1, a2, a3, b0, b1, b2, b3):
 
 @triton.jit
 def lines_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stride_bk, stride_bn, stride_or, stride_on, terms, plane, R: tl.constexpr, BN: tl.constexpr,
-                 BK: tl.constexpr, ALONG: tl.constexpr):
+                 BK: tl.constexpr, ALONG: tl.constexpr, SHARED: tl.constexpr):
     """out[share, r, j] = sum over a share's `terms` i of x[r, i] b[i, j] for r < R <= 4; `plane` elements from one share to the next. ALONG: b is contiguous along i, else
-    along j. Every element of b is loaded once, for all lines (one reduction of several sums). Grid: columns by BN of every share."""
+    along j. Every element of b is loaded once, for all lines (one reduction of several sums). SHARED: K is divided. Grid: columns by BN of every share."""
     ACC: tl.constexpr = tl.float64 if b_ptr.dtype.element_ty == tl.float64 else tl.float32
     DIM: tl.constexpr = 1 if ALONG else 0  # where i is in a tile of b
-    blocks = tl.cdiv(n, BN)
-    share = tl.program_id(0) // blocks
-    cols = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
+    block = tl.program_id(0)
+    if SHARED:
+        blocks = tl.cdiv(n, BN)
+        share = block // blocks
+        block = block % blocks
+        first = share.to(tl.int64) * terms
+        x_ptr += first * stride_xk
+        b_ptr += first * stride_bk
+        out_ptr += share.to(tl.int64) * plane
+        k = tl.minimum(k - share * terms, terms)  # which has the bits of k
+    cols = block * BN + tl.arange(0, BN)
     ks = tl.arange(0, BK)
-    first = share.to(tl.int64) * terms
-    x_ptr += first * stride_xk
-    k = tl.minimum(k - share * terms, terms)  # which has the bits of k
-    ptrs = b_ptr + first * stride_bk + tl.expand_dims(cols.to(tl.int64) * stride_bn, DIM) + tl.expand_dims(ks.to(tl.int64) * stride_bk, 1 - DIM)
+    ptrs = b_ptr + tl.expand_dims(cols.to(tl.int64) * stride_bn, DIM) + tl.expand_dims(ks.to(tl.int64) * stride_bk, 1 - DIM)
     step = tl.cast(stride_xr, tl.int64)
     acc0 = tl.zeros((BN,), ACC)
     acc1 = acc0
@@ -85,7 +90,7 @@ def lines_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stride_bk, s
             acc0 += sums[0]
             acc1 += sums[1]
         ptrs += BK * stride_bk
-    out = out_ptr + share.to(tl.int64) * plane + cols.to(tl.int64) * stride_on
+    out = out_ptr + cols.to(tl.int64) * stride_on
     tl.store(out, acc0.to(out_ptr.dtype.element_ty), mask=cols < n)
     if R > 1:
         tl.store(out + stride_or, acc1.to(out_ptr.dtype.element_ty), mask=cols < n)
@@ -307,7 +312,8 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     terms = cdiv(cdiv(k, shares), bk) * bk
     shares = cdiv(k, terms)
     sums = out if shares == 1 else temporary(torch.empty((shares, r, n), dtype=torch.float32, device=out.device))
-    launch(wrap_triton(lines_kernel), (shares * cdiv(n, bn),), x, b, sums, n, k, *x.stride(), *b.stride(), *out.stride(), terms, r * n, R=r, BN=bn, BK=bk, ALONG=along)
+    launch(wrap_triton(lines_kernel), (shares * cdiv(n, bn),), x, b, sums, n, k, *x.stride(), *b.stride(), *out.stride(), terms, r * n, R=r, BN=bn, BK=bk, ALONG=along,
+           SHARED=shares > 1)
     if shares > 1:
         launch(wrap_triton(sum_shares_kernel), (cdiv(r * n, SUMMED),), sums, out, r * n, shares, AT_ONCE=4, BLOCK=SUMMED)
 
