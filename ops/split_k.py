@@ -66,6 +66,8 @@ PACE, HALVES, BYTES = (4500, 3000), 2, 12_000
 CACHED = 1 << 20
 #: how much longer the slower of two threads takes, and the slowest of many than most
 UNEVEN = 0.2, 0.4
+#: numbers that a program sums up the shares of
+SUMMED = 1024
 #: how much of the time, by what is above, a product of shares is to take at most, so that it goes this way
 SAVES = 0.9
 #: how many times as long a byte of a share takes, which another core has written, and microseconds that the second launch takes beside its threads' meeting: of two threads, and of more
@@ -101,15 +103,25 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, w: Way):
     (m, n), k, strides = c.shape, a.shape[1], c.stride()
     terms = cdiv(cdiv(k, w.shares), STEP) * STEP
     shares = cdiv(k, terms)
-    out = c if shares == 1 else temporary(torch.empty((shares, m, n), dtype=torch.float32, device=c.device))
+    out = room(c, shares)
     if w.exchanged:
         a, b, m, n, strides = b.T, a.T, n, m, strides[::-1]
     else:
         a = straight(a, n, "matmul")
     launch(wrap_triton(part_kernel), (shares * cdiv(m, w.bm) * cdiv(n, w.bn),), a, b, out, m, n, k, *a.stride(), *b.stride(), *strides, terms, m * n,
            BM=w.bm, BN=w.bn, BK=w.bk, GROUP=4)
+    add_up(out, c, shares)
+
+
+def room(c: torch.Tensor, shares: int) -> torch.Tensor:
+    """Where so many shares of c go, in fp32, one behind the other as c lies: c itself for one."""
+    return c if shares == 1 else temporary(torch.empty((shares, *c.shape), dtype=torch.float32, device=c.device))
+
+
+def add_up(out: torch.Tensor, c: torch.Tensor, shares: int):
+    """c, which has no gaps, = the sum of the shares in their `room`."""
     if shares > 1:
-        launch(wrap_triton(sum_shares_kernel), (cdiv(m * n, 1024),), out, c, m * n, shares, AT_ONCE=4, BLOCK=1024)
+        launch(wrap_triton(sum_shares_kernel), (cdiv(c.numel(), SUMMED),), out, c, c.numel(), shares, AT_ONCE=4, BLOCK=SUMMED)
 
 
 @functools.lru_cache(maxsize=1024)

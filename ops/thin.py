@@ -13,10 +13,8 @@ import triton
 import triton.language as tl
 
 from ..backends.cpu.llvm import targets
-from ..backends.dispatch.replay import temporary
 from . import split_k
 from .dispatch import launch, wrap_triton
-from .product import sum_shares_kernel
 from .sizes import cdiv, next_power_of_2
 from .straight import LINE, copied
 from .tuning import plainly_here, second_cache, workers
@@ -126,7 +124,6 @@ def _add8(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
 def eight_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, stride_or, stride_on, BN: tl.constexpr, BK: tl.constexpr):
     """out[r, j] = sum over i of x[r, i] b[i, j] for r < m, 4 < m <= 8; fp32, x and b contiguous along i. A line of b is read once, where it lies, for all rows of x. Rows that are not there are
     the last one again: a mask of what is loaded would be asked of every vector."""
-    DIM: tl.constexpr = 0
     cols = tl.program_id(0) * BN + tl.arange(0, BN)
     ks = tl.arange(0, BK)
     ptrs = b_ptr + cols.to(tl.int64)[:, None] * stride_bn + ks[None, :]
@@ -138,10 +135,10 @@ def eight_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, str
         inside = ks < k - start
         xs = x_ptr + start
         b = tl.load(ptrs, mask=(cols < n)[:, None] & inside[None, :], other=0.0)
-        sums = tl.reduce((_line(xs, ks, inside, 1, DIM, tl.float32) * b, _line(xs + step, ks, inside, 1, DIM, tl.float32) * b,
-                          _line(xs + 2 * step, ks, inside, 1, DIM, tl.float32) * b, _line(xs + 3 * step, ks, inside, 1, DIM, tl.float32) * b,
-                          _line(xs + 4 * step, ks, inside, 1, DIM, tl.float32) * b, _line(xs + x5, ks, inside, 1, DIM, tl.float32) * b,
-                          _line(xs + x6, ks, inside, 1, DIM, tl.float32) * b, _line(xs + x7, ks, inside, 1, DIM, tl.float32) * b), 1, _add8)
+        sums = tl.reduce((_line(xs, ks, inside, 1, 0, tl.float32) * b, _line(xs + step, ks, inside, 1, 0, tl.float32) * b,
+                          _line(xs + 2 * step, ks, inside, 1, 0, tl.float32) * b, _line(xs + 3 * step, ks, inside, 1, 0, tl.float32) * b,
+                          _line(xs + 4 * step, ks, inside, 1, 0, tl.float32) * b, _line(xs + x5, ks, inside, 1, 0, tl.float32) * b,
+                          _line(xs + x6, ks, inside, 1, 0, tl.float32) * b, _line(xs + x7, ks, inside, 1, 0, tl.float32) * b), 1, _add8)
         acc0 += sums[0]
         acc1 += sums[1]
         acc2 += sums[2]
@@ -209,8 +206,6 @@ DIVIDED, DIVIDED_EACH, SHARE = 2 << 20, 1 << 18, 64
 FILLED, PAGE, NARROW, LEAST = 0.45, 4096, 256, 32
 #: and columns where it has none
 WIDE = 1024
-#: numbers that a program sums up the shares of
-SUMMED = 1024
 #: elements of a program of few terms
 TERM_ROWS, TERM_COLUMNS = 64, 1024
 
@@ -311,11 +306,10 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
         bk = 8 if n * k * b.element_size() > split_k.CACHED else max(8, min(64, next_power_of_2(k)))
     terms = cdiv(cdiv(k, shares), bk) * bk
     shares = cdiv(k, terms)
-    sums = out if shares == 1 else temporary(torch.empty((shares, r, n), dtype=torch.float32, device=out.device))
+    sums = split_k.room(out, shares)
     launch(wrap_triton(lines_kernel), (shares * cdiv(n, bn),), x, b, sums, n, k, *x.stride(), *b.stride(), *out.stride(), terms, r * n, R=r, BN=bn, BK=bk, ALONG=along,
            SHARED=shares > 1)
-    if shares > 1:
-        launch(wrap_triton(sum_shares_kernel), (cdiv(r * n, SUMMED),), sums, out, r * n, shares, AT_ONCE=4, BLOCK=SUMMED)
+    split_k.add_up(sums, out, shares)
 
 
 def _divided(r: int, k: int, n: int, dtype: torch.dtype, threads: int) -> tuple[int, int] | None:
