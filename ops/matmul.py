@@ -29,7 +29,7 @@ from .records import WITH_CUDA, Case, Op, traffic
 from . import autocast, batching, choices, product_cuda, product_tma, product_way, split_k, thin
 from .autograd import added
 from .product import product_tile, tile_of_program
-from .straight import by_tiles, straight, turn_kernel
+from .straight import by_tiles, held, straight, turn_kernel
 from .tuning import Tiles, second_cache, tries, workers
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -102,21 +102,6 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> dict:
         choice += whole(a.dtype, *sizes, workers(), max(t[3] for t in choice))
     m, n, k = (*held(a.dtype, *sizes[:2]), sizes[2]) if cpu else sizes
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice)
-
-
-#: rows that AMX multiplies at a time: of eight it makes nothing, and they went by vectors (8x1024 by 1024x1024 transposed in bf16 on an Emerald Rapids, one thread: 318 us, of sixteen rows 168)
-ROWS_OF_TILES = 16
-
-
-def held(dtype: torch.dtype, m: int, n: int) -> tuple[int, int]:
-    """Rows and columns of a product of m x n on this CPU, or that code is made for, as tiles are chosen for them: no fewer than instructions take. A tile of columns that fill no vector is
-    stored across its rows, after it went through memory (us on one thread of a Zen 5, tiles 8 and 16 columns wide: 360x13x6 in fp32 6.7 and 1.9, in bf16 7.2 and 1.8; 500x300x6 31 and 23)."""
-    return max(m, ROWS_OF_TILES) if by_tiles(dtype) else m, max(n, columns(dtype))
-
-
-def columns(dtype: torch.dtype) -> int:
-    """The fewest columns of a tile on this CPU: a vector of sums. A board's are as its tables have them."""
-    return targets.native().lanes(64 if dtype == torch.float64 else 32) if call.row is None else 1
 
 
 #: rows and columns of the largest product that is one program for its own sake

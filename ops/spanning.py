@@ -13,11 +13,11 @@ import torch
 
 from ..backends.context import call
 from .makespan import makespan, speed_of
-from .matmul import SMALLEST, entries, held, multiprocessors, taken
+from .matmul import SMALLEST, entries, multiprocessors, taken
 from .matmul import tile_for as product_tile_for
 from .sizes import cdiv, known, next_power_of_2
 from .product_tma import COUNTED
-from .straight import by_tiles
+from .straight import by_tiles, held
 from .tuning import Tiles, workers
 
 #: what a tile that spans may have across the dimension, by preference where no speeds decide

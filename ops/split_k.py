@@ -19,7 +19,7 @@ from .dispatch import launch, wrap_triton
 from .makespan import cost
 from .product import product_tile, sum_shares_kernel, tile_of_program
 from .sizes import cdiv, next_power_of_2
-from .straight import by_tiles, straight
+from .straight import by_tiles, held, straight
 from .tuning import plainly_here, workers
 
 
@@ -134,15 +134,15 @@ def _chosen(dtype: torch.dtype, m: int, n: int, k: int, b_lies: bool, a_turned: 
     lies = exchanged or rows
     bk = next_power_of_2(k) if k <= 2 * TERMS else TERMS
     ways = [Way(exchanged, shares, bm, bn, bk)
-            for bm, bn in sorted(_shapes(m, n, lies, 16 if by_tiles(dtype) else 8, threads)) for shares in _divisions(k, cdiv(m, bm) * cdiv(n, bn), threads)]
+            for bm, bn in sorted(_shapes(*held(dtype, m, n), lies, threads)) for shares in _divisions(k, cdiv(m, bm) * cdiv(n, bn), threads)]
     taken = {w: _taken(w, dtype, m, n, k, threads) for w in ways}
     whole, best = min((w for w in ways if w.shares == 1), key=taken.get), min(ways, key=taken.get)
     return best if taken[best] < SAVES * taken[whole] else whole if lies else None
 
 
-def _shapes(m: int, n: int, lies: bool, least: int, threads: int) -> set:
-    """Tiles to think of, (rows, columns), no larger than the result needs, nor of fewer than the `least` rows, and columns of a vector (`matmul.held`)."""
-    high, wide = max(least, next_power_of_2(m)), max(targets.native().lanes(32), next_power_of_2(n))
+def _shapes(m: int, n: int, lies: bool, threads: int) -> set:
+    """Tiles to think of, (rows, columns), no larger than the result needs."""
+    high, wide = max(8, next_power_of_2(m)), max(8, next_power_of_2(n))
     return {(high if lies else min(bm, high), min(bn, wide)) for bm, bn in ([(high, w) for w in (NARROW if threads > 2 else ()) + WIDTHS] if lies else SHAPES)}
 
 

@@ -40,6 +40,18 @@ def by_tiles(dtype: torch.dtype) -> bool:
     return name is not None and any(p.tiles and p.takes == name for p in (call.row or targets.native()).products)
 
 
+#: rows that AMX multiplies at a time: of eight it makes nothing, and they went by vectors (8x1024 by 1024x1024 transposed in bf16 on an Emerald Rapids, one thread: 318 us, of sixteen rows 168)
+ROWS_OF_TILES = 16
+
+
+def held(dtype: torch.dtype, m: int, n: int) -> tuple[int, int]:
+    """Rows and columns of a product of m x n on this CPU, or that code is made for, as tiles are chosen for them: no fewer than instructions take, rows of AMX and columns of a vector of sums (a
+    board's are as its tables have them). A tile of columns that fill no vector is stored across its rows, after it went through memory (us on one thread of a Zen 5, tiles 8 and 16 columns wide:
+    360x13x6 in fp32 6.7 and 1.9, in bf16 7.2 and 1.8; 500x300x6 31 and 23)."""
+    columns = targets.native().lanes(64 if dtype == torch.float64 else 32) if call.row is None else 1
+    return max(m, ROWS_OF_TILES) if by_tiles(dtype) else m, max(n, columns)
+
+
 def pays(dtype: torch.dtype, m: int, k: int, n: int) -> bool:
     """Is a transposed first factor, M x K, of a product with n columns better copied?"""
     tiles = by_tiles(dtype)

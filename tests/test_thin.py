@@ -13,7 +13,7 @@ from triport import ops
 from triport.backends.cpu.llvm import targets
 from triport.backends.dispatch import replay
 from triport.bench import check
-from triport.ops import split_k, thin, tuning
+from triport.ops import split_k, straight, thin, tuning
 from triport.ops.matmul import FEW_TERMS, OP, tile_for
 from triport.ops.accuracy import error
 from triport.ops.spanning import tile_for as matmul_softmax_tile
@@ -127,15 +127,15 @@ def test_five_to_eight_rows(rows):
 
 def test_rows_that_amx_multiplies_at_a_time(monkeypatch):
     """Of fewer it makes nothing: tiles have sixteen for them."""
-    monkeypatch.setattr(importlib.import_module("triport.ops.matmul"), "by_tiles", lambda dtype: dtype is torch.bfloat16)
+    for module in (importlib.import_module("triport.ops.matmul"), straight, split_k):
+        monkeypatch.setattr(module, "by_tiles", lambda dtype: dtype is torch.bfloat16)
     a, b = torch.randn(5, 512, dtype=torch.bfloat16), torch.randn(512, 300, dtype=torch.bfloat16)
     assert tile_for(a, b)["BM"] == 16 and tile_for(a.float(), b.float())["BM"] == 8
-    monkeypatch.setattr(split_k, "by_tiles", lambda dtype: True)
     split_k._chosen.cache_clear()
     try:
         way = split_k._chosen(torch.bfloat16, 5, 300, 8192, True, False, 4)
         assert way is None or way.bm >= 16
-        assert {bm for bm, _ in split_k._shapes(5, 300, False, 16, 4)} == {16}
+        assert {bm for bm, _ in split_k._shapes(*straight.held(torch.bfloat16, 5, 300), False, 4)} == {16}
     finally:
         split_k._chosen.cache_clear()
 
@@ -233,13 +233,13 @@ def test_tiles_of_few_terms_are_small(monkeypatch):
     """Small enough that few of them are cut, and that there are some for each thread; by AMX large ones, and wide ones of the fewest terms on Intel's CPUs."""
     m = importlib.import_module("triport.ops.matmul")
     monkeypatch.setattr(m, "by_tiles", lambda dtype: False)
-    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False, lanes=lambda bits: 512 // bits)))
+    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False)))
     monkeypatch.setattr(m, "workers", lambda: 2)
     for dtype in DTYPES.values():
         few, more = (tile_for(torch.empty(1024, k, dtype=dtype), torch.empty(k, 1024, dtype=dtype)) for k in (FEW_TERMS, FEW_TERMS + 1))
         assert few["BM"] * few["BN"] <= 128 * 64 and few["BK"] == FEW_TERMS
         assert dtype is torch.float64 or more["BM"] * more["BN"] > few["BM"] * few["BN"]
-    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=True, lanes=lambda bits: 512 // bits)))
+    monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=True)))
     for k, wide in ((16, True), (17, False)):
         tile = tile_for(torch.empty(1024, k), torch.empty(k, 1024))
         assert ((tile["BM"], tile["BN"]) == (64, 512)) == wide
