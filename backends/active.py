@@ -10,10 +10,8 @@ OWN = "triport"
 CPU = ("cpu", OWN)
 
 _switch = threading.Lock()
-#: one for each `of_another` context that is open in the process
+#: one for each `of_another` context that is open in the process: only then launches ask whose kernels they remember
 foreign: list[None] = []
-#: is there one? Only then launches ask whose kernels they remember
-foreign_in_use = False
 _thread = threading.local()  # .driver: what serves this thread instead of the process's driver
 
 
@@ -121,19 +119,12 @@ def driven_by(driver):
 @contextlib.contextmanager
 def of_another(driver):
     """As `driven_by`, for a driver that is another package's: nothing is launched again that is remembered as ours."""
-    _count(foreign.append, None)
+    foreign.append(None)
     try:
         with driven_by(driver):
             yield
     finally:
-        _count(foreign.pop)
-
-
-def _count(change, *args):
-    global foreign_in_use
-    with _switch:
-        change(*args)
-        foreign_in_use = bool(foreign)
+        foreign.pop()
 
 
 class Offline:

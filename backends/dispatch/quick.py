@@ -42,7 +42,7 @@ def launch(kernel, grid: tuple, args: tuple, consts: dict):
     memo = kernel.__dict__.setdefault("_triport_launches", {})
     key = _key(args, consts)
     found = memo.get(key) if key is not None else None
-    if found is None or kernel.pre_run_hooks or replay.hooked() or active.foreign_in_use:
+    if found is None or kernel.pre_run_hooks or replay.hooked() or active.foreign:
         with drivers.serving("cpu"):
             compiled = kernel[grid](*args, **consts)
         unchecked = None if checking.on else getattr(getattr(compiled, "run", None), "unchecked", None)

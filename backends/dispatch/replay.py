@@ -54,7 +54,7 @@ def key_of(body, tensors: tuple, params: tuple):
 def find(key):
     """The plan remembered under a key, if it may be used."""
     plan = _plans.get(key)
-    return None if plan is None or hooked() or checking.on or active.foreign_in_use else plan
+    return None if plan is None or hooked() or checking.on or active.foreign else plan
 
 
 def _empty_inference(sizes, strides, dtype):
@@ -63,7 +63,13 @@ def _empty_inference(sizes, strides, dtype):
 
 
 _checked: list[str] = []  # what every launch is checked for, if it is
-checking.tell(lambda kinds: _checked.__setitem__(slice(None), [kinds] if kinds else []))
+
+
+def _note_checked(kinds: str):
+    _checked[:] = [kinds] if kinds else []
+
+
+checking.tell(_note_checked)
 
 
 def _facts():

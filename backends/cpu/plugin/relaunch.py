@@ -144,7 +144,7 @@ def _install():
         if device not in active.CPU:
             return None, None
         own, (*more, enter, leave) = kernel.__dict__, hooks(knobs)
-        if (checking.on or active.foreign_in_use or kernel.pre_run_hooks or kernel.used_global_vals or type(kernel).run is not run or "run" in own
+        if (checking.on or active.foreign or kernel.pre_run_hooks or kernel.used_global_vals or type(kernel).run is not run or "run" in own
                 or more.count(None) != len(more) or enter is not None and heard(enter) or leave is not None and heard(leave)):
             return None, None
         kinds = own.get(_NAME)
