@@ -232,6 +232,18 @@ def pytest_runtest_setup(item):
 
 
 @pytest.fixture
+def through_triton():
+    """torch.compile on the CPU generates Triton's kernels, in this process and anew."""
+    import torch
+    import torch._inductor.config
+    from triport.backends.dispatch import drivers
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
+        yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def own_tiles(monkeypatch):
     """Each target has the tiles of the product's own table, for two threads, whoever runs the tests: by them machine code is judged."""
     import torch

@@ -14,15 +14,7 @@ from conftest import HANGS
 from torch import nn
 
 inductor = pytest.importorskip("torch._inductor.config")
-
-
-@pytest.fixture(autouse=True)
-def through_triton(monkeypatch, tmp_path_factory):
-    from triport.backends.dispatch import drivers
-    torch._dynamo.reset()
-    with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("through_triton")
 
 
 def compiled(fn, *args, **options):
@@ -322,7 +314,7 @@ def test_kept_graphs_are_this_compilers(tmp_path, monkeypatch):
     from torch._dynamo.utils import counters
     from triport.backends.cpu.llvm import identity
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    x = torch.randn(100)
+    x = torch.rand(100)  # positive: a sum that cancels shows that one rounding is not two
 
     def hits() -> int:
         torch._dynamo.reset()

@@ -7,16 +7,8 @@ import torch
 from torch import nn
 
 inductor = pytest.importorskip("torch._inductor.config")
+pytestmark = pytest.mark.usefixtures("through_triton")
 R = torch.randn
-
-
-@pytest.fixture(autouse=True)
-def through_triton():
-    from triport.backends.dispatch import drivers
-    torch._dynamo.reset()
-    with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False), drivers.serving("cpu"):
-        yield
-    torch._dynamo.reset()
 
 
 CONVOLUTIONS = {
