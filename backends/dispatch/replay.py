@@ -79,10 +79,10 @@ def _facts():
            call.attribute(JITFunction, "run", JITFunction.run)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)
-        if name in vars(knobs.runtime):
-            out.append(call.attribute(knobs.runtime, name, hook))
-        else:
+        if name not in vars(knobs.runtime) and vars(type(knobs.runtime)).get(name) is hook:  # as Triton 3.6 to 3.9 have it
             out += [call.not_its_own(knobs.runtime, name), call.attribute(type(knobs.runtime), name, hook)]
+        else:
+            out.append(call.attribute(knobs.runtime, name, hook))
         if chained(hook):
             out.append(call.empty_list(hook.calls))
     return out
