@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from test_inductor import compiled, inductor, through_triton  # noqa: F401  (the fixture)
+from test_inductor import compiled, inductor
 from triport.backends.cpu.plugin import apart, concat
 from triport.backends.cpu.run import launch
+
+pytestmark = pytest.mark.usefixtures("through_triton")
 
 
 def launches(code: str) -> int:
