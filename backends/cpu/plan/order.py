@@ -72,7 +72,8 @@ def _walks_as_one(together: list[bool], buf: Buffer, dims, shape):
 
 
 def vector_dimension(space: Space, visited, target: Target, into: Buffer | None = None) -> int:
-    """The dimension with the most unit-stride accesses; of what has none the one along which `into` lies, if it is written to one, and the last one that is not 1 otherwise."""
+    """The dimension with the most unit-stride accesses; of what has none the one along which `into` lies, if it is written to one, and the last one that is not 1 otherwise.
+    One too short for a vector is for where more lies side by side along it than gathering would cost."""
     shape = space.shape
     if not shape:
         return 0
@@ -80,9 +81,8 @@ def vector_dimension(space: Space, visited, target: Target, into: Buffer | None 
     if not votes:
         return len(shape) - 1
     votes[max(votes)] += 0.01
-    if into is not None and not into.panel and len(into.strides) == len(shape):
-        for d in votes:
-            votes[d] += 0.02 * (into.strides[d] == 1)
+    for d in votes:
+        votes[d] += 0.02 * _lies(into, d, shape)
     volume = math.prod(shape)
     for v, dims in visited:
         # What is read once for a whole row or column matters as little as it is read.
@@ -98,10 +98,30 @@ def vector_dimension(space: Space, visited, target: Target, into: Buffer | None 
             for d, p in space.affine(v, dims).coef.items():
                 if d in votes and p == {(): 1}:
                     votes[d] += weight * len(v.uses)
-    # A dimension too short for a vector is a last resort.
     width = target.lanes(32)
-    return max(votes, key=lambda d: (min(shape[d], width), votes[d], d)) if \
-        all(n < width for n in shape) else max((d for d in votes if shape[d] >= width), key=lambda d: (votes[d], d))
+    wide = [d for d in votes if shape[d] >= width]
+    if not wide:
+        return max(votes, key=lambda d: (min(shape[d], width), votes[d], d))
+    best = max(wide, key=lambda d: (votes[d], d))
+    short = max((d for d in votes if shape[d] < width), key=lambda d: (votes[d], d), default=best)
+    gathered = votes[short] - votes[best] + (_lies(into, short, shape) - _lies(into, best, shape))
+    return short if _short_pays(shape[short], width, gathered, _work(space, visited)) else best
+
+
+def _lies(into: Buffer | None, d: int, shape) -> bool:
+    """Do neighbours along `d` lie side by side in the buffer that is written?"""
+    return into is not None and not into.panel and len(into.strides) == len(shape) and into.strides[d] == 1
+
+
+def _short_pays(n: int, width: int, gathered: float, work: float) -> bool:
+    """Are lanes better put along a dimension of `n` elements, less than a vector, than along one of `width` or more, where so many of an element's accesses would be `gathered` by single
+    lanes, a cycle each? work: the simple vector operations on an element, of which two go in a cycle, n or `width` elements at a time."""
+    return n < width and gathered > 0.1 and gathered * (1 - 1 / n) > work / 2 * (1 / n - 1 / width)
+
+
+def _work(space: Space, visited) -> float:
+    """Simple vector operations for one element of the space."""
+    return sum(row(v.op).cost for v, dims in visited if v.op is not None and v not in space.known.buffers and v.op.name != "tt.load" and set(dims) >= {d for d, n in enumerate(space.shape) if n > 1})
 
 
 def lane_bits(visited) -> int:
