@@ -13,13 +13,13 @@ from . import autocast, batching, choices, row_sums
 from .autograd import added
 from .checks import FLOATS, check, check_bias, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .grids import elements_of, grid, row_at
+from .grids import elements_of, grid, lines_at, row_at
 from .layout import roomy, row_alignment
 from .row_sums import gradient_at, keep_sums
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from .straight import KERNELS as COPYING, as_rows
+from .straight import KERNELS as COPYING, as_rows, gapped, over_lines
 from .tuning import Tiles
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -30,13 +30,26 @@ def reference(x, bias):
 
 
 @triton.jit
+def relu(z):
+    return tl.where(z <= 0, 0.0, z).to(z.dtype)
+
+
+@triton.jit
 def add_relu_kernel(x_ptr, bias_ptr, out_ptr, m, n, ROWS: tl.constexpr, COLS: tl.constexpr, ALIGN: tl.constexpr, FOLDED: tl.constexpr, FLAT: tl.constexpr):
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
     cols, offs, mask = elements_of(m, n, ROWS, COLS, FOLDED, FLAT)
     x = tl.load(x_ptr + offs, mask=mask)
-    z = x + row_at(bias_ptr, cols, n, x.dtype, FLAT)
-    tl.store(out_ptr + offs, tl.where(z <= 0, 0.0, z).to(x.dtype), mask=mask)
+    tl.store(out_ptr + offs, relu(x + row_at(bias_ptr, cols, n, x.dtype, FLAT)), mask=mask)
+
+
+@triton.jit
+def add_relu_lines_kernel(x_ptr, bias_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr):
+    """x a matrix with gaps. Grid: its tiles."""
+    offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, stride_at, length, BL, BC)
+    x = tl.load(x_ptr + offs, mask=inside)
+    cols = tl.program_id(0) % tl.cdiv(length, BC) * BC + tl.arange(0, BC)
+    tl.store(out_ptr + to, relu(x + row_at(bias_ptr, cols, length, x.dtype, False)), mask=inside)
 
 
 @triton.jit
@@ -117,6 +130,9 @@ def row_grid(tile: dict[str, int], m: int, n: int) -> tuple:
 def _add_relu_body(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     check("add_relu", FLOATS, x=x, bias=bias)
     check_bias("add_relu", x, bias)
+    lines = gapped(x)
+    if lines is not None:
+        return over_lines(add_relu_lines_kernel, lines, x, bias.contiguous())
     out = roomy(torch.empty(x.shape, dtype=x.dtype, device=x.device))
     if x.numel():
         flat, bias = as_rows(x), bias.contiguous()
@@ -134,7 +150,7 @@ def _add_relu_cuda(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, *COPYING, implementations={"cuda": _add_relu_cuda}, alike=choices.rows)
+_add_relu = register("add_relu", _add_relu_body, add_relu_kernel, add_relu_lines_kernel, *COPYING, implementations={"cuda": _add_relu_cuda}, alike=choices.rows)
 
 
 def of_rows(grad: torch.Tensor) -> torch.Tensor:

@@ -18,10 +18,11 @@ from . import batching, choices
 from .autograd import added, wide
 from .checks import FLOATS, check, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .grids import lines_at
 from .register import beneath, register, served
 from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
-from .straight import KERNELS as COPYING, dense
+from .straight import KERNELS as COPYING, dense, gapped, over_lines
 from .tuning import Tiles, blocks, gpu_blocks, tile
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -50,10 +51,10 @@ def gelu_slope(x):
 
 
 @triton.jit
-def gelu_piece(x_ptr, out_ptr, offs, mask):
-    x = tl.load(x_ptr + offs, mask=mask)
+def gelu_piece(x_ptrs, out_ptrs, mask):
+    x = tl.load(x_ptrs, mask=mask)
     wide = x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x
-    tl.store(out_ptr + offs, gelu_value(wide).to(x.dtype), mask=mask)
+    tl.store(out_ptrs, gelu_value(wide).to(x.dtype), mask=mask)
 
 
 @triton.jit
@@ -63,11 +64,18 @@ def gelu_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, SPLIT: tl.constexpr = Fa
     offs = first + tl.arange(0, BLOCK)
     if SPLIT:
         if first + BLOCK <= n:
-            gelu_piece(x_ptr, out_ptr, offs, None)
+            gelu_piece(x_ptr + offs, out_ptr + offs, None)
         else:
-            gelu_piece(x_ptr, out_ptr, offs, offs < n)
+            gelu_piece(x_ptr + offs, out_ptr + offs, offs < n)
     else:
-        gelu_piece(x_ptr, out_ptr, offs, offs < n)
+        gelu_piece(x_ptr + offs, out_ptr + offs, offs < n)
+
+
+@triton.jit
+def gelu_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr):
+    """Of a matrix with gaps. Grid: its tiles."""
+    offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, stride_at, length, BL, BC)
+    gelu_piece(x_ptr + offs, out_ptr + to, inside)
 
 
 @triton.jit
@@ -96,6 +104,9 @@ def flops(x):
 
 def _gelu_body(x: torch.Tensor) -> torch.Tensor:
     check("gelu", FLOATS, x=x)
+    lines = gapped(x)
+    if lines is not None:
+        return over_lines(gelu_lines_kernel, lines, x)
     x, out = dense(x)
     n = x.numel()
     if n:
@@ -111,7 +122,7 @@ def _gelu_cuda(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_gelu = register("gelu", _gelu_body, gelu_kernel, *COPYING, implementations={"cuda": _gelu_cuda}, alike=choices.elements)
+_gelu = register("gelu", _gelu_body, gelu_kernel, gelu_lines_kernel, *COPYING, implementations={"cuda": _gelu_cuda}, alike=choices.elements)
 
 
 def _gelu_backward_body(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -48,6 +48,15 @@ def elements_of(m, n, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constex
 
 
 @triton.jit
+def lines_at(pid, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
+    """(offsets, offsets in lines `step` apart, mask) of the pid-th tile, BL lines x BC elements, of a matrix of any strides."""
+    across = tl.cdiv(length, BC)
+    line = (pid // across * BL + tl.arange(0, BL))[:, None]
+    at = (pid % across * BC + tl.arange(0, BC))[None, :]
+    return line.to(tl.int64) * stride_line + at.to(tl.int64) * stride_at, line.to(tl.int64) * step + at, (line < lines) & (at < length)
+
+
+@triton.jit
 def row_at(row_ptr, cols, n, DTYPE: tl.constexpr, FLAT: tl.constexpr):
     """What a row of n has for each element of a tile of `elements_of`, as DTYPE."""
     if FLAT:

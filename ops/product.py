@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .grids import lines_at
+
 
 @triton.jit
 def tile_of_program(pid, m, n, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
@@ -75,12 +77,8 @@ def add_products_of_parts(acc, x1, x2, x3, y1, y2, y3):
 @triton.jit
 def copy_lines(pid, x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
     """Copy a tile, the pid-th, of BL lines x BC elements of a matrix to contiguous lines, `step` elements from one to the next."""
-    across = tl.cdiv(length, BC)
-    line = pid // across * BL + tl.arange(0, BL)
-    at = pid % across * BC + tl.arange(0, BC)
-    inside = (line[:, None] < lines) & (at[None, :] < length)
-    x = tl.load(x_ptr + line.to(tl.int64)[:, None] * stride_line + at.to(tl.int64)[None, :] * stride_at, mask=inside)
-    tl.store(out_ptr + line.to(tl.int64)[:, None] * step + at[None, :], x, mask=inside)
+    offs, to, inside = lines_at(pid, lines, length, stride_line, stride_at, step, BL, BC)
+    tl.store(out_ptr + to, tl.load(x_ptr + offs, mask=inside), mask=inside)
 
 
 @triton.jit

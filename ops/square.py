@@ -15,10 +15,11 @@ from ..backends import cuda
 from . import autocast, batching, choices
 from .checks import FLOATS, INTS, check, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
+from .grids import lines_at
 from .register import register, served
 from .sizes import cdiv
 from .records import WITH_CUDA, Case, Op, traffic
-from .straight import KERNELS as COPYING, dense
+from .straight import KERNELS as COPYING, dense, gapped, over_lines
 from .tuning import Tiles, blocks, gpu_blocks, tile
 
 CUDA = Path(__file__).with_suffix(".cu")
@@ -29,9 +30,9 @@ def reference(x):
 
 
 @triton.jit
-def square_piece(x_ptr, out_ptr, offs, mask):
-    x = tl.load(x_ptr + offs, mask=mask)
-    tl.store(out_ptr + offs, x * x, mask=mask)
+def square_piece(x_ptrs, out_ptrs, mask):
+    x = tl.load(x_ptrs, mask=mask)
+    tl.store(out_ptrs, x * x, mask=mask)
 
 
 @triton.jit
@@ -42,11 +43,18 @@ def square_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, SPLIT: tl.constexpr = 
     offs = first + tl.arange(0, BLOCK)
     if SPLIT:
         if first + BLOCK <= n:
-            square_piece(x_ptr, out_ptr, offs, None)
+            square_piece(x_ptr + offs, out_ptr + offs, None)
         else:
-            square_piece(x_ptr, out_ptr, offs, offs < n)
+            square_piece(x_ptr + offs, out_ptr + offs, offs < n)
     else:
-        square_piece(x_ptr, out_ptr, offs, offs < n)
+        square_piece(x_ptr + offs, out_ptr + offs, offs < n)
+
+
+@triton.jit
+def square_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr):
+    """Of a matrix with gaps. Grid: its tiles."""
+    offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, stride_at, length, BL, BC)
+    square_piece(x_ptr + offs, out_ptr + to, inside)
 
 
 CASES = (Case(((128, 128),)), Case(((256, 256),)), Case(((512, 512),)), Case(((1823, 781),)), Case(((4096, 2048),)), Case(((4096, 8192),), device="cuda"))
@@ -64,6 +72,9 @@ def flops(x):
 
 def _square_body(x: torch.Tensor) -> torch.Tensor:
     check("square", FLOATS + INTS, x=x)
+    lines = gapped(x)
+    if lines is not None:
+        return over_lines(square_lines_kernel, lines, x)
     x, out = dense(x)
     n = x.numel()
     if n:
@@ -79,7 +90,7 @@ def _square_cuda(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-_square = register("square", _square_body, square_kernel, *COPYING, implementations={"cuda": _square_cuda}, alike=choices.elements)
+_square = register("square", _square_body, square_kernel, square_lines_kernel, *COPYING, implementations={"cuda": _square_cuda}, alike=choices.elements)
 _square.derive(keep=lambda inputs, out: inputs[:1], backward=lambda kept, params, grad, needed: (grad * (2 * kept[0]),),
                jvp=lambda inputs, out, tangents: tangents[0] * (2 * inputs[0]))
 _square.batch(batching.elementwise)

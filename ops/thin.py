@@ -16,7 +16,7 @@ from ..backends.cpu.llvm import targets
 from . import split_k
 from .dispatch import launch, wrap_triton
 from .sizes import cdiv, next_power_of_2
-from .straight import LINE, copied
+from .straight import copied
 from .tuning import plainly_here, second_cache, workers
 
 
@@ -284,7 +284,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     (r, k), n = x.shape, b.shape[1]
     along, shares = b.stride(1) != 1, 1
     if along and x.stride(1) != 1:  # each of b's lines reads it
-        x = copied(x, 1, LINE)
+        x = copied(x, 1, 1024)
     if along and r == 1 and k * max(4, b.element_size()) > ALONE:
         launch(wrap_triton(side_by_side_kernel), (cdiv(n, 8),), x, b, out, n, k, b.stride(1), out.stride(1), BN=8, BK=64)
         return
