@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import nn
@@ -154,3 +155,34 @@ def test_a_remainder_has_its_divisors_sign(dtype):
     a, b = torch.tensor([[0.0, -0.0, 5.0, -5.0, 6.0, -6.0]] * 2, dtype=dtype), torch.tensor([[3.0], [-3.0]], dtype=dtype)
     got, want = torch.compile(torch.remainder)(a, b), torch.remainder(a, b)
     assert torch.equal(got, want) and torch.equal(got.signbit(), want.signbit())
+
+
+# --- padding ---
+
+PADDED = {
+    "of a sum's only column": (lambda x: F.pad(x.sum(-1, keepdim=True), (-1, 1)), (5, 33)),
+    "on both sides of it": (lambda x: F.pad(x.sum(-1, keepdim=True), (1, 2), value=3), (5, 33)),
+    "of a pool": (lambda x: F.avg_pool1d(x.flatten(2).sum(-1, keepdim=True), 3, 1, 1), (2, 8, 6, 6)),
+    "of a step of one": (lambda x: x - F.pad(x.sum(-1, keepdim=True)[:, :, :1], (0, 0, 1, -1)), (2, 1, 8)),
+    "of a comparison": (lambda x: F.pad((x.amax(-1) > 0), (1, -1), value=True), (4, 1, 64)),
+    "of an argmax": (lambda x: F.pad(x.argmax(-1), (1, -1), value=-7), (4, 1, 64)),
+    "within padding": (lambda x: F.pad(F.pad(x.sum(-1), (1, -1), value=2).exp(), (0, 1), value=5), (4, 1, 64)),
+    "and what is padded": (lambda x: (F.pad(x.sum(-1), (1, -1), value=-1), x.sum(-1) + 1), (4, 1, 64)),
+    "of what is loaded": (lambda x: F.pad(x, (2, 3), value=7), (4, 65)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PADDED)
+def test_padding(name, dtype, seed):
+    """Of what the same kernel has computed, and not stored."""
+    fn, shape = PADDED[name]
+    equal(fn, R(shape, dtype=dtype), allowed=allowed(dtype))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_padding_of_several_sizes(dynamic, seed):
+    fn = torch.compile(PADDED["of a pool"][0], dynamic=dynamic)
+    for shape in ((2, 8, 6, 6), (3, 5, 7, 4), (1, 1, 1, 1)):
+        x = R(shape)
+        torch.testing.assert_close(fn(x), PADDED["of a pool"][0](x), rtol=1e-5, atol=1e-5)

@@ -1,7 +1,9 @@
-"""Assertions on indices in Inductor's kernels, for the elements that there are.
+"""What lies outside of what there is, in Inductor's kernels.
 
-A program whose block goes beyond a tensor's end computes indices there, too, from whatever its masked loads gave, and stores nothing. Inductor leaves such elements out of its assertions,
-but for indices that are computed from others that were read (`max_unpool2d` of `max_pool2d`): these failed on the CPU, whose kernels assert.
+- Assertions on indices. A program whose block goes beyond a tensor's end computes indices there, too, from whatever its masked loads gave, and stores nothing. Inductor leaves such elements out of
+  its assertions, but for indices that are computed from others that were read (`max_unpool2d` of `max_pool2d`): these failed on the CPU, whose kernels assert.
+- Padding. Where all that is padded is one load, torch leaves it to the load's mask to put the padding in. What the same kernel has computed is not loaded: of a reduction's only column
+  (`F.pad(x.sum(-1, keepdim=True), (-1, 1))`) the padding was the sum itself.
 """
 
 from __future__ import annotations
@@ -13,9 +15,32 @@ from ... import of_torch
 
 def mend(module):
     """Mend torch._inductor.codegen.triton, which has run; a torch that was not tried, or lacks what is used here, is left alone."""
+    if not of_torch.checked():
+        return
     of = getattr(module, "TritonKernel", None)
-    if of_torch.checked() and all(hasattr(of, name) for name in ("indirect_assert", "active_range_trees", "filter_masks")):
+    if all(hasattr(of, name) for name in ("indirect_assert", "active_range_trees", "filter_masks")):
         of.indirect_assert = within(of.indirect_assert)
+    of = getattr(module, "TritonKernelOverrides", None)
+    if of_torch.takes(masked := getattr(of, "masked", None), "mask", "body", "other"):
+        of.masked = staticmethod(padded(masked))
+
+
+def padded(masked):
+    """`masked`, which is `other` outside of its mask whether its body loads what it gives or has it already."""
+    @functools.wraps(masked)
+    def found(mask, body, other):
+        made = masked(mask, body, other)
+        from torch._inductor.virtualized import V, _ops as ops
+        if V.graph.get_current_device_or_throw().type != "cpu":
+            return made
+        given = [arg for node in body.graph.find_nodes(op="output") for arg in node.args]
+        if any(arg.target == "load" and arg.args[1] in V.kernel.cse.store_cache for arg in given):
+            other = bool(other) if made.bounds.is_bool else other
+            made = ops.where(mask, made, ops.constant(other, made.dtype))
+            made.mask_vars.discard(mask)
+        return made
+
+    return found
 
 
 def within(indirect_assert):
