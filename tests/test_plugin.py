@@ -62,6 +62,13 @@ def test_ways_to_import_it(tmp_path):
     assert told.split() == ["fmod"] * 4
 
 
+@pytest.mark.parametrize("name", ["backends.dispatch.drivers", "backends.cpu.lowered"])
+def test_what_imports_our_driver_is_imported_first(name, tmp_path):
+    """Triton imports the driver while it is imported itself."""
+    p = subprocess.run([sys.executable, "-c", f"import triport.{name}, triton; print(triton.backends.backends['cpu'].driver.__name__)"], capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert p.stdout.split() == ["CPUDriver"], p.stderr[-2000:]
+
+
 def test_modules_of_another_package_come_first(tmp_path):
     """A Triton that brings `triton.language.extra.cpu` itself keeps its own."""
     text = f"""

@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import triton  # noqa: F401  (first: it imports our compiler, which imports it)
+
 from .. import memo
 from . import compiler
 

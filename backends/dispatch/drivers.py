@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
+import triton  # first: it imports our driver, which imports it
+
 from . import foreign
 from ..active import driven_by, is_current
 from ..cpu import driver
@@ -23,7 +25,6 @@ class ChoicesByDevice(dict):
 
 
 def _with_device(key) -> tuple:
-    import triton
     return triton.runtime.driver.active.get_current_target().backend, key
 
 
@@ -34,7 +35,6 @@ def serving(device_type: str):
 
 def switched(device_type: str):
     """Within it Triton's active driver serves `device_type` in this thread."""
-    import triton
 
     return driven_by(triton.runtime.driver.default if device_type == "cuda" else cpu_driver())
 
