@@ -10,7 +10,7 @@ from . import autocast, batching
 from .autograd import added
 from .checks import FLOATS, check
 from .dispatch import launch, wrap_triton
-from .layout import roomy, unexpanded
+from .layout import near, roomy, unexpanded
 from .matmul import tile_for
 from .product import product_tile, tile_of_program
 from .register import register
@@ -39,6 +39,7 @@ def _batched_matmul_body(a: torch.Tensor, b: torch.Tensor, s: float) -> torch.Te
         return torch.zeros((batch, m, n), dtype=a.dtype, device=a.device)
     c = roomy(torch.empty((batch, m, n), dtype=a.dtype, device=a.device))
     if c.numel():
+        a, b = near(a, 2), near(b, 1)
         t = tile_for(a[0], b[0])
         launch(wrap_triton(batched_matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]) * batch,), a, b, c, m, n, k, s, *a.stride(), *b.stride(), **t)
     return c

@@ -67,18 +67,19 @@ def row_alignment(x: torch.Tensor, n: int) -> int:
     return whole if x.is_cuda and known(n) and n % 16 and n % whole == 0 else 1
 
 
-#: kernels of products by pointers count elements in 32 bits over the terms that they step over at a time, no more than these
-STEP = 256
+#: kernels of products by pointers count elements in 32 bits over the terms that they step over at a time, no more than these on a GPU and on a CPU. Tiles with all of K, which may be more, are for
+#: what fits (`matmul.tile_for`)
+STEP, STEP_ON_CPU = 256, 1024
 
 
 def steps_fit(x: torch.Tensor, k: int) -> bool:
     """Do steps along K, dimension `k`, fit the 32 bits that kernels of products by pointers have for them?"""
     step, terms = x.stride(k), x.shape[k]
-    return not known(step, terms) or step * min(STEP, terms) < 1 << 31
+    return not known(step, terms) or step * min(STEP if x.device.type == "cuda" else STEP_ON_CPU, terms) < 1 << 31
 
 
 def near(x: torch.Tensor, k: int) -> torch.Tensor:
-    """x, a matrix, for a GPU's kernel by pointers: a copy that is contiguous along K, dimension `k`, where steps along it do not fit."""
-    if x.device.type != "cuda" or steps_fit(x, k):
+    """x, a matrix or a batch of them, for a kernel by pointers: a copy that is contiguous along K, dimension `k`, one of the last two, where steps along it do not fit."""
+    if steps_fit(x, k):
         return x
-    return x.contiguous() if k == 1 else x.T.contiguous().T
+    return x.contiguous() if k % x.dim() == x.dim() - 1 else x.mT.contiguous().mT

@@ -98,7 +98,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> dict:
     choice, free = entries(a, sizes[2]), alone and cpu and call.row is None and not tries(TILES.op)
     if free and at_once(a.dtype, *sizes, workers()):
         choice = _guess(LARGEST_AT_ONCE, LARGEST_AT_ONCE, choice[0][2]),
-    elif free and a.stride(1) == 1:
+    elif free and a.stride(1) == 1 and known(b.stride(0)) and b.stride(0) * next_power_of_2(sizes[2]) < 1 << 31:
         choice += whole(a.dtype, *sizes, workers(), max(t[3] for t in choice))
     m, n, k = (*held(a.dtype, *sizes[:2]), sizes[2]) if cpu else sizes
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice)
@@ -268,6 +268,8 @@ def slow_as_it_lies(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c, work = begun("matmul", a, b)
     if work:
+        if a.device.type != "cuda":
+            a, b = near(a, 1), near(b, 0)
         if (found := product_way.special(a, b)) is not None:
             way, given = found
             way.product(given, c)

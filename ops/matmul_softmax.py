@@ -163,6 +163,8 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     c, work = _begun(a, b, dim)
     if not work:
         return c
+    if a.device.type != "cuda":
+        a, b = near(a, 1), near(b, 0)
     (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
     if thin_softmax.takes(a, b, axis):
         thin_softmax.product_softmax(a, b, c, axis)

@@ -1,6 +1,7 @@
 """Kernels for a debugger (TRITON_CPU_DEBUG=1): Python's variables in gdb, right results, and nothing of it in other kernels."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from triport.backends.cpu.compiler import CPUBackend
 from triport.backends.cpu.emit.element import narrow
 from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu.llvm import targets
-from triport.backends.cpu.run import gdb_printers
+from triport.backends.cpu.run import gdb, gdb_printers
 from triport.backends.cpu.ttir import locations, reader
 from triton.backends.compiler import GPUTarget
 
@@ -356,3 +357,10 @@ def test_a_breakpoint_of_the_kernels_own_is_a_function_like_any_other(tmp_path, 
     x = torch.zeros(1)
     own_breakpoint.kernel[(1,)](x)
     assert x[0] == 1
+
+
+def test_where_files_may_not_be_as_long(monkeypatch):
+    """What is loaded for debuggers is written whole or not loaded: of a file that ends in the middle reading is SIGBUS."""
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:4096]))
+    assert len(gdb.library(platform.machine())) > 4096 and gdb.interface.__wrapped__() is None

@@ -59,8 +59,8 @@ _SOURCE = r"""
         a = tl.load(a_ptrs, mask=(rows[:, None] < M) & (ks[None, :] < inside), other=0.0)
         b = tl.load(b_ptrs, mask=(ks[:, None] < inside) & (cols[None, :] < N), other=0.0)
         acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=tl.float32)
-        a_ptrs += BLOCK_K * stride_ak
-        b_ptrs += BLOCK_K * stride_bk
+        a_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_ak
+        b_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_bk
     idx_m = rows[:, None]
     idx_n = cols[None, :]
     mask = (idx_m < M) & (idx_n < N)

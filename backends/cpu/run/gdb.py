@@ -86,7 +86,9 @@ def interface():
     """(descriptor, function), or None where there is none."""
     try:
         fd = os.memfd_create("triport-gdb", os.MFD_CLOEXEC)
-        os.write(fd, library(platform.machine()))
+        written = library(platform.machine())
+        if os.write(fd, written) != len(written):  # as where files may not be that long: what is loaded then ends in the middle
+            return None
         # A debugger, another process, opens it by the same name, so it stays open.
         loaded = ctypes.CDLL(f"/proc/{os.getpid()}/fd/{fd}")
         return _Descriptor.in_dll(loaded, "__jit_debug_descriptor"), ctypes.CFUNCTYPE(None)(("__jit_debug_register_code", loaded))
