@@ -35,7 +35,6 @@ def serving(device_type: str):
 
 def switched(device_type: str):
     """Within it Triton's active driver serves `device_type` in this thread."""
-
     return driven_by(triton.runtime.driver.default if device_type == "cuda" else cpu_driver())
 
 

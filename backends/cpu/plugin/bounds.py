@@ -31,7 +31,7 @@ def padded(masked):
     def found(mask, body, other):
         made = masked(mask, body, other)
         from torch._inductor.virtualized import V, _ops as ops
-        if V.graph.get_current_device_or_throw().type != "cpu":
+        if mask is None or V.graph.get_current_device_or_throw().type != "cpu":
             return made
         given = [arg for node in body.graph.find_nodes(op="output") for arg in node.args]
         if any(arg.target == "load" and arg.args[1] in V.kernel.cse.store_cache for arg in given):
