@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 from test_decisions import compiled
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 GUARD = 37
 
@@ -35,6 +37,15 @@ def test_lanes_lie_side_by_side_where_that_pays(columns, work, lanes):
     """A polynomial of two elements at a time takes longer than to gather sixteen."""
     plan = compiled(rows_kernel, "x86-64-v4", R=64, C=columns, WORK=work).asm["plan"]
     assert re.search(f"store .*{lanes}", plan), plan
+
+
+def test_rounding_counts_as_several_operations():
+    """exp of four numbers of bf16 takes longer than to gather sixteen, of fp32 it does not."""
+    names = list(rows_kernel.arg_names)
+    given = {"R": 64, "C": 4, "WORK": True}
+    signature = {n: "constexpr" if n in given else "*bf16" if n.endswith("_ptr") else "i32" for n in names}
+    source = ASTSource(fn=rows_kernel, signature=signature, constexprs={(names.index(n),): v for n, v in given.items()})
+    assert re.search("store .*16 lanes along 0", triton.compile(source, target=GPUTarget("cpu", "x86-64-v4", 0)).asm["plan"])
 
 
 def test_what_lies_along_the_long_dimension_goes_along_it():

@@ -113,15 +113,21 @@ def _lies(into: Buffer | None, d: int, shape) -> bool:
     return into is not None and not into.panel and len(into.strides) == len(shape) and into.strides[d] == 1
 
 
+#: simple operations that rounding to 16 bits takes beside its own
+_ROUNDING = 3
+
+
 def _short_pays(n: int, width: int, gathered: float, work: float) -> bool:
     """Are lanes better put along a dimension of `n` elements, less than a vector, than along one of `width` or more, where so many of an element's accesses would be `gathered` by single
     lanes, a cycle each? work: the simple vector operations on an element, of which two go in a cycle, n or `width` elements at a time."""
     return n < width and gathered > 0.1 and gathered * (1 - 1 / n) > work / 2 * (1 / n - 1 / width)
 
 
-def _work(space: Space, visited) -> float:
+def _work(space: Space, visited) -> int:
     """Simple vector operations for one element of the space."""
-    return sum(row(v.op).cost for v, dims in visited if v.op is not None and v not in space.known.buffers and v.op.name != "tt.load" and set(dims) >= {d for d, n in enumerate(space.shape) if n > 1})
+    whole = {d for d, n in enumerate(space.shape) if n > 1}
+    ops = [v.op for v, dims in visited if v.op is not None and v not in space.known.buffers and v.op.name != "tt.load" and whole <= set(dims)]
+    return sum(row(op).cost + _ROUNDING * (op.name == "arith.truncf" and op.result.type.elem != "f32") for op in ops)
 
 
 def lane_bits(visited) -> int:
