@@ -39,7 +39,7 @@ def _batched_matmul_body(a: torch.Tensor, b: torch.Tensor, s: float) -> torch.Te
         return torch.zeros((batch, m, n), dtype=a.dtype, device=a.device)
     c = roomy(torch.empty((batch, m, n), dtype=a.dtype, device=a.device))
     if c.numel():
-        a, b = near(a, 2), near(b, 1)
+        a, b = near(a, -1), near(b, -2)
         t = tile_for(a[0], b[0])
         launch(wrap_triton(batched_matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]) * batch,), a, b, c, m, n, k, s, *a.stride(), *b.stride(), **t)
     return c

@@ -72,14 +72,14 @@ def row_alignment(x: torch.Tensor, n: int) -> int:
 STEP, STEP_ON_CPU = 256, 1024
 
 
-def steps_fit(x: torch.Tensor, k: int) -> bool:
-    """Do steps along K, dimension `k`, fit the 32 bits that kernels of products by pointers have for them?"""
+def steps_fit(x: torch.Tensor, k: int, most: int = STEP) -> bool:
+    """Do steps along K, dimension `k`, over up to so many terms fit the 32 bits that kernels of products by pointers have for them?"""
     step, terms = x.stride(k), x.shape[k]
-    return not known(step, terms) or step * min(STEP if x.device.type == "cuda" else STEP_ON_CPU, terms) < 1 << 31
+    return not known(step, terms) or step * min(most, terms) < 1 << 31
 
 
 def near(x: torch.Tensor, k: int) -> torch.Tensor:
-    """x, a matrix or a batch of them, for a kernel by pointers: a copy that is contiguous along K, dimension `k`, one of the last two, where steps along it do not fit."""
-    if steps_fit(x, k):
+    """x, a matrix, or a batch of them, for a kernel by pointers: a copy that is contiguous along K where steps along it do not fit. k: its dimension, of batches -2 or -1."""
+    if steps_fit(x, k, STEP if x.device.type == "cuda" else STEP_ON_CPU):
         return x
-    return x.contiguous() if k % x.dim() == x.dim() - 1 else x.mT.contiguous().mT
+    return x.contiguous() if k in (1, -1) else x.mT.contiguous().mT

@@ -65,21 +65,21 @@ class Far:
         return self.strides[d]
 
     @property
-    def T(self):
+    def mT(self):
         return Far(self.strides[::-1], self.device.type, (*self.made, "turned"))
 
     def contiguous(self):
         return Far((70, 1), self.device.type, (*self.made, "copied"))
 
 
-@pytest.mark.parametrize("step,device,copied", [(1 << 23, "cuda", True), ((1 << 23) - 1, "cuda", False), (1 << 40, "cpu", False)])
+@pytest.mark.parametrize("step,device,copied", [(1 << 23, "cuda", True), ((1 << 23) - 1, "cuda", False), (7158279, "cpu", True), (7158278, "cpu", False)])
 def test_steps_along_k_fit_32_bits(step, device, copied):
     for k, strides, made in ((1, (1, step), ("copied",)), (0, (step, 1), ("turned", "copied", "turned"))):
         x = Far(strides, device)
         got = layout.near(x, k)
         assert (got.made, got.stride(k)) == (made, 1) if copied else got is x
         few = Far(strides, device, shape=(255, 255))  # terms: no step is over more
-        assert layout.near(few, k) is few or step > 1 << 23 and device == "cuda"
+        assert layout.near(few, k) is few
 
 
 @pytest.mark.parametrize("op", ["matmul", "matmul_softmax"])
@@ -89,7 +89,7 @@ def test_both_operands_are_looked_at(op, monkeypatch, seed):
     gen = torch.Generator().manual_seed(seed)
     a, b = torch.randn(70, 65, generator=gen), torch.randn(65, 33, generator=gen)
     getattr(module, f"_{op}_body")(a, b, *(() if op == "matmul" else (0,)))
-    assert seen == [((70, 65), 1), ((65, 33), 0)]
+    assert seen == 2 * [((70, 65), 1), ((65, 33), 0)]  # before a CPU's ways, and by pointers
 
 
 def test_all_operands_of_low_rank_are_looked_at(monkeypatch, seed):
