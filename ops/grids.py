@@ -49,11 +49,11 @@ def elements_of(m, n, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constex
 
 @triton.jit
 def lines_at(pid, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
-    """(offsets, offsets in lines `step` apart, mask) of the pid-th tile, BL lines x BC elements, of a matrix of any strides."""
+    """(columns, offsets, offsets in lines `step` apart, mask) of the pid-th tile, BL lines x BC elements, of a matrix of any strides."""
     across = tl.cdiv(length, BC)
-    line = (pid // across * BL + tl.arange(0, BL))[:, None]
-    at = (pid % across * BC + tl.arange(0, BC))[None, :]
-    return line.to(tl.int64) * stride_line + at.to(tl.int64) * stride_at, line.to(tl.int64) * step + at, (line < lines) & (at < length)
+    line, cols = pid // across * BL + tl.arange(0, BL), pid % across * BC + tl.arange(0, BC)
+    rows, at = line.to(tl.int64)[:, None], cols[None, :]
+    return cols, rows * stride_line + at.to(tl.int64) * stride_at, rows * step + at, (line[:, None] < lines) & (at < length)
 
 
 @triton.jit

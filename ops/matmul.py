@@ -268,12 +268,13 @@ def slow_as_it_lies(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c, work = begun("matmul", a, b)
     if work:
-        if a.device.type != "cuda":
-            a, b = near(a, 1), near(b, 0)
         if (found := product_way.special(a, b)) is not None:
             way, given = found
             way.product(given, c)
             return c
+        if slow_as_it_lies(a, b):
+            b = b.contiguous()
+        a, b = near(a, 1), near(b, 0)
         if thin.takes(a, b):
             thin.product(a, b, c)
             return c
@@ -281,9 +282,7 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             split_k.product(a, b, c, split)
             return c
         (m, k), n = a.shape, b.shape[1]
-        if slow_as_it_lies(a, b):
-            b = b.contiguous()
-        a, b = near(straight(a, n, "matmul"), 1), near(b, 0)
+        a = straight(a, n, "matmul")
         t = tile_for(a, b, alone=True)
         launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
                a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)

@@ -163,9 +163,16 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     c, work = _begun(a, b, dim)
     if not work:
         return c
-    if a.device.type != "cuda":
-        a, b = near(a, 1), near(b, 0)
     (m, k), n, axis = a.shape, b.shape[1], int(dim) % 2
+    way, given = not comes_first(a, b, axis) and product_way.special(a, b) or (None, None)
+    if way and product_way.apart(way, given):
+        if (products := held(c.shape, c.device)) is not None:
+            way.product(given, products)
+            softmax_into(products, c, axis)
+            return c
+        way = None
+    if way is None:
+        a, b = near(a, 1), near(b, 0)
     if thin_softmax.takes(a, b, axis):
         thin_softmax.product_softmax(a, b, c, axis)
         return c
@@ -175,15 +182,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
         softmax_into(products, c, axis)
         return c
     a = straight(a, n, "matmul_softmax")
-    way, given = not comes_first(a, b, axis) and product_way.special(a, b) or (None, None)
-    if way and product_way.apart(way, given):
-        if (products := held(c.shape, c.device)) is not None:
-            way.product(given, products)
-            softmax_into(products, c, axis)
-            return c
-        way = None
     if way is None and (t := _apart_on_cpu(a, b, axis)) and (products := held(c.shape, c.device)) is not None:
-        b = near(b, 0)
         launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),), a, b, products, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
         softmax_into(products, c, axis)
         return c
@@ -195,7 +194,6 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if way:
         way.product(given, c, stats, axis)
     else:
-        a, b = near(a, 1), near(b, 0)
         launch(wrap_triton(product_exp_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
                a, b, c, stats, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), AXIS=axis, WHOLE=whole, **t, **normal(a), CPU=a.device.type == "cpu")
     if not whole:

@@ -77,7 +77,7 @@ def add_products_of_parts(acc, x1, x2, x3, y1, y2, y3):
 @triton.jit
 def copy_lines(pid, x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
     """Copy a tile, the pid-th, of BL lines x BC elements of a matrix to contiguous lines, `step` elements from one to the next."""
-    offs, to, inside = lines_at(pid, lines, length, stride_line, stride_at, step, BL, BC)
+    _, offs, to, inside = lines_at(pid, lines, length, stride_line, stride_at, step, BL, BC)
     tl.store(out_ptr + to, tl.load(x_ptr + offs, mask=inside), mask=inside)
 
 

@@ -183,6 +183,8 @@ def few_terms_kernel(a_ptr, b_ptr, c_ptr, m, n, stride_am, stride_ak, stride_bk,
 KERNELS = lines_kernel, side_by_side_kernel, eight_lines_kernel, few_terms_kernel  # beside the one for copies, which product_tma.py has as well
 #: lines, and terms, up to which a product goes this way (docs/performance/cpu-products.md has what was measured)
 LINES, TERMS = 4, 8
+#: elements that a program copies of such a line: it is to be copied by all threads
+PIECES = 1024
 #: lines of fp32, along K, that are multiplied with lines along K, where these have so many elements, in matrices of so many bytes; copying either first would be slower on Intel's. Tiles turn such a matrix first, and from memory are as fast (us on one
 #: thread of a Zen 5, by tiles, by lines, torch's: 8x1024x1024 173, 112, 248; 8x768x3072 396, 243, 565; 16x1024x1024 208, 214, 384; 8x4096x4096 4,623, 6,425, 6,600; 6x100x4000 34, 53, 70)
 EIGHT, EIGHT_TERMS, EIGHT_BYTES = 8, 256, 16 << 20
@@ -284,7 +286,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     (r, k), n = x.shape, b.shape[1]
     along, shares = b.stride(1) != 1, 1
     if along and x.stride(1) != 1:  # each of b's lines reads it
-        x = copied(x, 1, 1024)
+        x = copied(x, 1, PIECES)
     if along and r == 1 and k * max(4, b.element_size()) > ALONE:
         launch(wrap_triton(side_by_side_kernel), (cdiv(n, 8),), x, b, out, n, k, b.stride(1), out.stride(1), BN=8, BK=64)
         return

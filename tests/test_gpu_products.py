@@ -89,7 +89,7 @@ def test_both_operands_are_looked_at(op, monkeypatch, seed):
     gen = torch.Generator().manual_seed(seed)
     a, b = torch.randn(70, 65, generator=gen), torch.randn(65, 33, generator=gen)
     getattr(module, f"_{op}_body")(a, b, *(() if op == "matmul" else (0,)))
-    assert seen == 2 * [((70, 65), 1), ((65, 33), 0)]  # before a CPU's ways, and by pointers
+    assert seen == [((70, 65), 1), ((65, 33), 0)]
 
 
 def test_all_operands_of_low_rank_are_looked_at(monkeypatch, seed):
