@@ -39,13 +39,20 @@ def test_lanes_lie_side_by_side_where_that_pays(columns, work, lanes):
     assert re.search(f"store .*{lanes}", plan), plan
 
 
-def test_rounding_counts_as_several_operations():
+@triton.jit
+def exp_kernel(x_ptr, out_ptr, m, line, R: tl.constexpr, C: tl.constexpr):
+    """exp of full rows."""
+    r, c = tl.arange(0, R)[:, None], tl.arange(0, C)[None, :]
+    tl.store(out_ptr + r * line + c, tl.exp(tl.load(x_ptr + r * line + c, mask=r < m).to(tl.float32)), mask=r < m)
+
+
+@pytest.mark.parametrize("elements,lanes", [("fp32", "4 lanes along 1"), ("bf16", "16 lanes along 0")])
+def test_rounding_counts_as_several_operations(elements, lanes):
     """exp of four numbers of bf16 takes longer than to gather sixteen, of fp32 it does not."""
-    names = list(rows_kernel.arg_names)
-    given = {"R": 64, "C": 4, "WORK": True}
-    signature = {n: "constexpr" if n in given else "*bf16" if n.endswith("_ptr") else "i32" for n in names}
-    source = ASTSource(fn=rows_kernel, signature=signature, constexprs={(names.index(n),): v for n, v in given.items()})
-    assert re.search("store .*16 lanes along 0", triton.compile(source, target=GPUTarget("cpu", "x86-64-v4", 0)).asm["plan"])
+    names, given = list(exp_kernel.arg_names), {"R": 64, "C": 4}
+    signature = {n: "constexpr" if n in given else f"*{elements}" if n.endswith("_ptr") else "i32" for n in names}
+    source = ASTSource(fn=exp_kernel, signature=signature, constexprs={(names.index(n),): v for n, v in given.items()})
+    assert re.search(f"store .*{lanes}", triton.compile(source, target=GPUTarget("cpu", "x86-64-v4", 0)).asm["plan"])
 
 
 def test_what_lies_along_the_long_dimension_goes_along_it():
