@@ -95,7 +95,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> dict:
     sizes = planned(a.shape[0], b.shape[1], a.shape[1])
     if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
-    choice, free = entries(a, sizes[2]), alone and cpu and call.row is None and not tries(TILES.op)
+    choice, free = entries(a, sizes[2], written=sizes[0] * sizes[1] * a.element_size()), alone and cpu and call.row is None and not tries(TILES.op)
     if free and at_once(a.dtype, *sizes, workers()):
         choice = _guess(LARGEST_AT_ONCE, LARGEST_AT_ONCE, choice[0][2]),
     elif free and a.stride(1) == 1 and known(b.stride(0)) and b.stride(0) * next_power_of_2(sizes[2]) < 1 << 31:
@@ -122,15 +122,15 @@ def gpu_tile(dtype: torch.dtype, m: int, n: int, k: int) -> dict:
     return chosen_tile(False, multiprocessors(), m, n, k, choice)
 
 
-def entries(a: torch.Tensor, k: int, ends: bool = True) -> tuple:
+def entries(a: torch.Tensor, k: int, ends: bool = True, written: int = 0) -> tuple:
     """Tiles, each with its speed, for products of `a`'s dtype and k terms, where `a` is or on the board that code is made for. ends: products end in their store, else accumulators go
-    through memory."""
+    through memory; written: bytes of the result."""
     cpu = a.device.type != "cuda"
     if cpu and not tries(TILES.op):
         if call.row is not None and call.row.scratch and TILES.op not in (call.tiles or ()):
             return fitting(call.row.scratch, a.dtype)
         if call.row is None and k <= FEW_TERMS:
-            return few_terms(a.dtype, k) if ends else (_guess(32 if a.dtype == torch.bfloat16 or by_tiles(a.dtype) else 64, 64, FEW_TERMS),)
+            return few_terms(a.dtype, k, written // workers()) if ends else (_guess(32 if a.dtype == torch.bfloat16 or by_tiles(a.dtype) else 64, 64, FEW_TERMS),)
     return tuple(map(tuple, speeds_for(TILES.get(a.device.type), speeds_of(a.dtype, a.device.type), workers() if cpu else 0)))
 
 
@@ -156,12 +156,17 @@ _FEW = tuple(_guess(bm, 64, FEW_TERMS) for bm in (128, 64, 32))
 #: by 128 x 64, 128 x 256 and 256 x 256 1.12, 1.54 and 1.74; 1024 x 16 x 1024 by 128 x 64, 128 x 512 and 64 x 512 0.73, 0.76 and 0.92 (two threads 0.76, 0.85 and 0.79)
 _FEW_BY_TILES = ((256, 256, FEW_TERMS, 1.0), (128, 256, FEW_TERMS, 0.9), *_FEW)
 _FEWEST, _FEWEST_TILES = 16, ((64, 512, FEW_TERMS, 1.0), *_FEW)
+#: where a thread's part of the result is more than its second cache holds, and its lines are fetched and written back while others are computed: pieces of 256 bytes a row are too short for the hardware
+#: to see a row in (docs/performance/cpu-products.md has the times)
+_FEW_SPILLED = ((128, 512, FEW_TERMS, 1.0), *_FEW)
 
 
-def few_terms(dtype: torch.dtype, k: int) -> tuple:
-    """Tiles, each with its speed, for products of up to `FEW_TERMS` terms that end in their store on this CPU."""
+def few_terms(dtype: torch.dtype, k: int, written: int = 0) -> tuple:
+    """Tiles, each with its speed, for products of up to `FEW_TERMS` terms that end in their store on this CPU. written: bytes of the result, a thread's."""
     if by_tiles(dtype):
         return _FEW_BY_TILES
+    if written > second_cache():
+        return _FEW_SPILLED
     return _FEWEST_TILES if dtype == torch.float32 and k <= _FEWEST and targets.native().assists else _FEW
 
 

@@ -230,8 +230,10 @@ def test_whose_products_do_not_go_this_way():
 
 
 def test_tiles_of_few_terms_are_small(monkeypatch):
-    """Small enough that few of them are cut, and that there are some for each thread; by AMX large ones, and wide ones of the fewest terms on Intel's CPUs."""
+    """Small enough that few of them are cut, and that there are some for each thread; by AMX large ones, and wide ones of the fewest terms on Intel's CPUs, and where a thread's part of the
+    result is larger than its second cache."""
     m = importlib.import_module("triport.ops.matmul")
+    monkeypatch.setattr(m, "second_cache", lambda: 4 << 20)
     monkeypatch.setattr(m, "by_tiles", lambda dtype: False)
     monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False)))
     monkeypatch.setattr(m, "workers", lambda: 2)
@@ -239,6 +241,9 @@ def test_tiles_of_few_terms_are_small(monkeypatch):
         few, more = (tile_for(torch.empty(1024, k, dtype=dtype), torch.empty(k, 1024, dtype=dtype)) for k in (FEW_TERMS, FEW_TERMS + 1))
         assert few["BM"] * few["BN"] <= 128 * 64 and few["BK"] == FEW_TERMS
         assert dtype is torch.float64 or more["BM"] * more["BN"] > few["BM"] * few["BN"]
+        for rows, wide in ((1 << 20, False), ((1 << 20) + 1024, True)):
+            few = tile_for(torch.empty(8 // dtype.itemsize * rows // 1024, FEW_TERMS, dtype=dtype), torch.empty(FEW_TERMS, 1024, dtype=dtype))
+            assert ((few["BM"], few["BN"]) == (128, 512)) == wide
     monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=True)))
     for k, wide in ((16, True), (17, False)):
         tile = tile_for(torch.empty(1024, k), torch.empty(k, 1024))
