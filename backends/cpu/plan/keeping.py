@@ -114,10 +114,33 @@ def unread(s, shape, v: Value, op: Op) -> tuple[Value, ...] | None:
     for later in sorted(s.sequence.later(v, s.sequence.done[op]), key=s.sequence.end.__getitem__):
         if later.name != "tt.store" or len(later.operands) < 3 or later.operands[0].type.shape != shape:
             return None
-        if not reads_identically(s, later, v):
+        if not reads_identically(s, later, v) or _steers(s, later, v):
             return None
         masks.append(later.operands[2])
     return tuple(masks)
+
+
+def _steers(s, store: Op, v: Value) -> bool:
+    """Does `v` decide which elements a store, or a load for it, takes? A vector in which a store's mask is partly true is computed in all of its lanes, and a lane in which it is false has for `v`
+    what happens to stand where nobody wrote it: as a number it is not stored, but an address would be read."""
+    sinks = [store.operands[2]]
+    for w in _computed_from(s, store.operands):
+        if w.op is not None and w not in s.buffers and w.op.name == "tt.load":
+            sinks += w.op.operands[:2]
+    return v in _computed_from(s, sinks)
+
+
+def _computed_from(s, values: Iterable[Value]) -> set[Value]:
+    """`values`, and what they are computed from anew where they are read."""
+    stack, seen = list(values), set()
+    while stack:
+        w = stack.pop()
+        if w in seen:
+            continue
+        seen.add(w)
+        if w not in s.buffers and w.op is not None and s.lazy(w.op):
+            stack += w.op.operands
+    return seen
 
 
 def reads(s, v: Value) -> dict[int | None, bool]:
