@@ -25,6 +25,9 @@ COMPUTE = {"f16": "f32", "f32": "f32", "f64": "f64", "i8": "i32",
 
 #: panels of B from which on A's elements are read so often that putting them into strips is worth it
 MANY = 4
+#: terms of a product up to which panels go by a strip of rows, where accumulators end in registers, so that a row's results are written one behind the other; of more terms strips go by a panel, which stays in
+#: the first cache. Emerald Rapids, fp32, two threads, us, strips and panels inside: 1024x64x1024 515, 455; 1024x32x1024 290, 250; 799x10x2407 475, 395; 184x12x2628 125, 114; one thread, and a Zen 5, the same
+SHALLOW = 64
 #: rows of a micro-kernel one vector wide, at least: a core that begins two multiply-adds a cycle, of four cycles each, has eight under way
 NARROW = 8
 
@@ -126,14 +129,15 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     look = Look(s)
     a_src, b_src = look.joined(lhs, 1), look.joined(rhs, 0)
     a_ends, b_ends = look.ends(lhs, a_src), look.ends(rhs, b_src)
-    direct = m <= s.target.few_rows and not batch and may_lie(rhs, b_src, kind) and _ends_with(a_ends[1], b_ends[0])
+    lies = s.target.few_rows > 0 and not batch and may_lie(rhs, b_src, kind) and _ends_with(a_ends[1], b_ends[0])
+    direct = lies and m <= s.target.few_rows
     if direct and vectors > 2 and n > lanes:  # one pass over B for two
         height, vectors = NARROW, 2
     if n <= lanes and not (kind.tiles or kind.blocks):
         height = max(height, NARROW)
     height, vectors = min(height, m), max(1, min(vectors, n // lanes))
     a = rows(s, lhs, a_src, kind, b_ends[0], height if n >= MANY * lanes * vectors else 0)
-    b = panels(s, rhs, b_src, kind, lanes * vectors, direct)
+    b = panels(s, rhs, b_src, kind, lanes * vectors, direct, woven=lies and not direct and k > SHALLOW and m >= 2 * height)
     if b_src is not None and not b.direct and _serves_others(s, s.sequence.products.get(op, [op]), b_src):
         b = replace(b, kept=True)
     with captured(s) as filling:

@@ -236,7 +236,8 @@ def _product(page, step: product.Product):
             apart = ", its rows begin with lines of the cache and do not share the same few places there" if operand.apart else ""
             if_not = f", where all of it is there{apart}, else from copies of a strip of its rows{if_not}"
         why = f", because {operand.why}" if operand.why else ""
-        kept = ", unless the program before left the same there" if operand.kept else ", whole panels read where they lie" if operand.direct else ""
+        kept = ", whole panels by the first strip of A's rows, which reads them where they lie" if operand.woven else ", whole panels read where they lie" if operand.direct else ""
+        kept += ", unless the program before left the same there" if operand.kept else ""
         page.say(f"{name} {_HOW[operand.how]}{if_not}{kept}{why}")
         page.within(operand.packing)
     page.steps(step.filling)

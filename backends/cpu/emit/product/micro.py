@@ -16,6 +16,7 @@ from ...llvm import ir
 from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER
 from ...plan.operand import Kind
+from ...plan.product import SHALLOW
 from ..element import math
 from . import ime, pack
 from .ending import InRegisters
@@ -25,11 +26,6 @@ from .pack import Panels, Rows
 #: rows of a panel that is read where it lies, by which Intel's CPUs fetch ahead. Of torch's speed on an Emerald Rapids, one thread, by none, 8, 16 and 32: 4x3984x446 0.70, 0.78, 0.85, 0.85;
 #: 13x96x3056 0.62, 0.71, 0.73, 0.63; 18x3792x464 0.60, 0.85, 0.89, 0.90; 32x1380x260 0.77, 0.83, 0.87, 0.86. A Zen 5 is as fast either way, and slower from memory (8x2000x4096 1.5 -> 1.75 ms)
 AHEAD = 16
-
-
-#: terms of a product up to which panels go by a strip of rows, where accumulators end in registers, so that a row's results are written one behind the other; of more terms strips go by a panel, which stays in
-#: the first cache. Emerald Rapids, fp32, two threads, us, strips and panels inside: 1024x64x1024 515, 455; 1024x32x1024 290, 250; 799x10x2407 475, 395; 184x12x2628 125, 114; one thread, and a Zen 5, the same
-SHALLOW = 64
 
 
 @dataclass
@@ -59,19 +55,20 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
         b_base = b.gep(packed, panels.ptr, b.mul(p, i64(kk * n)))
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
-        def block(i, j, r, vectors, strip=None, less=None):
-            b_panel, b_pitch = pack.panel(k, kind, panels, b_base, j)
+        def block(i, j, r, vectors, strip=None, less=None, weaves=False):
+            b_panel, b_pitch = pack.panel(k, kind, panels, b_base, j) if not weaves else pack.where_it_lies(k, kind, panels, j)
             given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, (i, j), r, b_panel, width, lanes, vectors, extent
             if kind.blocks:
                 _block_rows(k, kind, *given)
             elif kind.tiles:
                 _tile_rows(k, kind, *given[:2], strip, *given[4:], fresh, ends_in)
             else:
-                _vector_rows(k, kind, *given, b_pitch, panels.lies is not None, fresh, ends_in, (r == rows or panels.lies is not None) and vectors * lanes == width, less)
+                _vector_rows(k, kind, *given, b_pitch, panels.direct or weaves, fresh, ends_in, (r == rows or panels.direct) and vectors * lanes == width, less,
+                             b.gep(packed, b_base, b.mul(j, i64(panels.across))) if weaves else None)
 
-        def strips_of(body):
-            """`body(first row, rows)` for each strip."""
-            if panels.lies is not None and m % rows == 0 and rows % 2 == 0 and extent.rows.const is None:
+        def strips_of(body, first=i64(0)):
+            """`body(first row, rows)` for each strip, from row `first` on."""
+            if panels.direct and m % rows == 0 and rows % 2 == 0 and extent.rows.const is None:
                 # So few rows that half a strip counts.
                 end, half = b.intrinsic("smin", i64(m), extent.rows), rows // 2
                 begun = b.and_(end, i64(-rows))
@@ -82,7 +79,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
             for lo, hi, r in ((0, m - m % rows, rows), (m - m % rows, m, m % rows)):
                 if r:
                     end = i64(hi) if extent.rows.const == m else b.intrinsic("smin", i64(hi), extent.rows)
-                    k.loop(i64(lo), end, r, functools.partial(body, r=r), "rows")
+                    k.loop(i64(lo) if lo else first, end, r, functools.partial(body, r=r), "rows")
 
         def panels_of(body):
             """`body(first column, vectors)` for each panel."""
@@ -115,7 +112,12 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
                 less = None
                 if unsigned:
                     less = _columns_by_128(k, kind, b.gep(packed, b_base, b.mul(j, i64(kk))), width, lanes, vectors, extent.depth)
-                strips_of(lambda i, r: block(i, j, r, vectors, less=less))
+                first = i64(0)
+                if panels.woven is not None and vectors * lanes == width:
+                    weaves = b.and_(panels.woven, pack.lies_whole(k, panels, j))
+                    k.guarded(weaves, lambda: block(i64(0), j, rows, vectors, weaves=True))
+                    first = b.select(weaves, i64(rows), first)
+                strips_of(lambda i, r: block(i, j, r, vectors, less=less), first)
 
             if ends_in is not None and kk <= SHALLOW and not unsigned:
                 strips_of(lambda i, r: panels_of(lambda j, vectors: block(i, j, r, vectors)))
@@ -144,9 +146,10 @@ def _columns_by_128(k, kind: Kind, b_panel: Val, width: int, lanes: int, vectors
 
 
 def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, at: tuple[Val, Val], r: int, b_panel: Val, width: int, lanes: int,
-                 vectors: int, extent: Extent, b_pitch: Val, lies: bool, fresh: Val, ends_in: InRegisters | None, full: bool, less: list[Val] | None):
+                 vectors: int, extent: Extent, b_pitch: Val, lies: bool, fresh: Val, ends_in: InRegisters | None, full: bool, less: list[Val] | None, woven: Val | None):
     """r rows x `vectors` vectors of the accumulators at `c_tile`, which begin `at` a row and a column, from these rows of A, and from a panel of B `width` columns wide, whose rows are `b_pitch`
-    elements apart; lies: it may be where it was loaded from, where nothing of it may be read behind its end. full: as most blocks are; less: what is taken off each vector."""
+    elements apart; lies: it may be where it was loaded from, where nothing of it may be read behind its end. full: as most blocks are; less: what is taken off each vector; woven: where the panel is put, row
+    by row, for other rows of A (None: nowhere)."""
     b, i = k.b, at[0]
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     ty, size, g = ir.vec(t, lanes), ir.bits_of(t) // 8, kind.group
@@ -174,7 +177,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
         def body(q):
             acc = [[b.load(ty, s, 64) for s in line] for line in slots]
             b_row = b.gep(packed, b_panel, b.mul(q, b_pitch))
-            if lies and k.target.assists:  # a row is in a page of its own, as in `copy_panels`
+            if lies and (k.target.assists or woven is not None):  # a row is in a page of its own, as in `copy_panels`
                 for u in range(count):
                     later = b.gep(packed, b_row, b.mul(b_pitch, i64(u + AHEAD)))
                     pack.fetch(b, later, vectors * lanes * size)
@@ -182,6 +185,9 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
             for u in range(count):
                 cols = [b.load(ir.vec(packed, lanes * g), b.gep(packed, b_row, b.mul(b.add(b.mul(b_pitch, i64(u)), i64(v * lanes)), i64(g))), size)
                         for v in range(vectors)]
+                if woven is not None:
+                    for v, column in enumerate(cols):
+                        b.store(column, b.gep(packed, woven, b.add(b.mul(b.add(q, i64(u)), i64(width)), i64(v * lanes))), size)
                 for x in range(r):
                     s = _broadcast(b, packed, 1 if single else g, g, b.gep(packed, a_cols[x], i64(u * (a.strip or g))), lanes)
                     for v in range(vectors):
@@ -204,6 +210,11 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
             k.loop(main, pairs, g, steps(1), "tail")
         if g == 2:
             k.loop(pairs, depth, g, steps(1, single=True), "last")
+
+    if woven is not None and a.padded:  # other strips go on to the next whole step
+        zero = Val(ir.vec(packed, lanes), "zeroinitializer")
+        end = b.and_(b.add(depth, i64(unroll - 1)), i64(-unroll))
+        k.loop(depth, end, 1, lambda q: [b.store(zero, b.gep(packed, woven, b.add(b.mul(q, i64(width)), i64(v * lanes))), size) for v in range(vectors)], "zeros")
 
     def to_memory():
         for x in range(r):

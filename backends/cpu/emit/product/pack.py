@@ -5,6 +5,7 @@ An operand that lies the other way round in memory is turned in registers, a blo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -238,12 +239,14 @@ def _copy_strip(k, kind: Kind, to: Copies, source: tuple[Val, Val], i: Val, coun
 @dataclass
 class Panels:
     """B as the micro-kernel reads it: row q of the panel that begins with column j at `ptr + j across + q width` (in elements along K that share a lane). lies: where it was loaded from, if
-    whole panels may be read there."""
+    whole panels may be read there: by all strips of A, if it is `direct`, or by the first one, which puts them into their places, where `woven` (an i1; None: never) is true."""
 
     ptr: Val
     across: int
     width: int
     lies: Lies | None = None
+    woven: Val | None = None
+    direct: bool = False
 
 
 @dataclass
@@ -258,37 +261,52 @@ class Lies:
 
 def panels(k, step: Product, at: Place | None) -> Panels:
     """B in panels, put where they are to be."""
-    found = Panels(k.pointer(step.b.buffer), step.kind.group if step.kind.blocks else step.k, step.width)
-    if step.b.direct:
+    found = Panels(k.pointer(step.b.buffer), step.kind.group if step.kind.blocks else step.k, step.width, direct=step.b.direct)
+    put = functools.partial(_panels, k, step, at, found.ptr)
+    if step.b.direct or step.b.woven:
         ends = tuple(i64(size) if end is None else end for size, end in zip((step.k, step.n), at.ends))
         found.lies = Lies(at.ptr, number(k, at.source.steps[0]), at.given, ends)
-        k.either(at.given, lambda: _rest_of_panels(k, step, at, found), lambda: _panels(k, step, at, found.ptr))
-    elif step.b.kept:
-        _unless_there(k, at, lambda: _panels(k, step, at, found.ptr))
+        put = functools.partial(k.either, at.given, functools.partial(_rest_of_panels, k, step, at, found), put)
+    if step.b.kept:
+        needed = k.b.not_(_unless_there(k, at, put))
     else:
-        _panels(k, step, at, found.ptr)
+        put()
+        needed = const("i1", True)
+    found.woven = needed if step.b.woven else None
     return found
 
 
 def _rest_of_panels(k, step: Product, at: Place, to: Panels):
-    """What of B is no whole panel; and zeros behind its end, where somebody might see what they are multiplied into."""
+    """What of B is no whole panel; and zeros behind its end, where somebody might see what they are multiplied into, or the next program's store."""
     b, end = k.b, to.lies.ends[1]
-    last = b.select(ending.unseen(k, step, 1, end), b.intrinsic("smin", end, i64(step.n)), i64(step.n))
+    last = i64(step.n)
+    if not step.b.kept:
+        last = b.select(ending.unseen(k, step, 1, end), b.intrinsic("smin", end, last), last)
     copy_panels(k, at, (step.k, step.n), step.kind, to.width, to.ptr, b.and_(end, i64(-to.width)), last)
 
 
 def panel(k, kind: Kind, found: Panels, base: Val, j: Val) -> tuple[Val, Val]:
     """(where row 0 of the panel from column j on is, elements from row to row) of a matrix of B whose panels begin at `base`."""
     b, packed = k.b, REGISTER[kind.packed]
-    there = b.gep(packed, base, b.mul(j, i64(found.across))), i64(found.width)
-    if found.lies is None:
-        return there
-    whole = b.and_(found.lies.holds, b.icmp("sle", b.add(j, i64(found.width)), found.lies.ends[1]))
-    return b.select(whole, b.gep(packed, found.lies.ptr, j), there[0]), b.select(whole, found.lies.pitch, there[1])
+    put = b.gep(packed, base, b.mul(j, i64(found.across))), i64(found.width)
+    if not found.direct:
+        return put
+    whole, lies = lies_whole(k, found, j), where_it_lies(k, kind, found, j)
+    return b.select(whole, lies[0], put[0]), b.select(whole, lies[1], put[1])
 
 
-def _unless_there(k, at: Place, put: Callable):
-    """`put()` a source's elements into memory that nothing else is put into, unless the program before, of this call, has put the same ones there."""
+def where_it_lies(k, kind: Kind, found: Panels, j: Val) -> tuple[Val, Val]:
+    """As `panel`, of a panel that is read where it was loaded from."""
+    return k.b.gep(REGISTER[kind.packed], found.lies.ptr, j), found.lies.pitch
+
+
+def lies_whole(k, found: Panels, j: Val) -> Val:
+    """An i1: may the panel from column j on be read where it was loaded from?"""
+    return k.b.and_(found.lies.holds, k.b.icmp("sle", k.b.add(j, i64(found.width)), found.lies.ends[1]))
+
+
+def _unless_there(k, at: Place, put: Callable) -> Val:
+    """`put()` a source's elements into memory that nothing else is put into, unless the program before, of this call, has put the same ones there. What is returned is an i1: had it?"""
     b = k.b
     about = [b.cast("ptrtoint", at.ptr, "i64"), *(number(k, step) for step in at.source.steps), *(end for end in at.ends if end is not None)]
     about = [x for x in about if x.const is None]
@@ -306,6 +324,7 @@ def _unless_there(k, at: Place, put: Callable):
         b.store(at.given, same, 1)
 
     k.guarded(b.not_(found), put_and_note)
+    return found
 
 
 def _panels(k, step: Product, at: Place | None, out: Val):
