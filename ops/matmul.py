@@ -156,8 +156,9 @@ _FEW = tuple(_guess(bm, 64, FEW_TERMS) for bm in (128, 64, 32))
 #: by 128 x 64, 128 x 256 and 256 x 256 1.12, 1.54 and 1.74; 1024 x 16 x 1024 by 128 x 64, 128 x 512 and 64 x 512 0.73, 0.76 and 0.92 (two threads 0.76, 0.85 and 0.79)
 _FEW_BY_TILES = ((256, 256, FEW_TERMS, 1.0), (128, 256, FEW_TERMS, 0.9), *_FEW)
 _FEWEST, _FEWEST_TILES = 16, ((64, 512, FEW_TERMS, 1.0), *_FEW)
-#: where a thread's part of the result is more than its second cache holds, and its lines are fetched and written back while others are computed: pieces of 256 bytes a row are too short for the hardware
-#: to see a row in (docs/performance/cpu-products.md has the times)
+#: where a thread's part of the result is so many times what its second cache holds that its lines are fetched and written back while others are computed: pieces of 256 bytes a row are too short for
+#: the hardware to see a row in (docs/performance/cpu-products.md has the times; of twice as much an Emerald Rapids gains nothing, 1024 x 64 x 1024 loses a tenth)
+SPILLED = 4
 _FEW_SPILLED = ((128, 512, FEW_TERMS, 1.0), *_FEW)
 
 
@@ -165,7 +166,7 @@ def few_terms(dtype: torch.dtype, k: int, written: int = 0) -> tuple:
     """Tiles, each with its speed, for products of up to `FEW_TERMS` terms that end in their store on this CPU. written: bytes of the result, a thread's."""
     if by_tiles(dtype):
         return _FEW_BY_TILES
-    if written > second_cache():
+    if written > SPILLED * second_cache():
         return _FEW_SPILLED
     return _FEWEST_TILES if dtype == torch.float32 and k <= _FEWEST and targets.native().assists else _FEW
 

@@ -231,9 +231,9 @@ def test_whose_products_do_not_go_this_way():
 
 def test_tiles_of_few_terms_are_small(monkeypatch):
     """Small enough that few of them are cut, and that there are some for each thread; by AMX large ones, and wide ones of the fewest terms on Intel's CPUs, and where a thread's part of the
-    result is larger than its second cache."""
+    result is much larger than its second cache."""
     m = importlib.import_module("triport.ops.matmul")
-    monkeypatch.setattr(m, "second_cache", lambda: 4 << 20)
+    monkeypatch.setattr(m, "second_cache", lambda: 1 << 20)
     monkeypatch.setattr(m, "by_tiles", lambda dtype: False)
     monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False)))
     monkeypatch.setattr(m, "workers", lambda: 2)
