@@ -347,10 +347,10 @@ def _panels(k, step: Product, at: Place | None, out: Val):
         k.run(plan.packing)
 
 
-def fetch(b, at: Val, nbytes: int):
-    """Have the lines of the first cache, of so many bytes, fetched for reading."""
+def fetch(b, at: Val, nbytes: int, cache: int = 1):
+    """Have the lines of so many bytes fetched for reading, into the first cache or the second."""
     for line in range(0, nbytes, LINE):
-        b.call("llvm.prefetch.p0", "void", [b.gep("i8", at, i64(line)), const("i32", 0), const("i32", 3), const("i32", 1)])
+        b.call("llvm.prefetch.p0", "void", [b.gep("i8", at, i64(line)), const("i32", 0), const("i32", 4 - cache), const("i32", 1)])
 
 
 def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val, first: Val = i64(0), last: Val | None = None):
