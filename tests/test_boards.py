@@ -55,7 +55,7 @@ def test_the_program_checks_and_times_alone(board, tmp_path):
     at = len(spoilt) - 8  # the last expected value, in fp64
     spoilt[at:at + 8] = torch.tensor([0.5], dtype=torch.float64).numpy().tobytes()
     bad = tmp_path / "bad.case"
-    bad.write_bytes(spoilt)
+    bad.write_bytes(request.sealed(bytes(spoilt)))
     short = tmp_path / "short.case"
     short.write_bytes(spoilt[:-100])
     noise = tmp_path / "noise.case"

@@ -6,6 +6,7 @@ import platform
 import re
 import runpy
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -358,6 +359,13 @@ def test_the_command(tmp_path, capsys):
     assert "int triport_double_fp32(const float *x, float *out, int64_t x_size0, int threads);" in capsys.readouterr().out
     assert main(["bench", "--on", "local", "--bundle", str(out)]) == 0 and ": right" in capsys.readouterr().out
     assert bundle.load(out).manifest["cases"][0]["expected"] == "float64"
+    own = " by what the function gave on another machine, not by float64"
+    for call, its_own in (("half(x=fp32[40])", True), ("double(x=fp32[40])", False)):
+        assert main(["export", f"{file}:{call.partition('(')[0]}", "--example", call.partition("(")[2][:-1], "--target", HERE, "-o", str(other := tmp_path / f"own{its_own}"), "--reps", "1"]) == 0
+        capsys.readouterr()
+        assert main(["bench", "--on", "local", "--bundle", str(other)]) == 0 and (f": right{own}, error" in capsys.readouterr().out) == its_own
+        alone = subprocess.run([other / bundle.load(other).name, *other.glob("cases/*")], capture_output=True, text=True)
+        assert alone.returncode == 0 and (f": right{own}, error" in alone.stdout) == its_own
     assert main([*arguments, "--example", "x=fp16[20,30]"]) == 0 and "triport_double_fp16(const uint16_t *x" in capsys.readouterr().out
     for more, message in ((["--case", "300"], "--case goes with ops"), (["--dtype", "fp64"], "--dtype goes with ops"), (["--example", "half(x=fp32[3])"], "unknown function 'half'"),
                           (["--classes", "3..5"], "it takes powers of two")):

@@ -189,7 +189,7 @@ def test_the_program_refuses_damaged_cases(made, tmp_path):
                 continue  # that many bytes are there, and rounds soon done
             spoilt = bytearray(whole)
             struct.pack_into("<q", spoilt, 8 * place, word)
-            (tmp_path / "bad.case").write_bytes(spoilt)
+            (tmp_path / "bad.case").write_bytes(request.sealed(bytes(spoilt)))
             done = subprocess.run([tmp_path / made.name, tmp_path / "bad.case"], capture_output=True, text=True, timeout=HANGS)
             assert done.returncode == 1 and ("is damaged" in done.stdout or "is no case" in done.stdout), (name, word, done)
 
@@ -209,9 +209,31 @@ def test_no_byte_that_was_changed_kills_the_program(made, tmp_path, seed):
         words = request.HEAD + request.ENTRY * 3 + 4
         spoilt[at := r.randrange(8 * words if n % 4 else len(spoilt))] ^= (change := r.randrange(1, 256))
         spoilt[8 * request.REPETITIONS:8 * request.REPETITIONS + 8] = spoilt[8 * request.WARMUP:8 * request.WARMUP + 8] = struct.pack("<q", 1)  # many take time, and no more
-        bad.write_bytes(spoilt)
+        bad.write_bytes(request.sealed(bytes(spoilt)))  # as if somebody had meant it
         done = alone(made, tmp_path, bad)
         assert done.returncode in (0, 1) and done.stdout.count(b"\n") == 1, (n, at, change, done)
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 7])
+def test_no_bit_that_was_changed_is_believed(made, tmp_path, length, seed):
+    """Of inputs, expected values, tolerances and counts alike: neither right nor wrong is said of such a case, by a program or over its standard input."""
+    made.write(tmp_path)
+    path = min(tmp_path.glob("cases/*matmul*"))
+    whole, r = path.read_bytes(), random.Random(seed)
+    if length:  # a last word that is not all there
+        whole += bytes(length)
+        whole = request.sealed(whole[:8 * request.BYTES] + struct.pack("<q", len(whole)) + whole[8 * request.BYTES + 8:])
+        path.write_bytes(whole)
+    assert b": right, error" in alone(made, tmp_path, path).stdout
+    for n in range(60):
+        spoilt = bytearray(whole)
+        at = r.randrange(len(spoilt) - 8, len(spoilt)) if n % 5 == 0 else r.randrange(8 * request.HEAD, len(spoilt)) if n % 2 else 8 * request.REPETITIONS + r.randrange(8)
+        spoilt[at] ^= 1 << r.randrange(8)
+        path.write_bytes(spoilt)
+        done = alone(made, tmp_path, path)
+        assert done.returncode == 1 and done.stdout.endswith(b": is damaged: its bytes are not those that were written\n"), (n, at, done)
+    done = alone(made, tmp_path, input=bytes(spoilt))
+    assert done.returncode == 2 and b"its bytes are not those that were written" in done.stderr
 
 
 def test_a_tensor_of_another_length_than_its_sizes_say(made, tmp_path):
@@ -222,7 +244,7 @@ def test_a_tensor_of_another_length_than_its_sizes_say(made, tmp_path):
         for word in words:
             spoilt = bytearray(whole)
             struct.pack_into("<q", spoilt, 8 * place, word)
-            (tmp_path / "bad.case").write_bytes(spoilt)
+            (tmp_path / "bad.case").write_bytes(request.sealed(bytes(spoilt)))
             done = alone(made, tmp_path, tmp_path / "bad.case")
             assert done.returncode == 1 and b"is damaged: its sizes, its tensors and its length do not fit each other" in done.stdout, (place, word, done)
 

@@ -22,8 +22,8 @@ _ENTRY = 8 * request.ENTRY
 
 
 def add(m: Module, functions: list[Exported], names: list[int]):
-    """read_all, write_all, place, watched, now, invoke, takes, fits, measure, error_of: what each does stands below. names: what requests call the functions."""
-    for write in (_read_all, _write_all, _place, _watched, _now):
+    """read_all, write_all, place, watched, now, checksum, invoke, takes, fits, measure, error_of: what each does stands below. names: what requests call the functions."""
+    for write in (_read_all, _write_all, _place, _watched, _now, _checksum):
         write(m)
     _invoke(m, functions)
     _takes(m, functions, names)
@@ -34,14 +34,14 @@ def add(m: Module, functions: list[Exported], names: list[int]):
 
 
 def _read_all(m: Module):
-    """read_all(fd, place for the length): the address of all that it holds, 0 where that fails."""
+    """read_all(fd, place for the length): the address of all that it holds, 8 bytes behind which may be read; 0 where that fails."""
     b = Words(m, "read_all", "fd", "length")
     fd, length = b.fn.args
     at, have, size = b.changing(), b.changing(), b.changing()
     with b.forever() as reading:
         with b.when(b.equal(have.get(), size.get())):
             size.set(b.add(b.mul(size.get(), 2), 1 << 16))
-            at.set(b.run("realloc", at.get(), size.get()))
+            at.set(b.run("realloc", at.get(), b.add(size.get(), 8)))
             with b.when(b.equal(at.get(), 0)):
                 b.answer(0)
         got = b.run("read", fd, b.add(at.get(), have.get()), b.sub(size.get(), have.get()))
@@ -216,6 +216,8 @@ def _check(b: Words, asked: Val, length: Val):
     for relation, said in (("ugt", q.SHORT), ("ult", q.LONG)):
         with b.when(b.icmp(relation, b.get(asked, 8 * q.BYTES), length)):
             b.answer(said)
+    with b.when(b.icmp("ne", b.run("checksum", asked, length), b.get(asked, 8 * q.CHECKSUM))):
+        b.answer(q.CHANGED)
     for k, most in ((q.TENSORS, q.MOST_TENSORS), (q.SIZES, q.MOST_SIZES), (q.REPETITIONS, q.MOST_REPETITIONS), (q.WARMUP, q.MOST_REPETITIONS)):
         with b.when(b.icmp("ugt", b.get(asked, 8 * k), most)):
             b.answer(q.NOT_A_REQUEST)
@@ -223,6 +225,19 @@ def _check(b: Words, asked: Val, length: Val):
         b.answer(q.DAMAGED)
     with b.when(b.equal(b.run("takes", *(b.get(asked, 8 * k) for k in (q.FUNCTION, q.NAMED, q.TENSORS, q.SIZES))), 0)):
         b.answer(q.NOT_A_REQUEST)
+
+
+def _checksum(m: Module):
+    """checksum(request, its bytes): what `request.sealed` puts there. Behind the bytes are 8 that may be read."""
+    b = Words(m, "checksum", "at", "length")
+    at, length = b.fn.args
+    total, rest = b.changing(), b.and_(length, 7)
+    whole = b.lshr(length, 3)
+    with b.loop(i64(0), whole) as n:
+        with b.when(b.icmp("ne", n, request.CHECKSUM)):
+            total.set(b.add(total.get(), b.mul(b.get(at, b.mul(n, 8)), b.add(b.mul(n, 2), 1))))
+    last = b.and_(b.get(at, b.mul(whole, 8)), b.sub(b.shl(i64(1), b.mul(rest, 8)), 1))
+    b.answer(b.add(total.get(), b.mul(last, b.add(b.mul(whole, 2), 1))))
 
 
 def _load(b: Words, asked: Val, length: Val, table: Val, count: Val, tensors: Val):

@@ -1,7 +1,7 @@
 """What a bundle's program is asked, and what it answers: words of 8 bytes, little-endian, then tensors.
 
 Request: `HEAD` words as numbered here; for each tensor its `ENTRY` words; the sizes and numbers (floats as the bits of doubles); then, each at a multiple
-of 64, the tensors and, in a case file, what is expected of those that are written, in fp64. Result: `R_HEAD` words, what the library said of a call that failed,
+of 64, the tensors and, in a case file, what is expected of those that are written, in fp64; `CHECKSUM` is that of all of it (`sealed`). Result: `R_HEAD` words, what the library said of a call that failed,
 wall times, CPU times (nanoseconds), then the tensors that were written, as the first call left them.
 """
 
@@ -20,8 +20,9 @@ from ..base import Error
 from .messages import LENGTH
 
 MAGIC = int.from_bytes(b"TRIPORT1", "little")
-#: words of a request; NAMED is the `named` of its function, which programs of older bundles do not look at
-(_, FUNCTION, THREADS, WARMUP, REPETITIONS, TENSORS, SIZES, BYTES, NAMED) = range(9)
+#: words of a request; NAMED is the `named` of its function, ITS_OWN 1 where what is expected is what the function gave on another machine, and no float64's: they and the checksum are
+#: what programs of older bundles do not look at
+(_, FUNCTION, THREADS, WARMUP, REPETITIONS, TENSORS, SIZES, BYTES, NAMED, CHECKSUM, ITS_OWN) = range(11)
 HEAD = 16
 #: words of a tensor: its role, bytes and offset; its type; offset and number of the expected values (0: none), and the error that still counts as right
 (ROLE, NBYTES, OFFSET, CODE, WANT, WANTED, ALLOWED) = range(7)
@@ -35,9 +36,10 @@ SLACK = 90
 ROLES = {"in": 0, "out": 1, "inout": 2}
 WIDTHS = {"fp32": 4, "fp64": 8, "fp16": 2, "bf16": 2, "int32": 4, "int64": 8, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 CODES = {name: code for code, name in enumerate(WIDTHS)}
-NOT_A_REQUEST, SHORT, NO_MEMORY, LONG, DAMAGED = 1, 2, 3, 4, 5
+NOT_A_REQUEST, SHORT, NO_MEMORY, LONG, DAMAGED, CHANGED = 1, 2, 3, 4, 5, 6
 BAD = {NOT_A_REQUEST: "is no case of this program", SHORT: "is truncated", NO_MEMORY: "is too large for this machine's memory",
-       LONG: "has bytes behind its end", DAMAGED: "is damaged: its sizes, its tensors and its length do not fit each other"}
+       LONG: "has bytes behind its end", DAMAGED: "is damaged: its sizes, its tensors and its length do not fit each other",
+       CHANGED: "is damaged: its bytes are not those that were written"}
 #: of a function's description, what its cases depend on: another function of this name may differ in it
 _INTERFACE = ("name", "parameters", "order", "numbers", "arguments", "results")
 
@@ -58,9 +60,9 @@ def tensor(data: bytes, dtype: torch.dtype) -> torch.Tensor:
 
 
 def encode(function: tuple[int, dict], tensors: list[tuple[str, torch.Tensor]], numbers: list, threads: int = 0, warmup: int = 0, repetitions: int = 0,
-           wants: dict[int, tuple[torch.Tensor, float]] | None = None) -> bytes:
+           wants: dict[int, tuple[torch.Tensor, float]] | None = None, its_own: bool = False) -> bytes:
     """A request: call a function (its number and description) with tensors (role, values; contiguous as memory has them), sizes and numbers. wants: tensor -> (its right
-    values in fp64, the error that still counts as right), which the program itself is to compare."""
+    values in fp64, the error that still counts as right), which the program itself is to compare; its_own: the function gave them, elsewhere."""
     parts, table, offset = [], [], (HEAD + ENTRY * len(tensors) + len(numbers)) * 8
 
     def put(data: bytes) -> int:
@@ -81,14 +83,24 @@ def encode(function: tuple[int, dict], tensors: list[tuple[str, torch.Tensor]], 
     head = [0] * HEAD
     head[0], head[FUNCTION], head[THREADS], head[WARMUP], head[REPETITIONS] = MAGIC, function[0], threads, warmup, repetitions
     head[TENSORS], head[SIZES], head[BYTES] = len(tensors), len(numbers), offset
-    head[NAMED] = named(function[1])
+    head[NAMED], head[ITS_OWN] = named(function[1]), int(its_own)
     words = [*head, *table, *(_bits(n) if isinstance(n, float) else n for n in numbers)]
-    return struct.pack(f"<{len(words)}q", *words) + b"".join(parts)
+    return sealed(struct.pack(f"<{len(words)}q", *words) + b"".join(parts))
 
 
 def with_threads(data: bytes, threads: int) -> bytes:
     """A request with another number of threads."""
-    return data[:8 * THREADS] + struct.pack("<q", threads) + data[8 * THREADS + 8:]
+    return sealed(data[:8 * THREADS] + struct.pack("<q", threads) + data[8 * THREADS + 8:])
+
+
+def sealed(data: bytes) -> bytes:
+    """A request with its checksum: the sum of its other words, the n-th of them (from 0; the last one filled up with zeros) times 2 n + 1, modulo 2^64. An odd factor leaves no change of a word unseen, and
+    tells words that changed places."""
+    before, after = data[:8 * CHECKSUM], data[8 * CHECKSUM + 8:]
+    whole = before + bytes(8) + after
+    found = tensor(whole + bytes(-len(whole) % 8), torch.int64)
+    total = int((found * (2 * torch.arange(len(found)) + 1)).sum())
+    return before + struct.pack("<q", total) + after
 
 
 def _bits(x: float) -> int:

@@ -98,4 +98,4 @@ def file(number: int, description: dict, sample: Sample, repetitions: int) -> by
             whole.as_strided(t.shape, (ld, 1)).copy_(t)
             t = whole
         wants[[x["name"] for x in description["arguments"]].index(name)] = t, allowed
-    return request.encode((number, description), given, numbers, warmup=2, repetitions=repetitions, wants=wants)
+    return request.encode((number, description), given, numbers, warmup=2, repetitions=repetitions, wants=wants, its_own=sample.source != "float64")
