@@ -361,8 +361,8 @@ def test_the_command(tmp_path, capsys):
     assert bundle.load(out).manifest["cases"][0]["expected"] == "float64"
     own = " by what the function gave on another machine, not by float64"
     for call, its_own in (("half(x=fp32[40])", True), ("double(x=fp32[40])", False)):
-        assert main(["export", f"{file}:{call.partition('(')[0]}", "--example", call.partition("(")[2][:-1], "--target", HERE, "-o", str(other := tmp_path / f"own{its_own}"), "--reps", "1"]) == 0
-        capsys.readouterr()
+        assert main(["export", f"{file}:{call.partition('(')[0]}", "--example", call.partition("(")[2][:-1], "--target", HERE, "-o", str(other := tmp_path / f"its own {its_own}"), "--reps", "1"]) == 0
+        assert f"on the machine: 'its own {its_own}'/" in capsys.readouterr().err  # a shell takes it
         assert main(["bench", "--on", "local", "--bundle", str(other)]) == 0 and (f": right{own}, error" in capsys.readouterr().out) == its_own
         alone = subprocess.run([other / bundle.load(other).name, *other.glob("cases/*")], capture_output=True, text=True)
         assert alone.returncode == 0 and (f": right{own}, error" in alone.stdout) == its_own

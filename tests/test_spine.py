@@ -214,6 +214,13 @@ def test_no_byte_that_was_changed_kills_the_program(made, tmp_path, seed):
         assert done.returncode in (0, 1) and done.stdout.count(b"\n") == 1, (n, at, change, done)
 
 
+def test_what_could_not_be_written_was_not_said(made, tmp_path):
+    """A script that looks at the exit code alone."""
+    made.write(tmp_path)
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([tmp_path / made.name, min(tmp_path.glob("cases/*square*"))], stdout=full, timeout=HANGS).returncode == 1
+
+
 @pytest.mark.parametrize("length", [0, 1, 5, 7])
 def test_no_bit_that_was_changed_is_believed(made, tmp_path, length, seed):
     """Of inputs, expected values, tolerances and counts alike: neither right nor wrong is said of such a case, by a program or over its standard input."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -139,5 +140,6 @@ def run(args) -> int:
     for f in m["functions"]:
         print(f"  {f['declaration']};" + (f"  /* {len(f['classes'])} classes of sizes */" if f["classes"] else ""))
     if m["cases"]:
-        print(f"on the machine: {args.output.name}/{m['program']} {args.output.name}/cases/*", file=sys.stderr)
+        folder = shlex.quote(args.output.name)
+        print(f"on the machine: {folder}/{shlex.quote(m['program'])} {folder}/cases/*", file=sys.stderr)
     return 0

@@ -1,6 +1,6 @@
 """The program of a bundle: checks and times the bundle's functions, and serves the runners of `runner.py`.
 
-    PROGRAM CASE...    run case files: a line each, exit code 1 where one is wrong
+    PROGRAM CASE...    run case files: a line each, exit code 1 where one is wrong or cannot be said
     PROGRAM            one request on standard input, its result on standard output (`request.py`); exit code 2 where it is none
     PROGRAM --board    what the machine is, as far as Linux says
     PROGRAM --help     this
@@ -122,7 +122,7 @@ def _tell(m: Module, row: targets.Target):
     b.run("close", fd)
     head, tensors, kept, times = _workplace(b)
     with b.when(b.or_(b.equal(data, 0), b.equal(times, 0))):
-        b.print("%s: cannot be read\n", path)
+        b.print("%s: cannot be read, or is too large for the memory that there is\n", path)
         b.answer(1)
     bad = b.run("measure", data, b.get(length), head, tensors, kept, times)
     _tell_failure(b, path, head, bad, row.length != "fixed")
@@ -234,5 +234,5 @@ def _main(m: Module):
     wrong = b.changing()
     with b.loop(i64(1), argc) as k:
         wrong.set(b.or_(wrong.get(), b.run("tell", b.get(b.add(argv, b.mul(k, 8))))))
-        b.run("fflush", 0)
+        wrong.set(b.or_(wrong.get(), b.truth(b.icmp("ne", b.run("fflush", 0), 0))))  # nobody has read what was not written
     b.answer(wrong.get())
