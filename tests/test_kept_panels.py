@@ -1,5 +1,6 @@
 """Panels of B that one program of a thread leaves to the next: where that is so, and that nothing else is found there."""
 
+import contextlib
 import importlib
 
 import pytest
@@ -41,6 +42,17 @@ def walk_kernel(a_ptr, b_ptr, c_ptr, m, n, k, stride_k, stride_n, M: tl.constexp
         tl.atomic_add(c_ptr + m * n, 1.0)
 
 
+@contextlib.contextmanager
+def one_thread():
+    """One thread takes an eighth of a launch's programs at once, and what one of these kept is there for the next alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def run(m, n, k, dtype, seed, how="", tile=(64, 32, 64), turned=False):
     """(what was stored, what should have been in float64, the plan)."""
     make = torch.Generator().manual_seed(seed)
@@ -49,7 +61,8 @@ def run(m, n, k, dtype, seed, how="", tile=(64, 32, 64), turned=False):
         b = b.T.contiguous().T
     c = torch.full((m + 2, n), 7.0).to(dtype if dtype == torch.float64 else torch.float32)
     height = triton.cdiv(m, tile[0])
-    kernel = walk_kernel[(height * triton.cdiv(n, tile[1]),)](a, b, c, m, n, k, b.stride(0), b.stride(1), M=tile[0], N=tile[1], K=tile[2], ROWS=height, HOW=how)
+    with one_thread():
+        kernel = walk_kernel[(height * triton.cdiv(n, tile[1]),)](a, b, c, m, n, k, b.stride(0), b.stride(1), M=tile[0], N=tile[1], K=tile[2], ROWS=height, HOW=how)
     assert (c[m + 1] == 7).all()
     return c[:m].double(), a.double() @ b.double(), kernel.asm["plan"]
 
@@ -61,7 +74,7 @@ def assert_right(got, want, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("m,n,k", [(512, 96, 64), (500, 100, 50), (300, 33, 64), (90, 70, 200), (513, 31, 1)])
+@pytest.mark.parametrize("m,n,k", [(2560, 96, 64), (2500, 100, 50), (1500, 33, 64), (900, 70, 200), (2563, 31, 1)])
 def test_each_column_of_tiles_has_its_own(m, n, k, turned, dtype, seed):
     got, want, plan = run(m, n, k, dtype, seed, turned=turned)
     assert_right(got, want, dtype)
@@ -85,12 +98,40 @@ def test_who_keeps_them(how, kept, seed):
         assert_right(got, want * (2 if how == "two" else 1), torch.float32)
 
 
+@triton.jit
+def other_ends_kernel(a_ptr, b_ptr, c_ptr, sizes_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, WRAPS: tl.constexpr):
+    """Programs of one b, each of which has as many of its columns as it is told; WRAPS: these again and again."""
+    pid = tl.program_id(0)
+    rows, cols, ks = pid * M + tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    size = tl.load(sizes_ptr + pid)
+    a = tl.load(a_ptr + rows[:, None] * K + ks[None, :])
+    b = tl.load(b_ptr + ks[:, None] * N + (cols % size)[None, :]) if WRAPS else tl.load(b_ptr + ks[:, None] * N + cols[None, :], mask=cols[None, :] < size, other=0.0)
+    tl.store(c_ptr + rows[:, None] * N + cols[None, :], tl.dot(a, b, input_precision="ieee"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("wraps", [True, False])
+@pytest.mark.parametrize("k", [64, 128])
+def test_columns_that_are_others_of_the_same_place(k, wraps, dtype, seed):
+    torch.manual_seed(seed)
+    sizes = torch.randint(1, 65, (48,), dtype=torch.int32)
+    sizes[::3] = 64  # which are all of them, and are kept
+    sizes[1::3] = sizes[2::3]
+    a, b, c = torch.randn(48 * 64, k).to(dtype), torch.randn(k, 64).to(dtype), torch.full((48 * 64, 64), 7.0).to(dtype if dtype == torch.float64 else torch.float32)
+    with one_thread():
+        made = other_ends_kernel[(48,)](a, b, c, sizes, M=64, N=64, K=k, WRAPS=wraps)
+    assert KEPT in made.asm["plan"]
+    for n, size in enumerate(sizes.tolist()):
+        used = b.double()[:, torch.arange(64) % size] if wraps else b.double() * (torch.arange(64) < size)
+        assert_right(c[64 * n:64 * n + 64].double(), a[64 * n:64 * n + 64].double() @ used, dtype)
+
+
 def test_the_next_launch_makes_its_own(seed):
     """Other numbers at the same place."""
     make = torch.Generator().manual_seed(seed)
-    a, b, c = torch.randn(256, 64, generator=make), torch.randn(64, 32, generator=make), torch.empty(256, 32)
+    a, b, c = torch.randn(2560, 64, generator=make), torch.randn(64, 32, generator=make), torch.empty(2560, 32)
     for _ in range(3):
-        walk_kernel[(4,)](a, b, c, 256, 32, 64, 32, 1, M=64, N=32, K=64, ROWS=4, HOW="")
+        walk_kernel[(40,)](a, b, c, 2560, 32, 64, 32, 1, M=64, N=32, K=64, ROWS=40, HOW="")
         assert_right(c.double(), a.double() @ b.double(), torch.float32)
         b.mul_(-1.5)
 

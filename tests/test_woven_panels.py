@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from test_decisions import compiled
-from test_kept_panels import KEPT, TOLERANCE, assert_right, run, walk_kernel
+from test_kept_panels import KEPT, TOLERANCE, assert_right, one_thread, run, walk_kernel
 from triport.bench import check
 
 BY_THE_CPU = True  # plain kernels, beside a GPU, too
@@ -33,7 +33,7 @@ def test_the_first_strip_puts_what_it_loads():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("tile", [(64, 64, 128), (64, 32, 256), (128, 128, 128), (64, 16, 512)])
-@pytest.mark.parametrize("m,n,k", [(512, 130, 128), (500, 100, 250), (300, 33, 70), (65, 64, 300), (70, 200, 129), (2, 63, 131), (1, 1, 1), (129, 65, 512), (64, 300, 1000)])
+@pytest.mark.parametrize("m,n,k", [(1500, 130, 128), (1600, 100, 250), (900, 33, 70), (1030, 64, 300), (700, 200, 129), (2, 63, 131), (1, 1, 1), (1029, 65, 512), (64, 300, 1000)])
 def test_right_whatever_is_left_over(m, n, k, tile, dtype, seed):
     run(256, 256, 512, dtype, seed, tile=tile)  # numbers where panels are kept
     got, want, plan = run(m, n, k, dtype, seed, tile=tile)
@@ -62,35 +62,25 @@ def edges_kernel(a_ptr, b_ptr, out_ptr, m, n, k, seen, M: tl.constexpr, N: tl.co
 
 @pytest.mark.parametrize("how", ["", "rows", "terms", "wide"])
 @pytest.mark.parametrize("special", [None, float("inf"), float("nan")])
-@pytest.mark.parametrize("m,n,k", [(256, 64, 128), (200, 60, 100), (130, 33, 127), (70, 5, 66)])
+@pytest.mark.parametrize("m,n,k", [(2560, 64, 128), (2500, 60, 100), (2530, 33, 127), (2570, 128, 66), (2500, 64, 99)])
 def test_what_is_not_there_is_zero(m, n, k, special, how, seed):
     """Also where an infinity is multiplied by it, and where panels stay for programs that see more of them."""
     torch.manual_seed(seed)
-
-    def numbers(m, n, k, fill=None):
-        a, b = (torch.randn(shape) if fill is None else torch.full(shape, fill) for shape in ((m, k), (k, n)))
-        return a, b
-
-    rows, depth = -(-m // 64) * 64, 128 if how == "terms" else k
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        a, b = numbers(256, 64, 128, float("nan"))
-        edges_kernel[(4,)](a, b, torch.empty(256, 64), 256, 64, 128, 0, M=64, N=64, K=128, HOW="")  # a thread keeps its panels
-        a, b = numbers(rows, n, depth)
-        if special is not None:
-            a[m // 2, depth // 2] = special
-        got, whole = check.guarded((rows, 64), torch.float32)
-        got.fill_(7.0)
-        made = edges_kernel[(rows // 64,)](a, b, got, m, n, k, 3, M=64, N=64, K=128, HOW=how)
-    finally:
-        torch.set_num_threads(threads)
-    assert WOVEN in made.asm["plan"] and check.guards_hold(whole)
-    want = torch.full((rows, 64), 7.0, dtype=torch.float64)
-    product = a[:m].double() @ torch.nn.functional.pad(b, (0, 64 - n)).double()
-    for row in range(m):
-        columns = min(n + (3 * (row // 64 % 2) if how == "wide" else 0), 64)
-        want[row, :columns] = product[row, :columns]
+    rows, depth, tile = -(-m // 64) * 64, 128 if how == "terms" else k, dict(M=64, N=128, K=128)
+    a, b = torch.randn(rows, depth), torch.randn(depth, n)
+    if special is not None:
+        a[65::128, depth // 2] = special  # in each second program, whose thread has panels of the one before
+    got, whole = check.guarded((rows, 128), torch.float32)
+    got.fill_(7.0)
+    with one_thread():
+        nan = torch.full((256, 128), float("nan"))
+        edges_kernel[(4,)](nan, nan, torch.empty(256, 128), 256, 128, 128, 0, HOW=how, **tile)  # what a thread's panels hold before
+        made = edges_kernel[(rows // 64,)](a, b, got, m, n, k, 3, HOW=how, **tile)
+    assert WOVEN in made.asm["plan"] and KEPT in made.asm["plan"] and check.guards_hold(whole)
+    product = a[:m].double() @ torch.nn.functional.pad(b, (0, 128 - n)).double()
+    seen = (n + (3 * (torch.arange(m) // 64 % 2) if how == "wide" else torch.zeros(m))).clamp(max=128)
+    want = torch.full((rows, 128), 7.0, dtype=torch.float64)
+    want[:m] = torch.where(torch.arange(128) < seen[:, None], product, 7.0)
     assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.isinf(), want.isinf())
     finite = want.isfinite()
     assert (got[finite] - want[finite]).abs().max() <= TOLERANCE[torch.float32] * want[finite].abs().max()

@@ -312,7 +312,7 @@ def _unless_there(k, at: Place, put: Callable) -> Val:
     about = [x for x in about if x.const is None]
     slots, same = [b.alloca("i64", "about") for _ in about], b.alloca("i1", "kept")
     b.at_first(same, const("i1", False))
-    found = b.load("i1", same, 1)
+    found = b.and_(b.load("i1", same, 1), at.given)  # where its indices wrap, other elements are wanted of the same place
     for x, slot in zip(about, slots):
         b.at_first(slot, i64(0))
         found = b.and_(found, b.icmp("eq", x, b.load("i64", slot, 8)))
