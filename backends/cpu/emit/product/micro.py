@@ -117,8 +117,8 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
                 first = i64(0)
                 if panels.woven is not None and vectors * lanes == width:
                     weaves = b.and_(panels.woven, pack.lies_whole(k, panels, j))
-                    k.guarded(weaves, lambda: block(i64(0), j, rows, vectors, weaves=True))
                     first = b.select(weaves, i64(rows), first)
+                    k.loop(i64(0), first, rows, lambda i: block(i, j, rows, vectors, weaves=True), "rows")
                 strips_of(lambda i, r: block(i, j, r, vectors, less=less), first)
 
             if ends_in is not None and kk <= SHALLOW and not unsigned:
@@ -202,7 +202,9 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
 
     depth = extent.depth
     unroll = next(u for u in (4, 2, 1) if extent.k % (u * g) == 0 and u <= k.target.dot_unroll)
-    if a.padded and not lies or depth.const is not None and depth.const % (unroll * g) == 0:  # zeros follow up to the next whole step
+    if woven is not None:  # one step at a time: addresses of four rows, and of four that are fetched, take more registers than there are
+        k.loop(i64(0), depth, 1, steps(1), "k")
+    elif a.padded and not lies or depth.const is not None and depth.const % (unroll * g) == 0:  # zeros follow up to the next whole step
         k.loop(i64(0), depth, unroll * g, steps(unroll), "k")
     else:
         main = b.and_(depth, i64(-unroll * g))
