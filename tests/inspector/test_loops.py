@@ -95,8 +95,22 @@ def test_hand_written_assembly_with_plain_labels():
     source = "vadd:\n\tvsetvli t0, a0, e32, m1, ta, ma\nloop:\n\tvle32.v v0, (a1)\n\tvfadd.vv v0, v0, v1\n\tvse32.v v0, (a2)\n\tsub a0, a0, t0\n\tbnez a0, loop\n\tret\n"
     r = report.of(code.Code("f", "rv64gcv", "riscv64", source, vlen=512))
     assert [f.name for f in r.functions] == ["vadd"] and r.verdict == verdict.VECTOR and r.hot[0].figures["load_bits"] == 512
-    numeric = source.replace("loop:", "1:").replace(", loop", ", 1b")
-    assert report.of(code.Code("f", "rv64gcv", "riscv64", numeric, vlen=512)).verdict == verdict.VECTOR
+    numeric = report.of(code.Code("f", "rv64gcv", "riscv64", source.replace("loop:", "1:").replace(", loop", ", 1b"), vlen=512))
+    assert numeric.verdict == verdict.VECTOR and [(x.depth, x.hot) for x in numeric.regions if x.loop] == [(1, True)]
+
+
+@pytest.mark.parametrize("name,body", [
+    ("x86-64", "\tmovups (%rdx), %xmm1\n\tmulps %xmm1, %xmm1\n\tmovups %xmm1, (%rdx)\n1:\tmovss (%rdi), %xmm0\n\tmulss %xmm0, %xmm0\n\tmovss %xmm0, (%rdi)\n\taddq $4, %rdi\n"
+               "\tcmpq %rsi, %rdi\n\tje 1f\n\tjmp 1b\n1:\n\tret\n"),
+    ("riscv64", "\tvsetivli zero, 4, e32, m1, ta, ma\n\tvle32.v v8, (a3)\n\tvfmul.vv v8, v8, v8\n\tvse32.v v8, (a3)\n1:\n\tflw fa1, 0(a1)\n\tfmul.s fa1, fa1, fa0\n\tfsw fa1, 0(a1)\n\taddi a1, a1, 4\n"
+                "\tbeq a1, a2, 1f\n\tj 1b\n1:\n\tret\n"),
+    ("aarch64", "\tldr q1, [x3]\n\tfmul v1.4s, v1.4s, v1.4s\n\tstr q1, [x3]\n1:\tldr s0, [x0]\n\tfmul s0, s0, s0\n\tstr s0, [x0], #4\n\tcmp x0, x1\n\tb.eq 1f\n\tb 1b\n1:\n\tret\n"),
+])
+def test_numeric_labels_are_loops(name, body):
+    """A scalar loop behind straight vector code; of two labels of one number the nearest one before or after is meant."""
+    r = report.of(code.Code("f", name, name, f"\t.text\n\t.globl f\n\t.type f,@function\nf:\n{body}"))
+    (one,) = [x for x in r.regions if x.loop]
+    assert one.hot and r.verdict == verdict.SCALAR
 
 
 def test_the_vector_type_is_followed_round_loops_and_over_jumps():

@@ -84,7 +84,7 @@ class _Reader:
     def label(self, name: str):
         out = self.out
         if name.isdigit() and out:
-            out[-1].labels[f"{name}@{len(out[-1].instructions)}"] = len(out[-1].instructions)
+            out[-1].labels[f"{name}.{len(out[-1].instructions)}"] = len(out[-1].instructions)
         elif self.starts(name):
             out.append(Function(name.removeprefix("_") if self.mach else name))
             out[-1].labels[name] = 0
@@ -190,16 +190,16 @@ def instruction(text: str, lines, comment: str, isa, address=None) -> Instructio
 
 
 def _resolve_numeric(f: Function):
-    """`1b` and `1f` are the nearest label 1 before and after."""
+    """`1b` and `1f` are the nearest label 1 before and after, which is called `1.13` after its place: what follows an @ is no part of a target."""
     places: dict[str, list[int]] = {}
     for name, at in f.labels.items():
-        if "@" in name and name.partition("@")[0].isdigit():
-            places.setdefault(name.partition("@")[0], []).append(at)
+        if hit := re.fullmatch(r"(\d+)\.\d+", name):
+            places.setdefault(hit[1], []).append(at)
     if not places:
         return
     for k, i in enumerate(f.instructions):
         def swap(hit, k=k):
             marks = places.get(hit[1], [])
             near = [p for p in marks if p <= k][-1:] if hit[2] == "b" else [p for p in marks if p > k][:1]
-            return f"{hit[1]}@{near[0]}" if near else hit[0]
+            return f"{hit[1]}.{near[0]}" if near else hit[0]
         i.operands = re.sub(r"\b(\d+)([bf])\b", swap, i.operands)
