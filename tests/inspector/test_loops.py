@@ -250,3 +250,38 @@ def test_the_other_half_is_no_tail():
     """A loop over the elements from half on begins where a shift says, which is no count rounded to whole vectors; what the first half leaves is one."""
     r = x86(HALF)
     assert {x.label: x.tail for x in r.regions if x.loop} == {".LBB0_8": False, ".LBB0_4": True, ".LBB0_15": False} and r.verdict != verdict.VECTOR
+
+
+NEST = """
+	movq	%rdx, %rcx
+	andq	$-8, %rcx
+	xorl	%eax, %eax
+.LBB0_4:
+	vmovups	(%rsi,%rax,4), %ymm0
+	vaddps	%ymm0, %ymm0, %ymm0
+	vmovups	%ymm0, (%rdi,%rax,4)
+	addq	$8, %rax
+	cmpq	%rax, %rcx
+	jne	.LBB0_4
+	xorl	%r8d, %r8d
+.LBB0_5:
+	xorl	%r9d, %r9d
+	{padding}
+.LBB0_6:
+	vmovss	(%rsi,%r9,4), %xmm0
+	vaddss	(%rdi,%r8,4), %xmm0, %xmm0
+	vmovss	%xmm0, (%rdi,%r8,4)
+	incq	%r9
+	cmpq	%rdx, %r9
+	jne	.LBB0_6
+	incq	%r8
+	cmpq	%rdx, %r8
+	jne	.LBB0_5
+"""
+
+
+@pytest.mark.parametrize("padding", ["nop", "nopl (%rax)", "nopw 0(%rax,%rax,1)", "cs nopw 0(%rax,%rax,1)", "data16 nopw %cs:0(%rax,%rax,1)", "xchg %ax, %ax"])
+def test_padding_reads_no_registers(padding):
+    """A scalar nest behind a vector loop is no tail of that because a NOP before its inner loop names the register that the loop counted in."""
+    r = x86(NEST.format(padding=padding))
+    assert not any(x.tail for x in r.regions) and next(x for x in r.regions if x.label == ".LBB0_6").hot and r.verdict == verdict.SCALAR
