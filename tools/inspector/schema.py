@@ -105,12 +105,14 @@ class Block:
 
 @dataclass
 class Loop:
-    """A natural loop: header block, all its blocks; depth 1 is outermost; `inner`: no loop inside."""
+    """A loop: header block, all its blocks; depth 1 is outermost; `inner`: no loop inside; entries: blocks at which it is entered, more than the header where
+    it is irreducible."""
 
     header: int
     blocks: frozenset[int]
     depth: int = 1
     inner: bool = True
+    entries: int = 1
 
 
 @dataclass

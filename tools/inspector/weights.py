@@ -76,10 +76,9 @@ def _tails(loops, structure):
     """Mark loops, with the loops in them, that take what another one leaves."""
     for r in loops:
         r.rounds = next(n for n in (r.trips, r.assumed, UNKNOWN) if n is not None)
-    beside: dict[object, list] = {}
+    beside: dict[int, list] = {}
     for r in loops:
-        parent = structure.around(r.loop)
-        beside.setdefault(parent.header if parent else None, []).append(r)
+        beside.setdefault(id(structure.around(r.loop)), []).append(r)
     f = structure.function
     for group in beside.values():
         nests = [_Nest(r, [o for o in loops if o.loop.blocks <= r.loop.blocks],
@@ -108,7 +107,7 @@ def _of_nest(n: _Nest) -> float:
 
 
 def _leaves(main: _Nest, n: _Nest, structure) -> bool:
-    if not main.vector or not mixes(main.instructions, n.instructions):
+    if not main.vector or n.region.loop.entries > 1 or not mixes(main.instructions, n.instructions):
         return False
     if main.lines and n.lines and not main.lines & n.lines:
         return False  # other lines of source: other work
