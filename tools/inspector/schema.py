@@ -117,13 +117,14 @@ class Loop:
 
 @dataclass
 class Function:
-    """A function's instructions, blocks and loops. labels: name -> index of the instruction it stands before."""
+    """A function's instructions, blocks and loops. labels: name -> index of the instruction it stands before; called: PTX says that it is no kernel."""
 
     name: str
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
+    called: bool = False
 
 
 @dataclass(frozen=True)
