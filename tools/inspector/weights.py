@@ -111,6 +111,10 @@ def _leaves(main: _Nest, n: _Nest, structure) -> bool:
         return False
     if main.lines and n.lines and not main.lines & n.lines:
         return False  # other lines of source: other work
+    if any(structure.carries(r.loop) for r in n.inside) and not any(structure.carries(r.loop) for r in main.inside):
+        return False  # a recurrence
+    if main.region.loop.inner and n.region.loop.inner and structure.loads_more(main.region.loop, n.region.loop):
+        return False
     return structure.follows(main.region.loop, n.region.loop) or structure.replaces(main.region.loop, n.region.loop)
 
 
