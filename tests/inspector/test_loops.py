@@ -65,6 +65,12 @@ def test_fp64_is_no_fault_where_arguments_are_fp64():
     assert x86(body).hot[0].figures["f64"] == 1 and x86(body, f64=True).hot[0].figures["f64"] == 0
 
 
+def test_fp64_is_no_fault_where_arguments_are_not_known():
+    """A file of C has some, which its assembly does not tell."""
+    (hot,) = x86(loop("\tvmovupd (%rdi,%rax,8), %ymm0\n\tvaddpd %ymm0, %ymm1, %ymm1"), backend="file").hot
+    assert hot.figures["f64"] == 1 and "fp64" not in [c.name for c in verdict.causes(hot, False)]
+
+
 def test_tails_are_not_judged_and_other_passes_are():
     """A scalar loop over the same lines beside a vector loop takes what that leaves; one over other lines is a loop of its own."""
     r = x86(loop(VECTOR) + "\n" + loop(SCALAR, ".LBB0_2"))
