@@ -69,6 +69,19 @@ def test_a_chain_through_an_instruction_that_loads_too(model):
 
 
 @needs_mca
+@pytest.mark.parametrize("target,vlen,model", [("riscv64", 128, None), ("spacemit-x60:vlen512", 512, None), ("rv64gcv", 128, "x60"), ("rv64gcv:vlen256", 256, "sifive-x280")])
+def test_cycles_belong_to_the_models_vectors(target, vlen, model):
+    """A model's cycles are those of its CPU's vectors: for others there are none, rather than FLOP of the one by cycles of the other. Code without vectors has them."""
+    def bounds(body, before=""):
+        text = f"\t.text\n\t.globl\tk\nk:\n{before}.LBB0_1:\n{body}\n{ENDS['riscv64']}\n\tret\n"
+        r = report.of(code.Code("k", target, "riscv64", text, "file", vlen=vlen, vector_bits=vlen))
+        bound.fill([r], model)
+        return r
+    vectors = bounds("\tvfmacc.vv v8, v0, v4", SET.format(1))
+    assert vectors.hot[0].bound is None and f"and this code is judged for {vlen}; --target says" in vectors.bounds
+    assert "judged for" not in bounds("\tfmadd.s ft0, fa0, fa1, ft0").bounds
+
+
 def test_the_x60():
     """One 256-bit multiply-add a cycle in order: a chain takes 5 cycles in this model, and LMUL 2 twice the time of LMUL 1."""
     try:

@@ -105,3 +105,63 @@ def test_dominators_are_a_graph_librarys(seed):
         graph = nx.DiGraph(edges)
         graph.add_nodes_from(range(size))
         assert flow._dominators(found, before) == {**nx.immediate_dominators(graph, 0), 0: 0}, (seed, n)
+
+
+#: a vector loop, and a scalar one that is entered at its head and in its middle
+ENTERED_TWICE = """{loop}
+ {test}
+.L1:
+ {first}
+.L2:
+ {second}
+ {back}
+ {ret}
+"""
+SCALARS = {"x86-64": ("movss (%rsi), %xmm0\n mulss %xmm0, %xmm0\n movss %xmm0, (%rsi)", "addq $4, %rsi\n cmpq %rcx, %rsi", "jne .L1", "testl %edx, %edx\n jne .L2"),
+           "aarch64": ("ldr s0, [x4]\n fmul s0, s0, s0\n str s0, [x4]", "add x4, x4, #4\n cmp x4, x5", "b.ne .L1", "cbnz w2, .L2"),
+           "riscv64": ("flw fa0, 0(a4)\n fmul.s fa0, fa0, fa0\n fsw fa0, 0(a4)", "addi a4, a4, 4", "bne a4, a5, .L1", "bnez a2, .L2")}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_loop_that_is_entered_in_its_middle(name):
+    first, second, back, test = SCALARS[name]
+    body = LINES[name][3] if name != "riscv64" else "vsetivli zero, 4, e32, m1, ta, ma\n" + LINES[name][3]
+    r = judged(name, ENTERED_TWICE.format(loop=f".L0:\n {body}", test=test, first=first, second=second, back=back, ret=LINES[name][2]))
+    once, twice = [x.loop for x in r.regions if x.loop]
+    assert (once.entries, twice.entries, len(twice.blocks), twice.depth, twice.inner) == (1, 2, 2, 1, True)
+    assert r.verdict == verdict.PARTLY and r.failures(verdict.requirements("vector>=0.95"))
+
+
+def test_loops_in_a_loop_that_is_entered_in_its_middle():
+    """A natural loop inside keeps what it is, and so does one round it; a way round a part of it is a loop in it."""
+    head, middle, rest = ".L1:\n movss (%rsi), %xmm0\n", ".L2:\n addss %xmm0, %xmm1\n", " cmpq %rcx, %rsi\n jne .L1\n"
+    inner = ".L3:\n mulss (%rdi), %xmm1\n addq $4, %rdi\n cmpq %rdi, %r8\n jne .L3\n"
+    natural = judged("x86-64", f".L0:\n testl %edx, %edx\n jne .L2\n{head}{middle}{inner}{rest} decl %r9d\n jne .L0\n ret\n")
+    assert {x.label: (x.depth, x.loop.entries, x.loop.inner) for x in natural.regions if x.loop} == {".L0": (1, 1, False), ".L1": (2, 2, False), ".L3": (3, 1, True)}
+    within = judged("x86-64", f" testl %edx, %edx\n jne .L2\n{head}{middle} testl %r9d, %r9d\n je .L5\n.L4:\n addss %xmm2, %xmm2\n.L5:\n decl %r8d\n jne .L4\n{rest} ret\n")
+    assert [(x.label, x.depth, x.loop.entries) for x in within.regions if x.loop] == [(".L1", 1, 2), (".L4", 2, 2)]
+
+
+def test_two_versions_in_a_loop_that_is_entered_at_either():
+    """gcc moves the choice between a vector loop and its remainder's code to the end of the loop round both: to go round by the remainder alone is no loop of its own."""
+    r = judged("x86-64", " cmpq $6, %rcx\n jbe .L2\n.L1:\n xorl %eax, %eax\n.L3:\n movups (%rdi,%rax), %xmm0\n addps %xmm1, %xmm0\n movups %xmm0, (%rdi,%rax)\n addq $16, %rax\n cmpq %rax, %rdx\n jne .L3\n"
+               " cmpq %rax, %r8\n je .L5\n.L4:\n movss (%rdi,%rax), %xmm0\n addss %xmm1, %xmm0\n movss %xmm0, (%rdi,%rax)\n.L5:\n addq %r9, %rdi\n decq %rsi\n je .L6\n cmpq $6, %rcx\n ja .L1\n"
+               ".L2:\n xorl %eax, %eax\n jmp .L4\n.L6:\n ret\n")
+    assert [(x.label, x.depth, x.loop.entries, len(x.left)) for x in r.regions if x.loop] == [(".L1", 1, 2, 3), (".L3", 2, 1, 0)] and r.verdict == verdict.VECTOR
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_every_block_that_leads_to_itself_is_in_a_loop(seed):
+    """On random graphs; what is reducible has natural loops only."""
+    nx = pytest.importorskip("networkx", reason="networkx is not installed")
+    for n in range(300):
+        r = random.Random(seed + n)
+        size = r.randint(1, 14)
+        body = "".join(f".B{k}:\n testl %eax, %eax\n" + "".join(f" jne .B{r.randrange(size)}\n" for _ in range(r.randint(0, 2))) for k in range(size)) + " ret\n"
+        (f,) = judged("x86-64", body).functions
+        graph = nx.DiGraph([(k, s) for k, b in enumerate(f.blocks) for s in b.successors])
+        reached = {0, *nx.descendants(graph, 0)} if graph else set()
+        cyclic = [c for c in nx.strongly_connected_components(graph.subgraph(reached)) if len(c) > 1 or graph.has_edge(*2 * list(c))]
+        assert set().union(*cyclic) == set().union(*(loop.blocks for loop in f.loops)), (seed, n)
+        assert {frozenset(c) for c in cyclic} == {loop.blocks for loop in f.loops if loop.depth == 1}, (seed, n)
+        assert all(len({*loop.blocks}) == len(loop.blocks) and loop.header in loop.blocks for loop in f.loops)

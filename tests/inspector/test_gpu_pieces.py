@@ -130,3 +130,33 @@ def test_tensor_cores(isa, body, share, count):
     """ldmatrix and its like move data; they are no tensor cores."""
     (hot,) = judged(isa, body).hot
     assert (hot.figures["tensor_cores"], hot.figures["matrix"]) == (share, count)
+
+
+#: a call that returns an index, and an access by it
+CALLS = {
+    "ptx": "{{ .param .b32 param0;\n st.param.b32 [param0+0], %r9;\n .param .b64 retval0;\n call.uni (retval0), row, (param0);\n ld.param.b64 %rd5, [retval0+0];\n }}\n"
+           " cvt.u64.u32 %rd6, %r1;\n add.s64 %rd7, %rd5, %rd6;\n shl.b64 %rd8, %rd7, 2;\n add.s64 %rd4, %rd1, %rd8;\n ld.global.f32 %f1, [%rd4];",
+    "ptx, by registers": "call.uni (%rd5), row, (%r9);\n cvt.u64.u32 %rd6, %r1;\n add.s64 %rd7, %rd5, %rd6;\n shl.b64 %rd8, %rd7, 2;\n add.s64 %rd4, %rd1, %rd8;\n ld.global.f32 %f1, [%rd4];",
+    "amdgcn": "\tv_mov_b32_e32 v40, v0\n\ts_swappc_b64 s[30:31], s[0:1]\n\tv_add_u32_e32 v1, v0, v40\n\tv_lshlrev_b32_e32 v1, 2, v1\n\tglobal_load_dword v2, v1, s[34:35]\n",
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_function_returns_is_not_known(name):
+    """It may be another number for each thread, as 4096 times the thread's is."""
+    (hot,) = judged(name.partition(",")[0], CALLS[name].replace("{{", "{").replace("}}", "}")).hot
+    assert verdict.of(hot, True) == "PARTLY" and [q.known for q in hot.memory.requests] == [False]
+    assert "addresses unknown" in [c.name for c in verdict.causes(hot, True)]
+
+
+def test_registers_that_a_function_keeps():
+    (hot,) = judged("amdgcn", "\tv_lshlrev_b32_e32 v40, 2, v0\n\ts_swappc_b64 s[30:31], s[0:1]\n\tglobal_load_dword v2, v40, s[34:35]\n").hot
+    assert [q.known for q in hot.memory.requests] == [True] and verdict.of(hot, True) == "VECTOR"
+
+
+@pytest.mark.parametrize("isa,source", [
+    ("ptx", PTX.replace(".visible .entry k(", ".visible .func k(").format(at(4) + "ld.global.f32 %f1, [%rd4];")),
+    ("amdgcn", AMD.format("\tv_and_b32_e32 v31, 0x3ff, v31\n\tv_add_u32_e32 v1, v0, v31\n\tv_lshlrev_b32_e32 v1, 2, v1\n\tglobal_load_dword v2, v1, s[4:5]\n").replace("s_endpgm", "s_setpc_b64 s[30:31]"))])
+def test_arguments_of_a_function_that_is_called_are_not_known(isa, source):
+    (hot,) = report.of(code.Code("k", {"ptx": "sm_90", "amdgcn": "gfx942"}[isa], isa, source)).hot
+    assert [q.known for q in hot.memory.requests] == [False]

@@ -334,3 +334,13 @@ def test_a_configuration_of_what_is_not_tuned(capfd, config, tmp_path):
     assert code == 2 and "is not autotuned" in err
     code, out, err = asm(capfd, f"{tmp_path}/k.py:two", "--arg", "x=fp32[16]", "--config", config)
     assert code == (0 if config == "0" else 2) and "configuration" in out + err
+
+
+def test_bytes_that_are_no_text_are_said_to_be_none(capfd, tmp_path):
+    """Random ones have few zeros; a text with a comment in another encoding is one."""
+    import random
+    (tmp_path / "junk.o").write_bytes(random.Random(1).randbytes(5000))
+    code, _, err = asm(capfd, tmp_path / "junk.o")
+    assert code == 2 and "junk.o is neither an ELF file nor text" in err
+    (tmp_path / "add.s").write_bytes("# größe\n".encode("latin-1") + ADD.format("add").encode())
+    assert reports(capfd, tmp_path / "add.s")[0]["verdict"] == "VECTOR"

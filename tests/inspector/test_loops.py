@@ -65,6 +65,12 @@ def test_fp64_is_no_fault_where_arguments_are_fp64():
     assert x86(body).hot[0].figures["f64"] == 1 and x86(body, f64=True).hot[0].figures["f64"] == 0
 
 
+def test_fp64_is_no_fault_where_arguments_are_not_known():
+    """A file of C has some, which its assembly does not tell."""
+    (hot,) = x86(loop("\tvmovupd (%rdi,%rax,8), %ymm0\n\tvaddpd %ymm0, %ymm1, %ymm1"), backend="file").hot
+    assert hot.figures["f64"] == 1 and "fp64" not in [c.name for c in verdict.causes(hot, False)]
+
+
 def test_tails_are_not_judged_and_other_passes_are():
     """A scalar loop over the same lines beside a vector loop takes what that leaves; one over other lines is a loop of its own."""
     r = x86(loop(VECTOR) + "\n" + loop(SCALAR, ".LBB0_2"))
@@ -95,8 +101,22 @@ def test_hand_written_assembly_with_plain_labels():
     source = "vadd:\n\tvsetvli t0, a0, e32, m1, ta, ma\nloop:\n\tvle32.v v0, (a1)\n\tvfadd.vv v0, v0, v1\n\tvse32.v v0, (a2)\n\tsub a0, a0, t0\n\tbnez a0, loop\n\tret\n"
     r = report.of(code.Code("f", "rv64gcv", "riscv64", source, vlen=512))
     assert [f.name for f in r.functions] == ["vadd"] and r.verdict == verdict.VECTOR and r.hot[0].figures["load_bits"] == 512
-    numeric = source.replace("loop:", "1:").replace(", loop", ", 1b")
-    assert report.of(code.Code("f", "rv64gcv", "riscv64", numeric, vlen=512)).verdict == verdict.VECTOR
+    numeric = report.of(code.Code("f", "rv64gcv", "riscv64", source.replace("loop:", "1:").replace(", loop", ", 1b"), vlen=512))
+    assert numeric.verdict == verdict.VECTOR and [(x.depth, x.hot) for x in numeric.regions if x.loop] == [(1, True)]
+
+
+@pytest.mark.parametrize("name,body", [
+    ("x86-64", "\tmovups (%rdx), %xmm1\n\tmulps %xmm1, %xmm1\n\tmovups %xmm1, (%rdx)\n1:\tmovss (%rdi), %xmm0\n\tmulss %xmm0, %xmm0\n\tmovss %xmm0, (%rdi)\n\taddq $4, %rdi\n"
+               "\tcmpq %rsi, %rdi\n\tje 1f\n\tjmp 1b\n1:\n\tret\n"),
+    ("riscv64", "\tvsetivli zero, 4, e32, m1, ta, ma\n\tvle32.v v8, (a3)\n\tvfmul.vv v8, v8, v8\n\tvse32.v v8, (a3)\n1:\n\tflw fa1, 0(a1)\n\tfmul.s fa1, fa1, fa0\n\tfsw fa1, 0(a1)\n\taddi a1, a1, 4\n"
+                "\tbeq a1, a2, 1f\n\tj 1b\n1:\n\tret\n"),
+    ("aarch64", "\tldr q1, [x3]\n\tfmul v1.4s, v1.4s, v1.4s\n\tstr q1, [x3]\n1:\tldr s0, [x0]\n\tfmul s0, s0, s0\n\tstr s0, [x0], #4\n\tcmp x0, x1\n\tb.eq 1f\n\tb 1b\n1:\n\tret\n"),
+])
+def test_numeric_labels_are_loops(name, body):
+    """A scalar loop behind straight vector code; of two labels of one number the nearest one before or after is meant."""
+    r = report.of(code.Code("f", name, name, f"\t.text\n\t.globl f\n\t.type f,@function\nf:\n{body}"))
+    (one,) = [x for x in r.regions if x.loop]
+    assert one.hot and r.verdict == verdict.SCALAR
 
 
 def test_the_vector_type_is_followed_round_loops_and_over_jumps():
@@ -236,3 +256,38 @@ def test_the_other_half_is_no_tail():
     """A loop over the elements from half on begins where a shift says, which is no count rounded to whole vectors; what the first half leaves is one."""
     r = x86(HALF)
     assert {x.label: x.tail for x in r.regions if x.loop} == {".LBB0_8": False, ".LBB0_4": True, ".LBB0_15": False} and r.verdict != verdict.VECTOR
+
+
+NEST = """
+	movq	%rdx, %rcx
+	andq	$-8, %rcx
+	xorl	%eax, %eax
+.LBB0_4:
+	vmovups	(%rsi,%rax,4), %ymm0
+	vaddps	%ymm0, %ymm0, %ymm0
+	vmovups	%ymm0, (%rdi,%rax,4)
+	addq	$8, %rax
+	cmpq	%rax, %rcx
+	jne	.LBB0_4
+	xorl	%r8d, %r8d
+.LBB0_5:
+	xorl	%r9d, %r9d
+	{padding}
+.LBB0_6:
+	vmovss	(%rsi,%r9,4), %xmm0
+	vaddss	(%rdi,%r8,4), %xmm0, %xmm0
+	vmovss	%xmm0, (%rdi,%r8,4)
+	incq	%r9
+	cmpq	%rdx, %r9
+	jne	.LBB0_6
+	incq	%r8
+	cmpq	%rdx, %r8
+	jne	.LBB0_5
+"""
+
+
+@pytest.mark.parametrize("padding", ["nop", "nopl (%rax)", "nopw 0(%rax,%rax,1)", "cs nopw 0(%rax,%rax,1)", "data16 nopw %cs:0(%rax,%rax,1)", "xchg %ax, %ax"])
+def test_padding_reads_no_registers(padding):
+    """A scalar nest behind a vector loop is no tail of that because a NOP before its inner loop names the register that the loop counted in."""
+    r = x86(NEST.format(padding=padding))
+    assert not any(x.tail for x in r.regions) and next(x for x in r.regions if x.label == ".LBB0_6").hot and r.verdict == verdict.SCALAR

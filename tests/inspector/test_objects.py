@@ -42,3 +42,16 @@ def test_branches_that_are_left_to_the_linker_get_their_targets():
     assert int.from_bytes(done[0:4], "little") == 0x02050063 and int.from_bytes(done[4:8], "little") == 0x01c0006f  # beqz a0, 32; j 28
     assert int.from_bytes(done[8:10], "little") == 0xcd01 and int.from_bytes(done[10:12], "little") == 0xa819  # c.beqz a0, 24; c.j 22
     assert relocations.resolved(data[:150]) == data[:150] and relocations.resolved(b"text") == b"text"
+
+
+def test_branches_of_32_bit_code():
+    """The same for RV32, whose ELF files are of another form."""
+    code = (0x00050063).to_bytes(4, "little") + (0x6f).to_bytes(4, "little") + bytes(56)
+    relas = struct.pack("<IIi", 0, 1 << 8 | 16, 0) + struct.pack("<IIi", 4, 1 << 8 | 17, -4)
+    symbols = bytes(16) + struct.pack("<IIIBBH", 0, 32, 0, 0, 0, 1)
+    at = [52, 52 + len(code), 52 + len(code) + len(relas)]
+    header = b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HHIIIIIHHHHHH", 1, 243, 1, 0, 0, at[2] + len(symbols), 0, 52, 0, 0, 40, 4, 0)
+    section = lambda kind, offset, size, link=0, info=0: struct.pack("<IIIIIIIIII", 0, kind, 0, 0, offset, size, link, info, 1, 12)  # noqa: E731
+    data = header + code + relas + symbols + bytes(40) + section(1, at[0], 64) + section(4, at[1], len(relas), 3, 1) + section(2, at[2], 32)
+    done = relocations.resolved(data)[52:60]
+    assert int.from_bytes(done[0:4], "little") == 0x02050063 and int.from_bytes(done[4:8], "little") == 0x0180006f  # beqz a0, 32; j 24

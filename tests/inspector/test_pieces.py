@@ -30,3 +30,10 @@ def test_an_array_on_the_stack_is_no_spill(isa, spills):
     assert [r.figures["spills"] for r in judged(isa, body).hot] == [spills]
     slots = re.sub(r"\(%rsp,%rax,4\)", "(%rsp)", body) if isa == "x86-64" else body.replace("[sp, x1]", "[sp, #64]")
     assert [r.figures["spills"] for r in judged(isa, slots).hot] == [2]
+
+
+@pytest.mark.parametrize("name", ["halves that a function converts one by one", "halves that a function converts one by one, by way of a general register"])
+def test_the_lowest_place_of_a_register_is_no_vector(name):
+    """x86 loads and stores 16 bits of a vector register only by pinsrw and pextrw."""
+    (hot,) = judged("x86-64", next(b for _, _, n, b in PIECES if n == name)).hot
+    assert hot.figures["vector"] == 0 and not [i.text for i in hot.instructions if i.what.unit == "vector" and i.what.is_memory]

@@ -183,3 +183,14 @@ def test_a_part_of_amds_disassembly():
              "\tglobal_store_dword v0, v1, s[0:1]                          // 000000001604: DC708000 00000100\n\ts_endpgm                                                   // 00000000160C: BF810000\n"
     (f,) = classes(source, "amdgcn")
     assert [i.mnemonic for i in f.instructions] == ["v_add_f32_e32", "global_store_dword", "s_endpgm"] and [i.address for i in f.instructions] == [0x1600, 0x1604, 0x160c]
+
+
+@pytest.mark.parametrize("section,code", [
+    ('.section fast,"ax",@progbits', True), ('.section\t.ltext,"axl",@progbits', True), ('.section ".vectors", "ax"', True), ('.section fast,"ax"\n\t.data\n\t.section fast', True),
+    ('.pushsection .rodata\n\t.quad 1\n\t.popsection', True), ('.data\n\t.previous', True), ('.section .rodata\n\t.pushsection fast,"axG",@progbits,f,comdat', True),
+    (".section __TEXT,__text,regular", True), (".section .text.hot", True), (".section .init", True), ('.pushsection .text.hot,1,"ax"', True),
+    ('.section .init_array,"aw"', False), (".section .init_array", False), ('.section fast,"aw"', False), (".section fast", False), ('.section .text,"ax"\n\t.data', False)])
+def test_sections_that_hold_code(section, code):
+    """By their flags; those without any by their name."""
+    source = f"\t.text\n\t.globl f\n\t.type f, @function\n{section}\nf:\n\taddl $1, %eax\n\tret\n"
+    assert [i.mnemonic for f in text.functions(source, isa.ISAS["x86-64"]) for i in f.instructions] == (["addl", "ret"] if code else [])

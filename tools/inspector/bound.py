@@ -26,6 +26,8 @@ _FEATURES = {"x86-64": "", "aarch64": "+all", "riscv64": "+m,+a,+f,+d,+c,+v,+zba
 #: whose model stands for a file of an ISA whose target nobody said
 _SOME = {"x86-64": "x86-64-v3", "aarch64": "neoverse-v2", "riscv64": "spacemit-x60"}
 _OTHERS = {"x86-64": "znver5, goldencove, skylake", "aarch64": "neoverse-v2, neoverse-n2, cortex-a72", "riscv64": "spacemit-x60, sifive-x280"}
+#: bits of the vectors that a model of a RISC-V CPU counts cycles of, whatever the code is for
+_VECTORS = {"spacemit-x60": 256, "sifive-x280": 512, "sifive-x390": 1024}
 #: CPUs that start two 512-bit multiply-adds a cycle (Intel's and AMD's optimization guides), whatever LLVM's model says
 _TWO = ("sapphirerapids", "emeraldrapids", "graniterapids", "znver5")
 #: loops of more instructions than this are not simulated
@@ -83,6 +85,14 @@ def machine(code, model: str | None = None) -> _Machine:
     return _Machine(code.isa, _SOME[code.isa], _FEATURES[code.isa], borrowed=True)
 
 
+def _fits(report, m: _Machine):
+    """Raises `mca.Missing` where code with vectors is judged for others than the model's, whose cycles are not theirs."""
+    bits, own = report.code.vlen, _VECTORS.get(m.cpu)
+    if own and bits != own and any(i.what.unit == "vector" and i.what.kind != "call" for r in report.regions if r.hot or r.tail for i in r.instructions):
+        raise mca.Missing(f"llvm-mca's model of {m.cpu} is that of vectors of {own} bits, and this code is judged for {bits}; --target says what it is for, "
+                          f"such as {'spacemit-x60' if m.cpu == 'spacemit-x60' else f'rv64gcv:vlen{own}'}")
+
+
 def fill(reports, model: str | None = None, bandwidth: float | None = None):
     """Set `bound` of every hot loop and tail of CPU reports, and `bounds` of the reports: why there are none. model: LLVM's name of a CPU, instead of
     the target's; bandwidth: bytes a cycle from memory."""
@@ -93,6 +103,7 @@ def fill(reports, model: str | None = None, bandwidth: float | None = None):
             continue
         try:
             m = machine(report.code, model)
+            _fits(report, m)
         except mca.Missing as e:
             report.bounds = f"no bound: {e}"
             continue

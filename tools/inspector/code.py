@@ -49,6 +49,11 @@ class Code:
     function: str = ""
     matching: str = ""
 
+    @property
+    def typed(self) -> bool:
+        """Are the types of its arguments known? Of files of assembly, objects and LLVM IR they are not."""
+        return self.backend not in ("file", "llvm")
+
     def stage(self, name: str) -> str | bytes:
         """A stage by name. Raises `Error` with the names there are."""
         if name not in self.stages:

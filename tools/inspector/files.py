@@ -15,9 +15,11 @@ from .targets import Goal
 
 #: suffixes of what is read, for messages; the content decides
 KNOWN = (".s", ".asm", ".ptx", ".sass", ".amdgcn", ".o", ".so", ".a", ".cubin", ".hsaco", ".ttir", ".ttgir", ".ll", ".llir")
-#: first bytes -> what it is, and what to do
 #: bytes of a text to each that is 0, at least
 _BINARY = 100
+#: characters that text does not have but in comments that hold bytes, and of how many bytes one may be such
+_CONTROL, _FEW = bytes(c for c in range(32) if c not in b"\t\n\v\f\r\x1b"), 20
+#: first bytes -> what it is, and what to do
 _NOT = {b"\xcf\xfa\xed\xfe": "a Mach-O object; give what `llvm-objdump -d` prints of it", b"\xca\xfe\xba\xbe": "a Mach-O file for several machines; give what "
         "`llvm-objdump -d --arch=arm64` prints of it", b"BC\xc0\xde": "LLVM bitcode; give what llvm-dis makes of it (.ll)", b"MZ": "a Windows program; give what "
         "`llvm-objdump -d` prints of it", b"\x64\x86": "a Windows object; give what `llvm-objdump -d` prints of it", b"\x64\xaa": "a Windows object; give what "
@@ -58,7 +60,7 @@ def _one(data: bytes, path: Path, name: str, part: str, goal: Goal | None, vlen:
         return [Code(name, goal.name if goal else isa, isa, text, "file", {"sass" if isa == "sass" else "asm": text, "obj": data}, (), facts, vlen=bits, function=part)]
     if kind := next((what for sign, what in _NOT.items() if data.startswith(sign)), None):
         raise Error(f"{where} is {kind}")
-    if data.count(b"\0") > len(data) // _BINARY:
+    if data.count(b"\0") > len(data) // _BINARY or len(data) - len(data.translate(None, _CONTROL)) > len(data) // _FEW:
         raise Error(f"{where} is neither an ELF file nor text; it takes {', '.join(KNOWN)} files")
     data = data.replace(b"\0", b" ")  # LLVM writes bytes of debug information into comments as they are
     text = data.decode("utf-8-sig", "replace")  # a comment's letters may be of another encoding

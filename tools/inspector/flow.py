@@ -1,4 +1,5 @@
-"""Blocks and natural loops of a function (Aho, Sethi, Ullman: a back edge goes to a block that dominates its source)."""
+"""Blocks and loops of a function: natural ones (Aho, Sethi, Ullman: a back edge goes to a block that dominates its source), and irreducible ones, which a
+goto or a compiler enters beside their head (Steensgaard: what still leads to itself without those edges; inside, what does so without the ways to its entries)."""
 
 from __future__ import annotations
 
@@ -54,8 +55,11 @@ def analyse(function: Function):
         return b == a
 
     bodies: dict[int, set[int]] = {}
-    for tail, head in ((k, s) for k, b in enumerate(function.blocks) for s in b.successors):
-        if tail in parent and dominates(head, tail):
+    forward: dict[int, set[int]] = {k: set() for k in parent}
+    for tail, head in ((k, s) for k, b in enumerate(function.blocks) for s in b.successors if k in parent):
+        if not dominates(head, tail):
+            forward[tail].add(head)
+        else:
             body = bodies.setdefault(head, {head})
             work = [tail]
             while work:
@@ -63,11 +67,50 @@ def analyse(function: Function):
                     body.add(n)
                     work += [p for p in before[n] if p in parent]
     loops = [Loop(h, frozenset(b)) for h, b in sorted(bodies.items())]
+    loops = sorted(loops + _irreducible(forward, before, loops), key=lambda loop: loop.header)
     for loop in loops:
         loop.depth = sum(loop.blocks <= other.blocks for other in loops)
         loop.inner = not any(other is not loop and other.blocks < loop.blocks for other in loops)
     function.loops = loops
     _failing(function, before)
+
+
+def _irreducible(forward: dict[int, set[int]], before: list[list[int]], natural: list[Loop]) -> list[Loop]:
+    """The loops that are entered at several places. forward: block -> where it goes, without back edges."""
+    out, work = [], [forward]
+    while work:
+        edges = work.pop()
+        for part in cycles(edges):
+            body = part.union(*(loop.blocks for loop in natural if loop.header in part))
+            entries = sorted(k for k in part if k == 0 or any(p in forward and p not in body for p in before[k]))
+            header = next((k for k in entries if not any(loop.header == k for loop in natural)), entries[0])
+            out.append(Loop(header, frozenset(body), entries=len(entries)))
+            work.append({k: {s for s in edges[k] if s in part and s not in entries} for k in part})
+    return out
+
+
+def cycles(after: dict[int, set[int]]) -> list[set[int]]:
+    """The sets of more than one block, or whatever is numbered, that all lead to each other."""
+    into: dict[int, list[int]] = {k: [] for k in after}
+    for k, edges in after.items():
+        for s in edges:
+            into[s].append(k)
+    left, out = set(after), []
+    waiting = {k: len(p) for k, p in into.items()}
+    work = [k for k, n in waiting.items() if not n]
+    while work:  # what can be put in order is in no cycle: nearly always all of it
+        left.discard(k := work.pop())
+        for s in after[k]:
+            waiting[s] -= 1
+            if not waiting[s]:
+                work.append(s)
+    while left:
+        k = min(left)
+        part = _leading([k], after) & _leading([k], into)
+        if len(part) > 1:
+            out.append(part)
+        left -= part
+    return out
 
 
 def _failing(function: Function, before: list[list[int]]):
@@ -82,7 +125,7 @@ def _failing(function: Function, before: list[list[int]]):
     function.loops = [loop for loop in function.loops if not all(found[k].fails for k in loop.blocks)]
 
 
-def _leading(to: list[int], before: list[list[int]]) -> set[int]:
+def _leading(to: list[int], before) -> set[int]:
     """The blocks that lead to some, with these."""
     out: set[int] = set()
     while to:

@@ -13,7 +13,9 @@ _LABEL = re.compile(r'^\s*("[^"]+"|[.$\w@]+):\s*')
 DOT_FILE = re.compile(r'\.file\s+(\d+)\s+(?:"((?:[^"\\]|\\.)*)"\s+)?"((?:[^"\\]|\\.)*)"')
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
-_CODE = re.compile(r"\.text|\.section\s+(\"?\.?(text|init|fini)|__TEXT,\s*__(text|stubs|static))")
+_CODE = re.compile(r"\.?(text|init|fini)(?!_array)|__TEXT,\s*__(text|stubs|static)")
+#: .section and .pushsection: the name, and the flags where there are some
+_SECTION = re.compile(r'\.(?:push)?section\s+("[^"]*"|__\w+\s*,\s*\w+|[^\s,]+)(?:\s*,\s*(?:\d+\s*,\s*)?"([^"]*)")?')
 
 
 def _path(folder: str | None, name: str) -> str:
@@ -49,11 +51,39 @@ class SourceLines:
         return self.made[self.now]
 
 
+class _Sections:
+    """Which section is written to, from the directives that say it, and whether it holds code: by its flags, of those without any by its name."""
+
+    def __init__(self):
+        self.now, self.before, self.stack = (".text", True), (".text", True), []
+        self.known: dict[str, bool] = {}  # sections whose flags stood at their first directive, and do not at later ones
+
+    def read(self, line: str) -> bool:
+        """Take a directive; False when it is none of these."""
+        word = line.split(maxsplit=1)[0]
+        if word == ".popsection":
+            self.now, self.before = self.stack.pop() if self.stack else (self.now, self.before)
+        elif word == ".previous":
+            self.now, self.before = self.before, self.now
+        elif word in (".section", ".pushsection") and (hit := _SECTION.match(line)):
+            name = hit[1].strip('"')
+            if hit[2] is not None:
+                self.known[name] = "x" in hit[2]
+            if word == ".pushsection":
+                self.stack.append((self.now, self.before))
+            self.now, self.before = (name, self.known.get(name, bool(_CODE.match(name)))), self.now
+        elif line.startswith((".text", ".data", ".bss", ".rodata", ".const", ".cstring", ".literal")):
+            self.now, self.before = (word, word.startswith(".text")), self.now
+        else:
+            return False
+        return True
+
+
 class _Reader:
     """Assembly line by line. named: the labels that are functions, where directives say it; jumped: in plain text those that something jumps to."""
 
     def __init__(self, text: str, isa):
-        self.isa, self.out, self.where, self.executable = isa, [], SourceLines(), True
+        self.isa, self.out, self.where, self.sections = isa, [], SourceLines(), _Sections()
         self.mach = bool(re.search(r"^\s*\.(section\s+__TEXT|subsections_via_symbols|build_version)", text, re.M))
         self.intel = isa.name == "x86-64" and intel.is_intel(text)
         self.comment = ";" if self.mach and isa.name == "aarch64" else isa.comment
@@ -68,13 +98,13 @@ class _Reader:
             return
         line, comment = cut(raw, self.comment)
         while hit := _LABEL.match(line):
-            if self.executable:
+            if self.sections.now[1]:
                 self.label(hit[1].strip('"'))
             line = line[hit.end():]
         line = line.strip()
         if line.startswith("."):
             self.directive(line)
-        elif line and self.executable:
+        elif line and self.sections.now[1]:
             if not self.out:
                 self.out.append(Function("code"))
             for statement in self.split.split(line) if ";" in line else (line,):
@@ -84,7 +114,7 @@ class _Reader:
     def label(self, name: str):
         out = self.out
         if name.isdigit() and out:
-            out[-1].labels[f"{name}@{len(out[-1].instructions)}"] = len(out[-1].instructions)
+            out[-1].labels[f"{name}.{len(out[-1].instructions)}"] = len(out[-1].instructions)
         elif self.starts(name):
             out.append(Function(name.removeprefix("_") if self.mach else name))
             out[-1].labels[name] = 0
@@ -100,9 +130,9 @@ class _Reader:
         return not self.out or not name.startswith((".L", "$L", "L")) and name not in self.jumped and _ended(self.out[-1])
 
     def directive(self, line: str):
-        if line.startswith((".text", ".section", ".data", ".bss", ".rodata", ".pushsection", ".popsection", ".const", ".cstring", ".literal")):
-            self.executable = bool(_CODE.match(line))
-        elif line.startswith((".intel_syntax", ".att_syntax")):
+        if self.sections.read(line):
+            return
+        if line.startswith((".intel_syntax", ".att_syntax")):
             self.intel = line.startswith(".intel")
         else:
             self.where.read(line)
@@ -190,16 +220,16 @@ def instruction(text: str, lines, comment: str, isa, address=None) -> Instructio
 
 
 def _resolve_numeric(f: Function):
-    """`1b` and `1f` are the nearest label 1 before and after."""
+    """`1b` and `1f` are the nearest label 1 before and after, which is called `1.13` after its place: what follows an @ is no part of a target."""
     places: dict[str, list[int]] = {}
     for name, at in f.labels.items():
-        if "@" in name and name.partition("@")[0].isdigit():
-            places.setdefault(name.partition("@")[0], []).append(at)
+        if hit := re.fullmatch(r"(\d+)\.\d+", name):
+            places.setdefault(hit[1], []).append(at)
     if not places:
         return
     for k, i in enumerate(f.instructions):
         def swap(hit, k=k):
             marks = places.get(hit[1], [])
             near = [p for p in marks if p <= k][-1:] if hit[2] == "b" else [p for p in marks if p > k][:1]
-            return f"{hit[1]}@{near[0]}" if near else hit[0]
+            return f"{hit[1]}.{near[0]}" if near else hit[0]
         i.operands = re.sub(r"\b(\d+)([bf])\b", swap, i.operands)

@@ -26,8 +26,8 @@ def ptx(text: str) -> list[Function]:
             where.read(line)
             continue
         if depth == 0:
-            if hit := re.search(r"\.(?:entry|func)\s+(?:\([^)]*\)\s*)?([$\w]+)", line):
-                out.append(Function(hit[1]))
+            if hit := re.search(r"\.(entry|func)\s+(?:\([^)]*\)\s*)?([$\w]+)", line):
+                out.append(Function(hit[2], called=hit[1] == "func"))
             skipping = line.startswith(".section") or skipping and depth == 0
         if depth == 0 or skipping:
             depth += line.count("{") - line.count("}")

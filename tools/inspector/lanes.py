@@ -55,6 +55,7 @@ def refine(found):
             _gathered(code, mine)
         if r.code.isa != "riscv64":
             _halves(code, mine)
+            _lowest(code, mine)
             _single(r, code, mine)
 
 
@@ -195,6 +196,24 @@ def _halves(code: _Code, mine):
             made = next((code.instructions[p] for p in order if names[0] in code.registers[p].written), None)
             if made is not None and made.what.unit == "vector" and 0 < _given(made) < c.stores:
                 i.what = dataclasses.replace(c, unit="vector")
+
+
+_PLACE = re.compile(r"v?p(insr|extr)([bwdq]) \$(0x0|0),")
+
+
+def _lowest(code: _Code, mine):
+    """x86 has no other way to load and store a number of 16 bits in a vector register than by the lowest place: where nothing makes a vector of it it is scalar."""
+    for k in mine:
+        i = code.instructions[k]
+        if not (hit := _PLACE.match(i.text)) or not i.what.is_memory:
+            continue
+        if hit[1] == "insr":
+            users = [code.instructions[p] for name in code.registers[k].written for p in code.later(k, name)]
+        else:
+            before = [*range(k - 1, max(-1, k - _FAR), -1), *(range(len(code.instructions) - 1, k, -1)[:_FAR] if code.loops else ())]
+            users = [code.instructions[p] for name in code.registers[k].read for p in before if name in code.registers[p].written][:1]
+        if (users or hit[1] == "insr") and all(user.what.unit == "scalar" for user in users):
+            i.what = dataclasses.replace(i.what, kind="load" if hit[1] == "insr" else "store", unit="scalar", bits=_SIZES[hit[2]])
 
 
 # --- one lane --------------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ NONE = Registers(frozenset(), frozenset(), frozenset())
 _X86_ALIAS = {a: f"r{b}" for b in ("ax", "bx", "cx", "dx") for a in (f"r{b}", f"e{b}", b, f"{b[0]}l", f"{b[0]}h")} | {
     a: f"r{b}" for b in ("si", "di", "bp", "sp") for a in (f"r{b}", f"e{b}", b, f"{b}l")}
 _X86 = re.compile(r"%(\w+)")
-_X86_READS = re.compile(r"(cmp|test|bt|ucomi|comi|vucomi|vcomi|ptest|vptest$|vtest|kortest|ktest|push|nop|prefetch|out)")
+_X86_READS = re.compile(r"(cmp|test|bt|ucomi|comi|vucomi|vcomi|ptest|vptest$|vtest|kortest|ktest|push|prefetch|out)")
 _X86_PURE = re.compile(r"(v(?!fn?m|pdp|dpb|pmadd52|perm[it]2|pternlog|fixup)|mov|lea|set|pop|cvt|lzcnt|tzcnt|popcnt|bsf|bsr|rorx|sarx|shlx|shrx|andn|"
-                       r"bextr|bls|mulx|pshuf[dhl]|pabs|pmov|sqrtp|rcpp|rsqrtp|lddqu|k|in$|pbroadcast|broadcast|pext[rq]|extract|round)")
+                       r"bextr|bls|mulx|pshuf[dhl]|pabs|pmov|sqrt|rcp|rsqrt|lddqu|k|in$|pbroadcast|broadcast|pext[rq]|extract|round)")
 _CALLED = {"x86-64": frozenset({"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", *(f"v{n}" for n in range(32))}),
            "aarch64": frozenset({*(f"x{n}" for n in range(19)), "x30", *(f"v{n}" for n in (*range(8), *range(16, 32)))}),
            "riscv64": frozenset({"ra", *(f"a{n}" for n in range(8)), *(f"t{n}" for n in range(7)), *(f"fa{n}" for n in range(8)),
@@ -64,6 +64,8 @@ def _x86_name(name: str) -> str:
 @functools.lru_cache(maxsize=65536)
 def _x86(m: str, operands: str, kind: str) -> Registers:
     ops = [o for o in split(operands) if not re.fullmatch(r"\{[a-z-]+\}", o)]
+    if m.startswith("nop") or m.startswith("xchg") and len(set(ops)) == 1:
+        return NONE  # padding, whose operands make it long
     names = [frozenset(map(_x86_name, _X86.findall(o))) for o in ops]
     memory = ["(" in o for o in ops]
     address = frozenset().union(*(n for n, mem in zip(names, memory) if mem)) if ops else frozenset()

@@ -4,10 +4,27 @@ relocation, and its instruction jumps to itself. Here they are given their targe
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 _RISCV, _RELOCATABLE, _RELA, _SYMTAB = 243, 1, 4, 2
 #: types of relocations, R_RISCV_BRANCH and so on, of the psABI
 _BRANCH, _JAL, _RVC_BRANCH, _RVC_JUMP = 16, 17, 44, 45
+
+
+class _Form(NamedTuple):
+    """How an ELF file of one class writes: struct's formats of a section (type, offset, size, link, info), a relocation (place, name and type, addend), a symbol; which
+    of a symbol's two numbers is its value, the other being its section; bits of a relocation's type; where the header has the sections' place and their size."""
+
+    section: str
+    relocation: str
+    symbol: str
+    value: int
+    bits: int
+    place: tuple[str, int]
+    size: int
+
+
+_FORMS = {1: _Form("<4xI8xIIII", "<IIi", "<4xI6xH", 0, 8, ("<I", 32), 46), 2: _Form("<4xI16xQQII", "<QQq", "<6xHQ8x", 1, 32, ("<Q", 40), 58)}
 
 
 def relocatable(data: bytes) -> bool:
@@ -17,30 +34,33 @@ def relocatable(data: bytes) -> bool:
 
 def resolved(data: bytes) -> bytes:
     """An ELF file with the branches of RISC-V code filled in; any other file as it is."""
-    if not relocatable(data) or data[4:6] != b"\x02\x01" or int.from_bytes(data[18:20], "little") != _RISCV:
+    if not relocatable(data) or data[4] not in _FORMS or data[5] != 1 or int.from_bytes(data[18:20], "little") != _RISCV:
         return data
     out = bytearray(data)
+    form = _FORMS[data[4]]
+    step, width = struct.calcsize(form.relocation), struct.calcsize(form.symbol)
     try:
-        sections = _sections(data)
+        sections = _sections(data, form)
         for kind, offset, size, link, info in sections:
             if kind == _RELA and info < len(sections):
                 _, symbols, *_ = sections[link]
-                for at in range(offset, offset + size - 23, 24):
-                    place, name, addend = struct.unpack_from("<QQq", data, at)
-                    if name & 0xffffffff in _SET:
-                        _, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", data, symbols + 24 * (name >> 32))
+                for at in range(offset, offset + size - step + 1, step):
+                    place, name, addend = struct.unpack_from(form.relocation, data, at)
+                    if (what := name & (1 << form.bits) - 1) in _SET:
+                        symbol = struct.unpack_from(form.symbol, data, symbols + width * (name >> form.bits))
+                        value, section = symbol[form.value], symbol[1 - form.value]
                         if section == info:
-                            _SET[name & 0xffffffff](out, sections[info][1] + place, value + addend - place)
+                            _SET[what](out, sections[info][1] + place, value + addend - place)
     except (struct.error, IndexError):  # a broken file: the disassembler says what is wrong with it
         return data
     return bytes(out)
 
 
-def _sections(data: bytes) -> list[tuple[int, int, int, int, int]]:
+def _sections(data: bytes, form: _Form) -> list[tuple[int, int, int, int, int]]:
     """(type, offset, size, link, info) of every section."""
-    start, = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    return [struct.unpack_from("<4xI16xQQII", data, start + k * size) for k in range(count)]
+    start, = struct.unpack_from(form.place[0], data, form.place[1])
+    size, count = struct.unpack_from("<HH", data, form.size)
+    return [struct.unpack_from(form.section, data, start + k * size) for k in range(count)]
 
 
 def _bits(value: int, *spans: tuple[int, int, int]) -> int:

@@ -1,11 +1,13 @@
 """Loops that take what a main loop leaves: remainders of fewer elements than a vector has, masked last chunks, and the scalar version for arguments that
 overlap or are too short. They are recognised by structure: what the main loop's exit leads to, going on where that stopped, or another way round it; and
-by the same mix of operations. Everything here is about one function."""
+by the same mix of operations, as many loads to a store, and no value carried from round to round where the main loop carries none. Everything here is about one
+function."""
 
 from __future__ import annotations
 
 import re
 
+from .flow import cycles
 from .lanes import size_of
 from .schema import Function, Loop
 from .trips import Values
@@ -20,13 +22,33 @@ def families(instructions) -> frozenset[str]:
                      if i.what.is_float_work and i.what.kind != "convert")
 
 
+#: multiplications and additions by name; a multiply-add is both
+_SUMS = (("multiply", re.compile(r"v?fc?n?m?w?mul|v?mul|v?dpp|v?fcmla")), ("add", re.compile(r"v?f?w?(add|sub|rsub|hadd|hsub)|vf?w?red[ou]?s?sum|v?dpp|fcadd|fabd|faba")))
+
+
+def _sums(instructions) -> set[str]:
+    """Does it multiply, does it add floating-point elements?"""
+    return {name for i in instructions if i.what.is_float_work for name, fits in _SUMS if i.what.kind == "fma" or fits.match(i.mnemonic)}
+
+
+#: from how many times as much loaded for what is stored a loop does something else than the main one, which may keep a vector that others load
+_MORE = 1.9
+
+
+def _loaded(part) -> float:
+    """Bits of elements loaded for each that is stored, 0 where nothing is; constants, and what another loop prepares for all rounds, are not counted."""
+    data = [i.what for i in part if i.what.is_memory and not i.what.is_spill and not i.what.address and not i.what.splat and "(%rip)" not in i.operands]
+    stored = sum(c.stores for c in data)
+    return sum(c.loads for c in data) / stored if stored else 0.0
+
+
 def mixes(main, other) -> bool:
     """Does `other` do what `main` does? Both are lists of instructions. Division may be by reciprocals, and compares be masks, in one of them."""
     def touches(part, way):
         return any(getattr(i.what, way) and not i.what.is_spill for i in part)
     a, b = families(main), families(other)
     return (touches(other, "loads") <= touches(main, "loads") and touches(other, "stores") == touches(main, "stores") and bool(a) == bool(b)
-            and b <= a | {"compute"})
+            and b <= a | {"compute"} and _sums(other) <= _sums(main))
 
 
 #: what rounds a count down to whole vectors, and which of these divides by a power of two
@@ -52,6 +74,9 @@ def _rounds(i, least: int) -> bool:
     hit = re.search(r"(?:^|[ ,])[$#]?(0x[0-9a-f]+|\d+)(?=$|,)", i.operands)
     by = int(hit[1], 0) if hit else None if "," in i.operands else 1  # x86 names no 1; None: by a register
     return by is None or by < _SIGN and 1 << by >= least
+
+#: registers and stack slots that floating-point values are in
+_FLOATS = re.compile(r"v\d+$|f[ast]?\d+$|.*[(\[]")
 
 
 class Structure:
@@ -113,6 +138,28 @@ class Structure:
         blocks = self.function.blocks
         first = {s for k in start for s in blocks[k].successors} | (set() if outer else start)
         return self.reached(first, outer, frozenset({main.header}))
+
+    def carries(self, loop: Loop) -> bool:
+        """Does a loop's floating-point arithmetic in a round need its result of the round before: a sum, or a recurrence?"""
+        function, registers = self.function, self.values.registers
+        places = [p for k in sorted(loop.blocks) for p in range(function.blocks[k].first, function.blocks[k].last)]
+        uses: dict[int, set[int]] = {p: set() for p in places}
+        last: dict[str, int] = {}
+        for p in places * 2:  # the second time with what the first left
+            for name in registers[p].read:
+                if name in last and _FLOATS.match(name):
+                    uses[last[name]].add(p)
+            last.update(dict.fromkeys(registers[p].written, p))
+        works = {p for p in places if function.instructions[p].what.is_float_work and function.instructions[p].what.kind != "convert"}
+        return any(p in uses[p] for p in works) or any(part & works for part in cycles(uses))
+
+    def loads_more(self, main: Loop, other: Loop) -> bool:
+        """Does `other` load more than `main` for what it stores? Where registers that no round changes say is loaded once, in one of the two maybe before the loop."""
+        def part(loop):
+            places = [p for k in loop.blocks for p in range(self.function.blocks[k].first, self.function.blocks[k].last)]
+            changed = set().union(*(self.values.registers[p].written for p in places))
+            return [self.function.instructions[p] for p in places if self.values.registers[p].address & changed]
+        return _loaded(part(other)) > _MORE * _loaded(part(main)) > 0
 
     def goes_on(self, main: Loop, other: Loop) -> bool:
         """Do the addresses of `other` come from what `main` left in its registers, or from a count rounded to whole vectors? A loop over the same

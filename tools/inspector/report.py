@@ -87,6 +87,7 @@ def of(code: Code) -> Report:
         flow.analyse(f)
         report.regions += gpu.regions(f, code) if row.gpu else weights.of_function(f, stats.regions(f, code))
     if not row.gpu:
+        weights.of_calls(report.regions)
         weights.of_report(report.regions)
     elif any(r.hot and r.loop for r in report.regions):  # beside loops, functions without one set things up
         looping = {id(r.function) for r in report.regions if r.hot and r.loop}

@@ -105,23 +105,26 @@ class Block:
 
 @dataclass
 class Loop:
-    """A natural loop: header block, all its blocks; depth 1 is outermost; `inner`: no loop inside."""
+    """A loop: header block, all its blocks; depth 1 is outermost; `inner`: no loop inside; entries: blocks at which it is entered, more than the header where
+    it is irreducible."""
 
     header: int
     blocks: frozenset[int]
     depth: int = 1
     inner: bool = True
+    entries: int = 1
 
 
 @dataclass
 class Function:
-    """A function's instructions, blocks and loops. labels: name -> index of the instruction it stands before."""
+    """A function's instructions, blocks and loops. labels: name -> index of the instruction it stands before; called: PTX says that it is no kernel."""
 
     name: str
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
+    called: bool = False
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class Region:
     assembled: int = 0
     scalar_calls: int = 0
     rounds: float = 1.0
+    runs: float = 1.0
     left: set[int] = field(default_factory=set)
     bound: Bound | None = None
 

@@ -31,7 +31,7 @@ class Values:
         for k, b in enumerate(function.blocks):
             for s in b.successors:
                 self.before.setdefault(s, []).append(k)
-        self.loops = {loop.header: loop for loop in function.loops}
+        self.loops = {loop.header: loop for loop in function.loops if loop.entries == 1}
 
     def written(self, blocks, register: str) -> bool:
         return any(register in self.registers[p].written for k in blocks for p in range(self.function.blocks[k].first, self.function.blocks[k].last))
@@ -146,6 +146,8 @@ def _riscv(m, ops, register):
 
 def count(loop: Loop, values: Values) -> float | None:
     """How many rounds a loop makes each time it is entered, the smallest of its exits' that are known; None where none is."""
+    if loop.entries > 1:  # where it starts depends on the way in
+        return None
     found = [n for k in loop.blocks if any(s not in loop.blocks for s in values.function.blocks[k].successors) or k == loop.header
              if (n := _rounds(k, loop, values)) is not None]
     return min(found) if found else None

@@ -108,7 +108,7 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
     if r.figures["spills"]:
         add("spills", f"{r.figures['spills']} accesses to stack slots", "a smaller tile, fewer values alive at once",
             lambda i: i.what.is_spill)
-    if r.figures["f64"]:
+    if r.figures["f64"] and code.typed:
         add("fp64", f"{r.figures['f64']} fp64 instructions, though no argument is fp64", "cast to tl.float32, write constants as fp32",
             lambda i: i.what.element == "f64")
     if (r.figures["convert"] or 0) >= 0.25:

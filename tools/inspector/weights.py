@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from . import kernel_loops
+from .flow import cycles
 from .remainder import Structure, families, lanes, mixes
 from .stats import data_of, share_of, works
 from .trips import Values, count
@@ -31,8 +32,40 @@ def of_function(function, found) -> list:
         _tails(loops, structure)
         _rest(function, found, loops, structure)
     for r in found:
-        r.work = _amount(r) * _runs(r, loops)
+        r.runs = _runs(r, loops)
+        if r.loop is None and any(o.figures["vector"] is not None or o.scalar_calls for o in loops):
+            r.scalar_calls = 0  # once a call of the function, such as malloc beside loops: what it does there is no element's work
+        r.work = _amount(r) * r.runs
     return found
+
+
+def of_calls(found):
+    """A function of the same file is no unknown one: what it does runs as often as the loops round its calls, and a call itself is no work. Functions that nothing
+    here calls run once, and so do those that call each other."""
+    functions = {r.function.name for r in found}
+    callers: dict[str, list] = {}  # of a called function: the regions that call it
+    for r in found:
+        for c in (i.what for i in r.instructions):
+            if c.target in functions and (c.kind == "call" or c.flow in ("jump", "branch") and c.target not in r.function.labels):
+                callers.setdefault(c.target, []).append(r)
+                r.scalar_calls -= c.kind == "call" and c.unit == "scalar" and r.scalar_calls > 0
+                if r.loop is not None and r.loop.inner:  # what it calls is the work in it, and its own counting is none
+                    r.loop.inner = False
+                    r.figures["vector"] = share_of(r)
+    if not callers:
+        return
+    calls: dict[str, set] = {name: set() for name in functions}
+    for name, regions in callers.items():
+        for r in regions:
+            calls[r.function.name].add(name)
+    circle = {name: k for k, part in enumerate(cycles(calls)) for name in part}
+    outside = {name: [r for r in regions if r.function.name != name and circle.get(name, -1) != circle.get(r.function.name, -2)] for name, regions in callers.items()}
+    times, before = dict.fromkeys(functions, 1.0), None
+    while times != before:  # from callers to callees, as deep as calls go
+        before = times
+        times = before | {name: max(1.0, sum(r.runs * before[r.function.name] for r in regions)) for name, regions in outside.items()}
+    for r in found:
+        r.work = _amount(r) * r.runs * times[r.function.name]
 
 
 def _amount(r) -> float:
@@ -76,10 +109,9 @@ def _tails(loops, structure):
     """Mark loops, with the loops in them, that take what another one leaves."""
     for r in loops:
         r.rounds = next(n for n in (r.trips, r.assumed, UNKNOWN) if n is not None)
-    beside: dict[object, list] = {}
+    beside: dict[int, list] = {}
     for r in loops:
-        parent = structure.around(r.loop)
-        beside.setdefault(parent.header if parent else None, []).append(r)
+        beside.setdefault(id(structure.around(r.loop)), []).append(r)
     f = structure.function
     for group in beside.values():
         nests = [_Nest(r, [o for o in loops if o.loop.blocks <= r.loop.blocks],
@@ -108,10 +140,14 @@ def _of_nest(n: _Nest) -> float:
 
 
 def _leaves(main: _Nest, n: _Nest, structure) -> bool:
-    if not main.vector or not mixes(main.instructions, n.instructions):
+    if not main.vector or n.region.loop.entries > 1 or not mixes(main.instructions, n.instructions):
         return False
     if main.lines and n.lines and not main.lines & n.lines:
         return False  # other lines of source: other work
+    if any(structure.carries(r.loop) for r in n.inside) and not any(structure.carries(r.loop) for r in main.inside):
+        return False  # a recurrence
+    if main.region.loop.inner and n.region.loop.inner and structure.loads_more(main.region.loop, n.region.loop):
+        return False
     return structure.follows(main.region.loop, n.region.loop) or structure.replaces(main.region.loop, n.region.loop)
 
 

@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from ..isa.operands import split
-from ..schema import Instruction
+from ..schema import Function, Instruction
 from ..stats import line_of
 from .values import Value, uniform
 from .warp import Warp, combine, follow
@@ -46,9 +46,24 @@ _NAME = re.compile(r"([vs])_(?:pk_)?(mul_lo|mul_hi|lshl_add|add_lshl|lshl_or|and
 _COMPARE = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "lg": np.not_equal}
 
 
-def start(warp: Warp):
-    """What a kernel finds in its registers: the thread's number."""
-    warp.registers["v0"] = Value(warp.lane)
+#: what a function may write, by LLVM's convention for calls: of vector registers the first 40, and the lower eight of every sixteen from there; scalar ones below s30
+_WRITTEN = (*(f"v{n}" for n in range(256) if n < 40 or not n & 8), *(f"a{n}" for n in range(32)))
+_WRITTEN_SCALARS = (*(f"s{n}" for n in range(30)), "vcc", "vcc_lo", "vcc_hi", "m0", "scc")
+
+
+def start(warp: Warp, function: Function):
+    """What a kernel finds in its registers: the thread's number. A function that is called finds it in v31, and arguments of each thread in others."""
+    warp.called = any(i.mnemonic.startswith("s_setpc") for i in function.instructions) and not any(i.mnemonic == "s_endpgm" for i in function.instructions)
+    warp.registers["v31" if warp.called else "v0"] = Value(warp.lane)
+
+
+def _call(warp: Warp):
+    """After a call nothing is known of what the function may have written; scalar registers are still one value for all threads."""
+    warp.registers.update(dict.fromkeys(_WRITTEN))
+    for name in _WRITTEN_SCALARS:
+        warp.registers.pop(name, None)
+    for name in [n for n in warp.registers if n.startswith("mask ")]:
+        del warp.registers[name]
 
 
 def step(warp: Warp, i: Instruction):
@@ -65,6 +80,8 @@ def _one(warp: Warp, i: Instruction, mnemonic: str, text: str):
     operands = split(text)
     if not operands:
         return
+    if i.what.kind == "call":
+        return _call(warp)
     if i.what.is_memory and i.what.space in ("global", "flat", "shared"):
         return _memory(warp, i, name, operands)
     if "saveexec" in name and len(operands) > 1:

@@ -21,9 +21,9 @@ def walk(function: Function, isa: str, arch: Arch, names: dict[int, str]) -> dic
     step = {"ptx": ptx.step, "sass": sass.step, "amdgcn": amdgcn.step}[isa]
 
     def run(ones=frozenset()):
-        warp = Warp(arch, names, ones)
+        warp = Warp(arch, names, ones, called=function.called)
         if isa == "amdgcn":
-            amdgcn.start(warp)
+            amdgcn.start(warp, function)
         with np.errstate(all="ignore"):
             for i in function.instructions:
                 with contextlib.suppress(IndexError, ValueError, OverflowError):  # text by hand: what has no operands where they belong moves nothing

@@ -29,6 +29,8 @@ def step(warp: Warp, i: Instruction):
         return _memory(warp, i, op, operands, active)
     if not operands:
         return None
+    if i.what.kind == "call":
+        return _called(warp, i.operands)
     if op == "ld" and i.what.space == "param":
         return _set(warp, operands[0], _parameter(warp, operands[-1], bits), None)
     values = [_value(warp, o, signed, bits) for o in operands[1:]]
@@ -71,7 +73,16 @@ def _value(warp: Warp, text: str, signed: bool, bits: int) -> Value | None:
         return Value(np.int64(0)) if re.fullmatch(r"[A-Za-z_$][\w$.]*(\+\d+)?", text) else None  # a variable's address
 
 
+def _called(warp: Warp, text: str):
+    """What a function gives back, to each thread something else: registers, or parameters of the call that are loaded behind it."""
+    if hit := re.match(r"\(([^)]*)\)", text):
+        for name in re.findall(r"%?[\w$.]+", hit[1]):
+            warp.registers[name] = None
+
+
 def _parameter(warp: Warp, text: str, bits: int) -> Value | None:
+    if warp.called or (name := re.match(r"\[\s*([\w$.]+)", text)) and name[1] in warp.registers:
+        return None
     hit = re.search(r"param_(\d+)(?:\+(\d+))?\]", text)
     if hit:
         return warp.argument(int(hit[1]) + int(hit[2] or 0) * 64, bits == 64)

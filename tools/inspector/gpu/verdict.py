@@ -67,7 +67,7 @@ def causes(r: Region) -> list[Cause]:
         out.append(Cause("low occupancy", f"occupancy {r.occupancy.words}: few warps to hide memory's latency behind", {
             "registers": "a smaller tile, or fewer values alive at once", "shared memory": "fewer stages (num_stages) or a smaller tile"}.get(
                 r.occupancy.limit, "more warps a block")))
-    if r.figures["f64"]:
+    if r.figures["f64"] and r.code.typed:
         out.add("fp64", f"{r.figures['f64']} fp64 instructions, though no argument is fp64", "cast to tl.float32, write constants as fp32",
                 lambda i: i.what.element == "f64")
     if (r.figures["convert"] or 0) >= 0.25:

@@ -19,13 +19,15 @@ from .values import Value, argument, scattered, uniform
 
 @dataclass
 class Warp:
-    """Registers by name, and what was accessed. names: of arguments, by their place (PTX: number, else byte offset)."""
+    """Registers by name, and what was accessed. names: of arguments, by their place (PTX: number, else byte offset); called: is it in no kernel, so that
+    each thread may have its own arguments?"""
 
     arch: Arch
     names: dict[int, str] = field(default_factory=dict)
     ones: frozenset = frozenset()
     registers: dict[str, Value | None] = field(default_factory=dict)
     found: dict[int, Request | Shared] = field(default_factory=dict)
+    called: bool = False
 
     @property
     def lane(self) -> np.ndarray:

@@ -59,6 +59,8 @@ def classify(function, isa: Isa, machine: Machine):
     for i in function.instructions:
         if i.what.kind == "call" and not isa.gpu and vector_function(i.what.target):
             i.what = dataclasses.replace(i.what, unit="vector")
+        elif i.what.kind == "call" and not isa.gpu and _HOOK.match(_plain(i.what.target)):
+            i.what = dataclasses.replace(i.what, kind="config")
     _frame(function, isa)
 
 
@@ -73,6 +75,8 @@ def vector_function(name: str) -> bool:
     return bool(_VECTOR_FUNCTION.match(name.removeprefix("__") if name.startswith("__mem") else name))
 
 
+#: what compilers call at the entry of every function for profilers and tracers (-pg, -finstrument-functions), which is no part of the program's work
+_HOOK = re.compile(r"(_*mcount(_nc)?|__gnu_mcount_nc|__fentry__|__cyg_profile_func_(enter|exit))$")
 #: functions that never return and are how a program may well end: what came before them was work
 _ENDS = re.compile(r"(_?_?exit|_Exit|quick_exit|pthread_exit|(_|sig)?longjmp|__longjmp_chk|_gfortran_(error_)?stop_\w+|_gfortran_exit_i\d)$")
 #: those that only report a failure: the C library's, the C++ runtime's and library's (also with readable names), PyTorch's checks, Fortran's and Rust's
