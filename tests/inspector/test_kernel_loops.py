@@ -83,7 +83,7 @@ def test_loops_in_loops(capsys, tmp_path):
     told = report(capsys, tmp_path, "sums", "x86-64-v3", "--arg", "x_ptr=fp32[16]", "--arg", "out_ptr=fp32[16]", "--arg", "m=9", "--arg", "n=640",
                   "--const", "BLOCK=64")
     trips = {(loop["depth"], loop["trips"]) for loop in told["loops"]}
-    assert (2, 9.0) in trips, trips
+    assert {d for d, n in trips if n == 9.0} & {2, 3}, trips  # within the loop over programs; LLVM may enter one at two places, for rows that are empty
     open_ = report(capsys, tmp_path, "sums", "x86-64-v3", "--arg", "x_ptr=fp32[16]", "--arg", "out_ptr=fp32[16]", "--arg", "m=i32", "--arg", "n=i32", "--const", "BLOCK=64")
     assert 9.0 not in {loop["trips"] for loop in open_["loops"]}
 
