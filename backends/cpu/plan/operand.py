@@ -69,7 +69,7 @@ class Operand:
     at; else it is packed. limit, padded: of rows read in place (`Rows` of emit/product/pack.py); whole: read in whole tiles, so in place only where all of it is there, else from
     a strip of its rows, copied; apart: in place only where its rows begin with lines of the first cache, too, which do not all share the same few places in it; kept: panels
     serve the thread's next program, too, where that would put the same ones there; direct: where a whole tile's rows and columns are there, panels are read where they lie, and not copied;
-    woven: they are so by the first strip of A alone, which puts them into panels for the others."""
+    woven: they are so by the first strip of A alone, which puts them into panels for the others, and whose own rows are copied to this buffer before (None: they are not)."""
 
     how: str
     buffer: Buffer | None = None
@@ -81,7 +81,7 @@ class Operand:
     apart: bool = False
     kept: bool = False
     direct: bool = False
-    woven: bool = False
+    woven: Buffer | None = None
     why: str = ""
 
 
@@ -185,9 +185,9 @@ def _either(s: Schedule, out: Buffer, holds: bool | None, pack, how: str, **more
 # --- B: panels -------------------------------------------------------------------------------------------------------
 
 
-def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, width: int, direct: bool = False, woven: bool = False) -> Operand:
+def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, width: int, direct: bool = False, strip: int = 0) -> Operand:
     """B in panels of `width` columns, each [K / group][width][group]. `values`: its pieces along K; `src`: the load that they are. A batch
-    follows the other. direct: so few rows of A go by that panels may as well be read where they lie; woven: so many that the first ones may put them there."""
+    follows the other. direct: so few rows of A go by that panels may as well be read where they lie; strip: so many that the first ones, this many, may put them there (0: they may not)."""
     if kind.blocks:
         return _blocks(s, values, kind, src, 0)
     *batch, piece, n = values[0].type.shape
@@ -203,7 +203,9 @@ def panels(s: Schedule, values: list[Value], src: Source | None, kind: Kind, wid
 
     if _turnable(s, src, (k, n), kind.packed, (lanes * group, lanes)):
         return _either(s, out, src.is_given, pack, "turned")
-    if src and (not src.is_given or len(values) > 1 or s.target.ahead or direct or woven) and src.exact and poly_const(src.steps[1]) == 1 and s.target.lanes(32) > 1:
+    if src and (not src.is_given or len(values) > 1 or s.target.ahead or direct or strip) and src.exact and poly_const(src.steps[1]) == 1 and s.target.lanes(32) > 1:
+        pitch = k + 64 // (ir.bits_of(REGISTER[kind.packed]) // 8)
+        woven = s.alloc((strip, k), kind.packed, (pitch, 1), size=strip * pitch) if strip else None
         return _either(s, out, src.is_given, pack, "copied", direct=direct, woven=woven)
     return _either(s, out, False, pack, "packed")
 

@@ -28,7 +28,7 @@ MANY = 4
 #: terms of a product up to which panels go by a strip of rows, where accumulators end in registers, so that a row's results are written one behind the other; of more terms strips go by a panel, which stays in
 #: the first cache. Emerald Rapids, fp32, two threads, us, strips and panels inside: 1024x64x1024 515, 455; 1024x32x1024 290, 250; 799x10x2407 475, 395; 184x12x2628 125, 114; one thread, and a Zen 5, the same
 SHALLOW = 64
-#: vector registers of targets on which the first strip puts panels there (by AVX2 it gains 3 to 10 %, and its loop keeps addresses on the stack)
+#: vector registers of targets on which the first strip puts panels there (by AVX2 it gains 3 to 10 %, and loops round it keep what they need on the stack)
 _WEAVES = 32
 #: rows of a micro-kernel one vector wide, at least: a core that begins two multiply-adds a cycle, of four cycles each, has eight under way
 NARROW = 8
@@ -139,7 +139,8 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
         height = max(height, NARROW)
     height, vectors = min(height, m), max(1, min(vectors, n // lanes))
     a = rows(s, lhs, a_src, kind, b_ends[0], height if n >= MANY * lanes * vectors else 0)
-    b = panels(s, rhs, b_src, kind, lanes * vectors, direct, woven=lies and not direct and s.target.registers >= _WEAVES and k > SHALLOW and m >= 2 * height)
+    weaves = lies and not direct and s.target.registers >= _WEAVES and k > SHALLOW and m >= 2 * height
+    b = panels(s, rhs, b_src, kind, lanes * vectors, direct, strip=height if weaves else 0)
     if b_src is not None and not b.direct and _serves_others(s, s.sequence.products.get(op, [op]), b_src):
         b = replace(b, kept=True)
     with captured(s) as filling:

@@ -152,7 +152,7 @@ def _of_rows(step: Rows):
 
 
 def _of_product(step: Product):
-    yield from (step.a.buffer, step.b.buffer, step.destination, step.final)
+    yield from (step.a.buffer, step.b.buffer, step.b.woven, step.destination, step.final)
     if step.ending is not None:
         yield from _walked(step.ending.nest)
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...llvm import ir
 from ...llvm.ir import Val, const, i64
@@ -51,6 +51,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
     m, n, kk = extent.m, extent.n, extent.k
     lanes = min(k.target.dot_lanes(ir.bits_of(t)), n)
     width = lanes * vectors
+    first_rows = panels.strip and replace(panels.strip, padded=a.padded)
 
     def one_batch(p):
         a_base = b.gep(packed, a.ptr, b.mul(p, i64(a.batch if batch > 1 else 0)))
@@ -59,7 +60,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
 
         def block(i, j, r, vectors, strip=None, less=None, weaves=False):
             b_panel, b_pitch = pack.panel(k, kind, panels, b_base, j) if not weaves else pack.where_it_lies(k, kind, panels, j)
-            given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, a, a_base, (i, j), r, b_panel, width, lanes, vectors, extent
+            given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, *((a, a_base) if not weaves else (first_rows, first_rows.ptr)), (i, j), r, b_panel, width, lanes, vectors, extent
             if kind.blocks:
                 _block_rows(k, kind, *given)
             elif kind.tiles:
@@ -121,6 +122,9 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
                     k.loop(i64(0), first, rows, lambda i: block(i, j, rows, vectors, weaves=True), "rows")
                 strips_of(lambda i, r: block(i, j, r, vectors, less=less), first)
 
+            if panels.woven is not None:
+                lines = _lines(k, kind, a, a_base, i64(0), rows, kk)
+                k.guarded(panels.woven, lambda: pack.copy_rows(k, kind, lines, extent.depth, first_rows))
             if ends_in is not None and kk <= SHALLOW and not unsigned:
                 strips_of(lambda i, r: panels_of(lambda j, vectors: block(i, j, r, vectors)))
             else:
@@ -155,12 +159,7 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
     b, i = k.b, at[0]
     t, packed = REGISTER[kind.acc], REGISTER[kind.packed]
     ty, size, g = ir.vec(t, lanes), ir.bits_of(t) // 8, kind.group
-    lines = []
-    for x in range(r):
-        row = b.add(i, i64(x))
-        line = b.gep(packed, a_base, b.mul(row, a.pitch)) if not a.strip else b.gep(packed, b.gep(packed, a_base, b.mul(i, a.pitch)), i64(x))
-        # Rows that are not there read as zeros: what they add to the accumulators is what a masked load would have.
-        lines.append(line if a.limit is None else b.select(b.icmp("slt", row, a.limit), line, zero_row(k, kind, extent.k)))
+    lines = _lines(k, kind, a, a_base, i, r, extent.k)
     where = [[b.gep(t, c_tile, i64(x * pitch + v * lanes)) for v in range(vectors)] for x in range(r)]
     slots = [[b.alloca(ty, "acc") for _ in range(vectors)] for _ in range(r)]
 
@@ -229,6 +228,17 @@ def _vector_rows(k, kind: Kind, c_tile: Val, pitch: int, a: Rows, a_base: Val, a
         to_memory()
     else:
         ends_in.store(at, [[b.load(ty, s, 64) for s in line] for line in slots], to_memory, full)
+
+
+def _lines(k, kind: Kind, a: Rows, a_base: Val, i: Val, count: int, length: int) -> list[Val]:
+    """Where `count` rows of A, of `length` elements, begin, from row i on."""
+    b, packed, lines = k.b, REGISTER[kind.packed], []
+    for x in range(count):
+        row = b.add(i, i64(x))
+        line = b.gep(packed, a_base, b.mul(row, a.pitch)) if not a.strip else b.gep(packed, b.gep(packed, a_base, b.mul(i, a.pitch)), i64(x))
+        # Rows that are not there read as zeros: what they add to the accumulators is what a masked load would have.
+        lines.append(line if a.limit is None else b.select(b.icmp("slt", row, a.limit), line, zero_row(k, kind, length)))
+    return lines
 
 
 def zero_row(k, kind: Kind, length: int) -> Val:

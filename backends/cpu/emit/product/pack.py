@@ -211,6 +211,18 @@ def strip(k, kind: Kind, a: Rows, base: Val, i: Val, count: int, depth: Val) -> 
     return _one_of(k, b.not_(a.copies.needed), there, copied)
 
 
+def copy_rows(k, kind: Kind, lines: list[Val], depth: Val, to: Rows):
+    """Copy the first `depth` elements of some rows, each by its address, to rows of one pitch."""
+    b, packed = k.b, REGISTER[kind.packed]
+    size = ir.bits_of(packed) // 8
+    lanes = k.target.lanes(8 * size)
+    ty, main = ir.vec(packed, lanes), b.and_(depth, i64(-lanes))
+    for n, line in enumerate(lines):
+        out = b.gep(packed, to.ptr, i64(n * to.pitch.const))
+        k.loop(i64(0), main, lanes, lambda q, line=line, out=out: b.store(b.load(ty, b.gep(packed, line, q), size), b.gep(packed, out, q), size), "copy")
+        k.loop(main, depth, 1, lambda q, line=line, out=out: b.store(b.load(packed, b.gep(packed, line, q), size), b.gep(packed, out, q), size), "last")
+
+
 def _copy_strip(k, kind: Kind, to: Copies, source: tuple[Val, Val], i: Val, count: int, depth: Val):
     b, mem = k.b, memory_type(kind.packed)
     size, lanes = ir.bits_of(mem) // 8, to.depth
@@ -239,7 +251,8 @@ def _copy_strip(k, kind: Kind, to: Copies, source: tuple[Val, Val], i: Val, coun
 @dataclass
 class Panels:
     """B as the micro-kernel reads it: row q of the panel that begins with column j at `ptr + j across + q width` (in elements along K that share a lane). lies: where it was loaded from, if
-    whole panels may be read there: by all strips of A, if it is `direct`, or by the first one, which puts them into their places, where `woven` (an i1; None: never) is true."""
+    whole panels may be read there: by all strips of A, if it is `direct`, or by the first one, which puts them into their places, where `woven` (an i1; None: never) is true.
+    strip: where that one's rows are, so that one address leads to all of them."""
 
     ptr: Val
     across: int
@@ -247,6 +260,7 @@ class Panels:
     lies: Lies | None = None
     woven: Val | None = None
     direct: bool = False
+    strip: Rows | None = None
 
 
 @dataclass
@@ -263,7 +277,7 @@ def panels(k, step: Product, at: Place | None) -> Panels:
     """B in panels, put where they are to be."""
     found = Panels(k.pointer(step.b.buffer), step.kind.group if step.kind.blocks else step.k, step.width, direct=step.b.direct)
     put = functools.partial(_panels, k, step, at, found.ptr)
-    if step.b.direct or step.b.woven:
+    if step.b.direct or step.b.woven is not None:
         ends = tuple(i64(size) if end is None else end for size, end in zip((step.k, step.n), at.ends))
         found.lies = Lies(at.ptr, number(k, at.source.steps[0]), at.given, ends)
         put = functools.partial(k.either, at.given, functools.partial(_rest_of_panels, k, step, at, found), put)
@@ -272,7 +286,8 @@ def panels(k, step: Product, at: Place | None) -> Panels:
     else:
         put()
         needed = const("i1", True)
-    found.woven = needed if step.b.woven else None
+    if (buf := step.b.woven) is not None:
+        found.woven, found.strip = needed, Rows(k.pointer(buf), i64(buf.strides[0]))
     return found
 
 
