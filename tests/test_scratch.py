@@ -99,7 +99,7 @@ def test_what_a_product_turns_is_needed_before_what_else_it_reads():
 
 def _product(kept: bool) -> Product:
     """One that has B at 1 and adds to what lies at 3."""
-    return Product(*[None] * 12, SimpleNamespace(packing=(), buffer=None), SimpleNamespace(packing=(), buffer=at(1), kept=kept), (move(3, 0),), at(3), False, None)
+    return Product(*[None] * 12, SimpleNamespace(packing=(), buffer=None), SimpleNamespace(packing=(), buffer=at(1), kept=kept, woven=None), (move(3, 0),), at(3), False, None)
 
 
 def test_what_the_next_program_wants_shares_its_place_with_nothing():
