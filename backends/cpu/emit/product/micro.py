@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...llvm import ir
 from ...llvm.ir import Val, const, i64
@@ -51,7 +51,6 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
     m, n, kk = extent.m, extent.n, extent.k
     lanes = min(k.target.dot_lanes(ir.bits_of(t)), n)
     width = lanes * vectors
-    first_rows = panels.strip and replace(panels.strip, padded=a.padded)
 
     def one_batch(p):
         a_base = b.gep(packed, a.ptr, b.mul(p, i64(a.batch if batch > 1 else 0)))
@@ -59,8 +58,11 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
         c_base = b.gep(t, dest, b.mul(p, i64(m * n)))
 
         def block(i, j, r, vectors, strip=None, less=None, weaves=False):
-            b_panel, b_pitch = pack.panel(k, kind, panels, b_base, j) if not weaves else pack.where_it_lies(k, kind, panels, j)
-            given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, *((a, a_base) if not weaves else (first_rows, first_rows.ptr)), (i, j), r, b_panel, width, lanes, vectors, extent
+            if weaves:
+                (b_panel, b_pitch), source = pack.where_it_lies(k, kind, panels, j), (panels.strip, panels.strip.ptr)
+            else:
+                (b_panel, b_pitch), source = pack.panel(k, kind, panels, b_base, j), (a, a_base)
+            given = b.gep(t, c_base, b.add(b.mul(i, i64(n)), j)), n, *source, (i, j), r, b_panel, width, lanes, vectors, extent
             if kind.blocks:
                 _block_rows(k, kind, *given)
             elif kind.tiles:
@@ -124,7 +126,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
 
             if panels.woven is not None:
                 lines = _lines(k, kind, a, a_base, i64(0), rows, kk)
-                k.guarded(panels.woven, lambda: pack.copy_rows(k, kind, lines, extent.depth, first_rows))
+                k.guarded(panels.woven, lambda: pack.copy_rows(k, kind, lines, extent.depth, panels.strip))
             if ends_in is not None and kk <= SHALLOW and not unsigned:
                 strips_of(lambda i, r: panels_of(lambda j, vectors: block(i, j, r, vectors)))
             else:

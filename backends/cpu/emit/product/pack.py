@@ -287,7 +287,7 @@ def panels(k, step: Product, at: Place | None) -> Panels:
         put()
         needed = const("i1", True)
     if (buf := step.b.woven) is not None:
-        found.woven, found.strip = needed, Rows(k.pointer(buf), i64(buf.strides[0]))
+        found.woven, found.strip = needed, Rows(k.pointer(buf), i64(buf.strides[0]), padded=step.a.padded)
     return found
 
 
