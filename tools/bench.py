@@ -170,7 +170,7 @@ def _bundle(args) -> int:
     import statistics
 
     from ..backends.base import Error
-    from ..backends.spine import bundle, runner
+    from ..backends.spine import bundle, request, runner
     from ..bench.report import time_text
 
     _without(args, ("bundle", "on", "threads"), "--bundle runs the cases that a bundle has, as often as it says, and prints a line each")
@@ -197,7 +197,7 @@ def _bundle(args) -> int:
         right = error <= allowed
         wrong += not right
         times = f", median {time_text(statistics.median(answer.wall))} of {len(answer.wall)}" if answer.wall else ""
-        against = "" if case.get("expected", "float64") == "float64" else " by what the function gave on another machine, not by float64"
+        against = "" if case.get("expected", "float64") == "float64" else request.BY_ITS_OWN
         print(f"{case['file']}: {'right' if right else 'WRONG'}{against}, error {error:.2g} of {allowed:.2g} allowed{times}")
     return exits.WRONG if wrong else exits.GOOD
 

@@ -142,7 +142,7 @@ def _tell(m: Module, row: targets.Target):
                 of.set(allowed)
             wrong.set(b.or_(wrong.get(), b.truth(this_wrong)))
     right = b.equal(wrong.get(), 0)
-    against = b.select(b.equal(b.get(data, 8 * q.ITS_OWN), 0), b.text(""), b.text(" by what the function gave on another machine, not by float64"))
+    against = b.select(b.equal(b.get(data, 8 * q.ITS_OWN), 0), b.text(""), b.text(q.BY_ITS_OWN))
     b.print("%s: %s%s, error %.2g of %.2g allowed", path, b.select(right, b.text("right"), b.text("WRONG")), against, worst.get(), of.get())
     with b.when(b.icmp("ugt", reps, 0)):
         _tell_times(b, data, head, times, reps)

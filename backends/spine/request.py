@@ -24,6 +24,8 @@ MAGIC = int.from_bytes(b"TRIPORT1", "little")
 #: what programs of older bundles do not look at
 (_, FUNCTION, THREADS, WARMUP, REPETITIONS, TENSORS, SIZES, BYTES, NAMED, CHECKSUM, ITS_OWN) = range(11)
 HEAD = 16
+#: what is said of a result that was found right or wrong where ITS_OWN is 1
+BY_ITS_OWN = " by what the function gave on another machine, not by float64"
 #: words of a tensor: its role, bytes and offset; its type; offset and number of the expected values (0: none), and the error that still counts as right
 (ROLE, NBYTES, OFFSET, CODE, WANT, WANTED, ALLOWED) = range(7)
 ENTRY = 8
