@@ -44,9 +44,9 @@ def add_relu_kernel(x_ptr, bias_ptr, out_ptr, m, n, ROWS: tl.constexpr, COLS: tl
 
 
 @triton.jit
-def add_relu_lines_kernel(x_ptr, bias_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr):
+def add_relu_lines_kernel(x_ptr, bias_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr, AT: tl.constexpr):
     """x a matrix with gaps. Grid: its tiles."""
-    cols, offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, stride_at, length, BL, BC)
+    cols, offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, AT or stride_at, length, BL, BC)
     x = tl.load(x_ptr + offs, mask=inside)
     tl.store(out_ptr + to, relu(x + row_at(bias_ptr, cols, length, x.dtype, False)), mask=inside)
 

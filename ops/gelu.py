@@ -72,9 +72,9 @@ def gelu_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, SPLIT: tl.constexpr = Fa
 
 
 @triton.jit
-def gelu_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr):
+def gelu_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr, AT: tl.constexpr):
     """Of a matrix with gaps. Grid: its tiles."""
-    _, offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, stride_at, length, BL, BC)
+    _, offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, AT or stride_at, length, BL, BC)
     gelu_piece(x_ptr + offs, out_ptr + to, inside)
 
 

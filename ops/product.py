@@ -82,9 +82,9 @@ def copy_lines(pid, x_ptr, out_ptr, lines, length, stride_line, stride_at, step,
 
 
 @triton.jit
-def copy_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
-    """`copy_lines` of a matrix. Grid: its tiles."""
-    copy_lines(tl.program_id(0), x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL, BC)
+def copy_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr, AT: tl.constexpr = 0):
+    """`copy_lines` of a matrix; AT: the step from element to element, where kernels are made for it. Grid: its tiles."""
+    copy_lines(tl.program_id(0), x_ptr, out_ptr, lines, length, stride_line, AT or stride_at, step, BL, BC)
 
 
 @triton.jit

@@ -51,9 +51,9 @@ def square_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, SPLIT: tl.constexpr = 
 
 
 @triton.jit
-def square_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr):
+def square_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, BL: tl.constexpr, BC: tl.constexpr, AT: tl.constexpr):
     """Of a matrix with gaps. Grid: its tiles."""
-    _, offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, stride_at, length, BL, BC)
+    _, offs, to, inside = lines_at(tl.program_id(0), lines, length, stride_line, AT or stride_at, length, BL, BC)
     square_piece(x_ptr + offs, out_ptr + to, inside)
 
 

@@ -13,7 +13,7 @@ from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
 from .layout import roomy
 from .product import copy_lines_kernel
-from .sizes import cdiv, next_power_of_2
+from .sizes import cdiv, known, next_power_of_2
 from .tuning import plainly_here, workers
 
 TILE = 64, 32  # lines, terms: the fastest of ten on a Zen 5 in fp32 and bf16, or near it
@@ -79,6 +79,8 @@ KERNELS = turn_kernel, copy_lines_kernel
 #: elements that a program takes of a matrix whose lines have gaps, and of a line at most. Squares of 2048 x 2048 of 4096 columns on a Zen 5 in us, 1024 of four lines, of eight, 2048 of four, 4096
 #: of two: fp32 1270, 1490, 680, 870, bf16 450, 370, 220, 240; 4096 x 3000 of 6000 4600, 4300, 3200, 2500 and 4400, 2500, 2600, 2000
 TAKEN, LINE = 8192, 4096
+#: steps from element to element that kernels are made for: loads and shuffles take them (emit/near.py), where a step that is only known as a kernel runs is gathered
+STEPS = range(2, 9)
 
 
 def contiguous(x: torch.Tensor) -> torch.Tensor:
@@ -114,11 +116,17 @@ def _tile(lines: torch.Tensor) -> dict[str, int]:
     return {"BL": min(TAKEN // across, next_power_of_2(lines.shape[0])), "BC": across}
 
 
+def _step(lines: torch.Tensor) -> dict[str, int]:
+    """AT of a kernel on a matrix: the step from element to element, 0 where no kernel is made for it."""
+    step = lines.stride(1)
+    return {"AT": step if known(step) and step in STEPS else 0}
+
+
 def over_lines(kernel, lines: torch.Tensor, x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
     """A contiguous result like x, whose elements a kernel makes of those of x, that are `lines`, and of `more`."""
     (m, k), tile = lines.shape, _tile(lines)
     out = roomy(torch.empty(x.shape, dtype=x.dtype, device=x.device))
-    launch(wrap_triton(kernel), (cdiv(m, tile["BL"]) * cdiv(k, tile["BC"]),), lines, *more, out, m, k, *lines.stride(), **tile)
+    launch(wrap_triton(kernel), (cdiv(m, tile["BL"]) * cdiv(k, tile["BC"]),), lines, *more, out, m, k, *lines.stride(), **tile, **_step(lines))
     return out
 
 
@@ -126,7 +134,7 @@ def copied(x: torch.Tensor, BL: int, BC: int) -> torch.Tensor:
     """A contiguous copy of a matrix of any strides; a program copies BC elements of BL lines, powers of two."""
     m, k = x.shape
     made = temporary(torch.empty((m, k), dtype=x.dtype, device=x.device))
-    launch(wrap_triton(copy_lines_kernel), (cdiv(m, BL) * cdiv(k, BC),), x, made, m, k, *x.stride(), k, BL=BL, BC=BC)
+    launch(wrap_triton(copy_lines_kernel), (cdiv(m, BL) * cdiv(k, BC),), x, made, m, k, *x.stride(), k, BL=BL, BC=BC, **_step(x))
     return made
 
 

@@ -1,6 +1,6 @@
 """Addresses: where the elements of pointer tensors and of scratch buffers lie, and how their lanes are loaded and stored.
 
-A pointer tensor is an address and a step from lane to lane: step 1 is one vector access, 0 a scalar one, anything else a gather or scatter.
+A pointer tensor is an address and a step from lane to lane: step 1 is one vector access, 0 a scalar one, a few elements some accesses of all between (`near`), anything else a gather or scatter.
 One address is made per loop depth, each from the one around it: the inner loop adds only its own index.
 """
 

@@ -191,8 +191,8 @@ class Kernel:
     def write(self) -> str:
         """LLVM IR of the kernel. The loop over programs is inside the compiled function."""
         b = self.b
-        zeros = max(64, self.target.vector_bits // 8 * 2) * 2
-        self.zeros = self.module.variable(f"{self.name}.zeros", f"[{zeros} x i8] zeroinitializer", "internal constant", ", align 64")
+        self.zeros_bytes = max(64, self.target.vector_bits // 8 * 2) * 2
+        self.zeros = self.module.variable(f"{self.name}.zeros", f"[{self.zeros_bytes} x i8] zeroinitializer", "internal constant", ", align 64")
         self.pointers = places.addresses(self)
         b.dbg = self.debug_loc(None)
         self.grid = {a: Val("i32", f"%g{a}") for a in "xyz"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...llvm import ir
 from ...llvm.ir import Val, const
 from ...llvm.elements import REGISTER, memory_type
-from .. import access
+from .. import access, near
 from ..access import Access, Same, Scattered, Unit
 
 
@@ -65,8 +65,12 @@ def _load_all(nest, where: Access, mask: Val, mem: str, elem: str, other) -> Val
     """A load under a mask that all lanes share: it selects the address, or a zero block that is always there."""
     b = nest.b
     size = ir.bits_of(mem) // 8
-    p = where.pointer if mask.const is not None else b.select(mask, where.pointer, nest.k.zeros)
-    if isinstance(where, Same):
+    together = near.loads(nest, where, mem) and (mask.const is not None or near.span(nest, mem, where) <= nest.k.zeros_bytes)
+    p = near.first(nest, mem, where) if together else where.pointer
+    p = p if mask.const is not None else b.select(mask, p, nest.k.zeros)
+    if together:
+        v = near.load(nest, mem, where, p)
+    elif isinstance(where, Same):
         v = b.load(mem, p, size)
     elif isinstance(where, Unit):
         v = b.load(ir.vec(mem, nest.lanes), p, size)
@@ -139,6 +143,8 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
             k.guarded(mask, lambda: b.store(v, where.pointer, size))
         else:
             b.call(f"llvm.masked.store.{ir.mangle(v.ty)}.p0", "void", [v, where.pointer, const("i32", size), mask])
+    elif near.stores(nest, where, v.elem):
+        near.store(nest, v, where, mask)
     else:
         access.scatter(b, b.splat(v, n), access.pointers(nest, where, v.elem), b.splat(mask, n))
 
