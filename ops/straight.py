@@ -105,9 +105,14 @@ def gapped(x: torch.Tensor) -> torch.Tensor | None:
         return None
     if x.dim() == 1:
         return x[None]
-    if x.stride(-1) > x.stride(-2) > 0 or any(x.stride(d) != x.shape[d + 1] * x.stride(d + 1) and x.shape[d] > 1 for d in range(x.dim() - 2)):
+    if x.dim() == 2:
+        return x if not x.stride(-1) > x.stride(-2) > 0 else None
+    # The dimensions before the last one that are walked: what the stride is of one of size 1 says nothing of those round it.
+    lead = [(size, step) for size, step in zip(x.shape[:-1], x.stride()[:-1]) if size > 1] or [(1, x.stride(-2))]
+    step = lead[-1][1]
+    if x.stride(-1) > step > 0 or any(outer != size * inner for (_, outer), (size, inner) in zip(lead, lead[1:])):
         return None
-    return x if x.dim() == 2 else x.as_strided((x.numel() // x.shape[-1], x.shape[-1]), (x.stride(-2), x.stride(-1)))
+    return x.as_strided((x.numel() // x.shape[-1], x.shape[-1]), (step, x.stride(-1)))
 
 
 def _tile(lines: torch.Tensor) -> dict[str, int]:

@@ -1,10 +1,12 @@
 """Matrices with gaps between their lines or elements, as slices and chunks are, which ops on a CPU read where they lie."""
 
+import math
 import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings, strategies as st
 from triport import ops
 from triport.backends.dispatch import replay
 from triport.bench import check
@@ -19,10 +21,36 @@ VIEWS = {"first half of each row": ((33, 130), lambda w: w.chunk(2, -1)[0]), "se
          "of a batch": ((3, 5, 74), lambda w: w[..., 1:38]), "of five dimensions": ((2, 1, 3, 4, 26), lambda w: w[..., :13]),
          "every second": ((17, 60), lambda w: w[:, ::2]), "every third row": ((50, 31), lambda w: w[::3]), "a vector's every third": ((100,), lambda w: w[::3]),
          "one row for all": ((1, 77), lambda w: w.expand(20, 77)), "one number for all": ((40, 1), lambda w: w.expand(40, 50)), "long rows": ((3, 9000), lambda w: w[:, 5:8803]),
-         "one column": ((70, 3), lambda w: w[:, 1:2])}
+         "one column": ((70, 3), lambda w: w[:, 1:2]), "one channel": ((2, 1, 6, 1, 26), lambda w: w[..., :13]), "of one image": ((1, 3, 6, 8), lambda w: w[..., :5])}
 #: those that are no such matrix
 OTHERS = {"turned": ((40, 30), lambda w: w.T), "turned, with gaps": ((40, 30), lambda w: w[:, :17].T), "turned batches": ((3, 20, 30), lambda w: w.transpose(1, 2)),
-          "some of each batch": ((4, 9, 20), lambda w: w[:, :5]), "turned every second": ((40, 30), lambda w: w[::2, ::2].T), "contiguous": ((20, 30), lambda w: w)}
+          "some of each batch": ((4, 9, 20), lambda w: w[:, :5]), "a crop of pictures with one channel": ((2, 1, 6, 8), lambda w: w[:, :, :4]), "turned every second": ((40, 30), lambda w: w[::2, ::2].T), "contiguous": ((20, 30), lambda w: w)}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_view(data):
+    """Chains of them, of dimensions of 1 among others: the same numbers in the same order, or none."""
+    x = torch.arange(math.prod(shape := data.draw(st.lists(st.sampled_from((1, 2, 3, 4)), min_size=1, max_size=5)))).view(shape)
+    for _ in range(data.draw(st.integers(1, 4))):
+        d = data.draw(st.integers(0, x.dim() - 1))
+        how = data.draw(st.sampled_from(("turn", "some", "second", "unsqueeze", "squeeze", "expand")))
+        if how == "turn":
+            x = x.transpose(d, data.draw(st.integers(0, x.dim() - 1)))
+        elif how == "some":
+            first = data.draw(st.integers(0, x.shape[d] - 1))
+            x = x.narrow(d, first, data.draw(st.integers(1, x.shape[d] - first)))
+        elif how == "second":
+            x = x.movedim(d, 0)[::2].movedim(0, d)
+        elif how == "unsqueeze":
+            x = x.unsqueeze(d)
+        elif how == "squeeze" and x.dim() > 1:
+            x = x.squeeze(d)
+        elif how == "expand" and x.shape[d] == 1:
+            x = x.expand(*x.shape[:d], 3, *x.shape[d + 1:])
+    lines = MODULE.gapped(x)
+    assert lines is None or torch.equal(lines.flatten(), x.flatten())
+    assert torch.equal(MODULE.contiguous(x), x) and torch.equal(ops.square(x), x * x)
 
 
 @pytest.fixture
