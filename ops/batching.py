@@ -35,19 +35,23 @@ def _name(op) -> str:
 
 def _first(t: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
     """`t` with the batch as its first dimension."""
-    return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
+    return t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0) if dim else t
 
 
 def _seen(t: torch.Tensor, dim: int | None) -> torch.Tensor:
     """What the user sees of `t`: as large, and empty."""
-    shape = t.shape if dim is None else t.movedim(dim, 0).shape[1:]
-    return torch.empty(shape, dtype=t.dtype, device="meta")
+    return torch.empty(_shape(t, dim), dtype=t.dtype, device="meta")
+
+
+def _shape(t: torch.Tensor, dim: int | None) -> torch.Size:
+    """Without the batch. By sizes alone: torch refuses a second view of a dual tensor that is a negated one."""
+    return t.shape if dim is None else t.shape[:dim] + t.shape[dim + 1:]
 
 
 def each(op, tensors, dims, params, size):
     """A call for each element of the batch."""
     if not size:
-        one = op(*(t if d is None else t.new_zeros(t.movedim(d, 0).shape[1:]) for t, d in zip(tensors, dims)), *params)
+        one = op(*(t if d is None else t.new_zeros(_shape(t, d)) for t, d in zip(tensors, dims)), *params)
         return one.new_empty((0, *one.shape)), 0
     return torch.stack([op(*(t if d is None else t.select(d, k) for t, d in zip(tensors, dims)), *params) for k in range(size)]), 0
 

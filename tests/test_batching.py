@@ -180,3 +180,11 @@ def test_a_batch_in_place(seed):
     want = torch.relu(x + 0.5 * y + bias)
     vmap(ops.add_mul_act_, in_dims=(0, 0, None))(x, y, bias)
     torch.testing.assert_close(x, want)
+
+
+def test_a_negated_view_with_a_tangent(seed):
+    """torch makes no second view of one: sizes without the batch are made of sizes."""
+    torch.manual_seed(seed)
+    x, t = torch.randn(3, 2), torch.randn(3, 2)
+    got = torch.func.jvp(torch.vmap(ops.gelu), (torch._neg_view(x),), (t,))
+    torch.testing.assert_close(got, torch.func.jvp(ops.gelu, (-x,), (t,)))
