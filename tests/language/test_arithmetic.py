@@ -1,5 +1,6 @@
 """Operators and casts over every pair of element types, against Python's integers and float64."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +8,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triport.backends.cpu.llvm import targets
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 from values import FLOATS, FP8, INTS, SIGNED, random, rounded, tl_type, torch_type, wide, wrapped
 
 N = 64
@@ -255,6 +259,37 @@ def test_float_to_int_saturates(a, b):
     cast[(1,)](x, out, tl_type(b), 16)
     clip = lambda v: 0 if v != v else int(min(max(v, info.min), info.max))  # noqa: E731
     assert out[:5].tolist() == [clip(v) for v in x[:5].double().tolist()]
+
+
+#: x86's vectors, each row's among the next one's
+ISA = ["SSE4.2", "AVX2", "AVX-512"]
+
+
+@pytest.mark.parametrize("row", ["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("a", FLOATS)
+@pytest.mark.parametrize("b", INTS)
+def test_float_to_int_in_vectors(a, b, row, monkeypatch, seed):
+    """Round each end of each type, fractions, what is far away and no number: the nearest integer that there is."""
+    if row != "native":
+        made = dataclasses.replace(targets.get(row), name="native")
+        if targets.native().isa not in ISA[ISA.index(made.isa):]:
+            pytest.skip(f"this is no x86 CPU with {made.isa}")
+        monkeypatch.setattr(targets, "native", lambda: made)
+    ends = [sign * (2.0**bits + d) for bits in (7, 8, 15, 16, 31, 32, 63, 64) for d in (-256, -1, -0.5, 0, 0.5, 1, 256, 2048) for sign in (1, -1)]
+    g = np.random.default_rng(seed)
+    values = [*ends, 0.0, -0.0, 0.9, -0.9, math.inf, -math.inf, math.nan, *(g.standard_normal(512) * 10.0**g.integers(-3, 22, 512))][:512]
+    x = torch.tensor(values, dtype=torch.float64).to(torch_type(a))
+    out, info = torch.zeros(len(values), dtype=torch_type(b)), np.iinfo(b)
+    triton.JITFunction(cast.fn)[(1,)](x, out, tl_type(b), 512)
+    assert out.tolist() == [0 if v != v else info.max if v >= info.max else info.min if v <= info.min else int(v) for v in x.double().tolist()]
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_floats_become_integers_by_vectors(target):
+    """No conversion, and no comparison, of a single lane."""
+    source = ASTSource(cast, {"x_ptr": "*fp32", "out_ptr": "*i32", "TYPE": "constexpr", "N": "constexpr"}, {"TYPE": tl.int32, "N": 256})
+    asm = triton.compile(source, target=GPUTarget("cpu", target, 0)).asm["asm"]
+    assert "vcvttps2dq" in asm and "vcvttss2si" not in asm and "vucomiss" not in asm
 
 
 @triton.jit

@@ -91,9 +91,27 @@ def to_int(signed: bool):
 
 
 def to_int_sat(b, v: Val, to: str, signed: bool) -> Val:
-    ty = ir.vec(to, v.lanes)
+    """The integers that floats are when truncated; out of range the nearest there is, of NaN 0."""
     name = "fptosi" if signed else "fptoui"
+    if v.lanes > 1 and b.fn.kernel.target.triple.startswith("x86"):
+        return _within(b, v, to, name)
+    ty = ir.vec(to, v.lanes)
     return b.call(f"llvm.{name}.sat.{ir.mangle(ty)}.{ir.mangle(v.ty)}", ty, [v])
+
+
+def _within(b, v: Val, to: str, name: str) -> Val:
+    """`to_int_sat` by x86's conversions of vectors, which know nothing of saturation: LLVM makes of its intrinsic a scalar conversion and two comparisons for each lane."""
+    bits, digits = ir.bits_of(to), {"float": 24, "double": 53}[v.elem]
+    value = bits - (name == "fptosi")  # bits beside the sign's
+    least, most = -(1 << value) if name == "fptosi" else 0, (1 << value) - 1
+    largest = most if value <= digits else most + 1 - (1 << (value - digits))  # of the floats that are not above `most`
+    low, high = const(v.elem, float(least), v.lanes), const(v.elem, float(largest), v.lanes)
+    x = b.select(b.fcmp("ogt", v, low), v, low)
+    x = b.select(b.fcmp("olt", x, high), x, high)
+    found = b.cast("trunc", b.cast("fptosi", x, "i32"), to) if bits < 32 else b.cast(name, x, to)
+    if largest != most:
+        found = b.select(b.fcmp("ogt", v, high), const(to, most if name == "fptosi" else -1, v.lanes), found)
+    return b.select(b.fcmp("uno", v, v), const(to, 0, v.lanes), found)
 
 
 def bitcast(b, op, v):
