@@ -1,4 +1,6 @@
-"""x // C and x % C of flat indices, as Inductor addresses by them: right whatever C and x, and one access a chunk where a chunk's lanes divide C."""
+"""x // C and x % C of flat indices, as Inductor addresses by them: right whatever C and x, and one access a chunk where it has one quotient."""
+
+import re
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from hypothesis import given, settings, strategies as st
+from test_masks import fenced
 from triport.backends.cpu.llvm import targets
 from triport.checking import checks
 from triton.backends.compiler import GPUTarget
@@ -43,14 +46,14 @@ def run(n, first, c, r, block, kind, begin, seed):
 
 
 @pytest.mark.parametrize("kind", [tl.int32, tl.int64, tl.uint32, tl.uint64])
-@pytest.mark.parametrize("c,r", [(64, 12), (768, 3), (16, 4), (8, 8), (100, 5), (7, 3), (96, 1), (1, 32), (1 << 20, 2)])
+@pytest.mark.parametrize("c,r", [(64, 12), (768, 3), (16, 4), (8, 8), (100, 5), (7, 3), (49, 5), (50, 10), (31, 31), (96, 1), (1, 32), (1 << 20, 2)])
 def test_flat_indices(c, r, kind, seed):
     for n, first, block, begin in (3000, 0, 256, 0), (2000, 37, 1024, 0), (777, 0, 64, 5), (500, 20, 16, 64):
         run(n, first, c, r, block, kind, begin, seed)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 900), st.integers(0, 40), st.sampled_from((2, 3, 16, 24, 32, 48, 64, 80, 128, 200)), st.integers(1, 9), st.sampled_from((8, 16, 128, 512)),
+@given(st.integers(1, 900), st.integers(0, 40), st.sampled_from((2, 3, 4, 7, 16, 24, 32, 33, 48, 49, 50, 64, 80, 100, 128, 196, 200)), st.integers(1, 9), st.sampled_from((8, 16, 128, 512)),
        st.sampled_from((tl.int32, tl.int64, tl.uint32)), st.sampled_from((0, 1, 16, 40, 64)), st.integers(0, 2**31))
 def test_any_flat_indices(n, first, c, r, block, kind, begin, seed):
     run(n, first, c, r, block, kind, begin, seed)
@@ -192,12 +195,91 @@ def compiled(c: int, target: str):
     return triton.compile(ASTSource(flat_kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants), target=GPUTarget("cpu", targets.get(target).name, 1))
 
 
-@pytest.mark.parametrize("target,most", [("x86-64-v4", 16), ("x86-64-v3", 8), ("neoverse-v2", 4)])
+def gathers(k) -> int:
+    return sum("call" in line and "@llvm.masked.gather" in line for line in k.asm["llir"].splitlines())
+
+
+@pytest.mark.parametrize("target,most", [("x86-64-v4", 16), ("x86-64-v3", 8), ("neoverse-v2", 4), ("x86-64-v2", 4)])
 def test_one_access_a_chunk(target, most):
-    """By the plan, and by LLVM's IR: the bias is a vector, w[x1] an element; x itself is strided, and gathered. A divisor that lanes do not divide is gathered throughout."""
+    """By the plan, and by LLVM's IR: the bias is a vector, w[x1] an element. Of a divisor that lanes do not divide in pieces that it does not pass, or, where no instruction stores lanes under a mask, in
+    most chunks."""
     k = compiled(48, target)
-    assert "remsi@" in (line := next(x for x in k.asm["plan"].splitlines() if "to out_ptr" in x)) and "a chunk at a time" in line and f"{most} lanes" in line
+    assert "remsi@" in (line := next(x for x in k.asm["plan"].splitlines() if "to out_ptr" in x)) and "a chunk at a time," in line and f"{most} lanes" in line
     odd = compiled(50, target)
-    assert "a chunk at a time" not in odd.asm["plan"]
-    per = [sum("call" in line and "@llvm.masked.gather" in line for line in x.asm["llir"].splitlines()) for x in (k, odd)]
-    assert 0 < 3 * per[0] <= per[1], per
+    assert re.search(r"divsi@\d+, remsi@\d+ a chunk at a time where it has one quotient", odd.asm["plan"]) and "keeps remsi" not in odd.asm["plan"]
+    assert gathers(odd) == 2 or target == "x86-64-v2"  # x itself, every third number, of a piece's last chunk; and of what masks leave over
+
+
+@triton.jit
+def work_kernel(x_ptr, w_ptr, out_ptr, n, C: tl.constexpr, BLOCK: tl.constexpr, HOW: tl.constexpr):
+    """Of rows of C: HOW "exp": what takes several chunks side by side; "sum", "max", "argmax": a program's; "atomic": sums of rows; "assert"; "both": two stores of one index."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    x = tl.load(x_ptr + i, mask=inside, other=0.0)
+    y = x * tl.load(w_ptr + i % C, mask=inside, other=0.0) + tl.load(w_ptr + (i // C) % 3, mask=inside, other=0.0)
+    if HOW == "exp":
+        tl.store(out_ptr + i, tl.exp(-tl.abs(y)), mask=inside)
+    elif HOW == "sum":
+        tl.store(out_ptr + tl.program_id(0), tl.sum(y, 0))
+    elif HOW == "max":
+        tl.store(out_ptr + tl.program_id(0), tl.max(tl.where(inside, y, -1e30), 0))
+    elif HOW == "argmax":
+        tl.store(out_ptr + tl.program_id(0), tl.argmax(tl.where(inside, y, -1e30), 0).to(tl.float32))
+    elif HOW == "atomic":
+        tl.atomic_add(out_ptr + i // C, y, mask=inside)
+    elif HOW == "assert":
+        tl.device_assert((i % C < C) & (x == x), "no number")
+        tl.store(out_ptr + i, y, mask=inside)
+    elif HOW == "both":
+        tl.store(out_ptr + i, y, mask=inside)
+        tl.store(out_ptr + n + i, (i % C + 2 * (i // C)).to(tl.float32), mask=inside)
+    elif HOW == "where":  # what is stored where the comparison is false, too
+        tl.store(out_ptr + i, tl.where(inside, y, 7.0))
+
+
+@pytest.mark.parametrize("how", ["exp", "sum", "max", "argmax", "atomic", "assert", "both", "where"])
+@pytest.mark.parametrize("c", [3, 7, 10, 17, 49, 50, 100, 196, 1000])
+def test_what_is_done_by_pieces(c, how, seed):
+    """Blocks that begin within rows, and memory that may not be read behind what is asked for."""
+    torch.manual_seed(seed)
+    for n, block in ((999, 128), (4 * c, 1024), (50, 64), (2 * c + 1, 16)):
+        x, w, programs = torch.randn(n), torch.randn(max(c, 3)), triton.cdiv(n, block)
+        i = torch.arange(n)
+        y = x.double() * w[i % c] + w[i // c % 3]
+        size = {"sum": programs, "max": programs, "argmax": programs, "atomic": -(-n // c), "both": 2 * n, "where": programs * block}.get(how, n)
+        out = fenced(torch.zeros(size), True)
+        work_kernel[(programs,)](fenced(x, True, writable=False), fenced(w, True, writable=False), out, n, c, block, how)
+        parts = [y[k:k + block] for k in range(0, n, block)]
+        want = {"exp": lambda: torch.exp(-y.abs()), "sum": lambda: torch.stack([p.sum() for p in parts]), "max": lambda: torch.stack([p.max() for p in parts]),
+                "argmax": lambda: torch.stack([p.float().argmax() for p in parts]).double(), "atomic": lambda: torch.zeros(size, dtype=torch.float64).index_add(0, i // c, y),
+                "both": lambda: torch.cat((y, (i % c + 2 * (i // c)).double())), "where": lambda: torch.cat((y, torch.full((size - n,), 7.0)))}.get(how, lambda: y)()
+        assert (out.double() - want).abs().max() <= 3e-6 * max(1.0, float(want.abs().max())) * (block if how == "sum" else 4)
+
+
+def test_an_assertion_by_pieces_that_fails():
+    x, w, out = torch.zeros(1000), torch.randn(50), torch.zeros(1000)
+    for at in (0, 49, 50, 999):
+        given = x.clone()
+        given[at] = float("nan")
+        with pytest.raises(Exception, match="no number"):
+            work_kernel[(8,)](given, w, out, 1000, 50, 128, "assert", debug=True)
+
+
+@triton.jit
+def rows_kernel(x_ptr, w_ptr, out_ptr, n, C: tl.constexpr, BLOCK: tl.constexpr):
+    """A softmax of a row, of which each C numbers have a weight."""
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * n + i, mask=i < n, other=-float("inf")) + tl.load(w_ptr + i // C, mask=i < n, other=0.0)
+    e = tl.exp(x - tl.max(x, 0))
+    tl.store(out_ptr + tl.program_id(0) * n + i, e / tl.sum(e, 0) * (1 + tl.load(w_ptr + i % C, mask=i < n, other=0.0)), mask=i < n)
+
+
+@pytest.mark.parametrize("c,n", [(50, 300), (49, 49), (7, 1000), (100, 1024)])
+def test_rows_by_pieces(c, n, seed):
+    torch.manual_seed(seed)
+    x, w = torch.randn(5, n), torch.randn(max(c, -(-n // c)))
+    out = torch.empty(5, n)
+    rows_kernel[(5,)](x, w, out, n, c, triton.next_power_of_2(n))
+    i = torch.arange(n)
+    want = torch.softmax(x.double() + w[i // c], 1) * (1 + w[i % c].double())
+    assert (out - want).abs().max() < 1e-6

@@ -7,11 +7,11 @@ from ..plan.facts import poly, poly_const, poly_key, poly_mul
 from ..plan.lazy import renamed
 from ..ttir.ops import Kind, row
 from ..ttir.types import Value
-from . import access
+from . import access, pieces
 
 
 def ranges(nest, d: int, unroll: int):
-    """The pieces of dimension `d`: (lo, hi, step, facts, chunks)."""
+    """The ranges of dimension `d`: (lo, hi, step, facts, chunks)."""
     n = nest.shape[d]
     step = nest.lanes if d == nest.vdim else nest.plan.steps.get(d, 1)
     unroll = unroll if d == nest.vdim else 1
@@ -28,6 +28,9 @@ def ranges(nest, d: int, unroll: int):
         if (low.s, high.s) != (lo.s, hi.s):
             lo = nest.b.intrinsic("smin", lo, low)
             hi = nest.b.intrinsic("smax", hi, high)
+    if lo.s == hi.s and d == nest.order[-1] and pieces.goes_by_pieces(nest) and _is_idle(nest, decided):
+        yield i64(0), lo, step * unroll, dict.fromkeys(decided, True), unroll
+        return
     full, partial = lo, hi
     if step * unroll > 1:
         full = nest.b.and_(lo, i64(-(step * unroll)))
@@ -37,6 +40,15 @@ def ranges(nest, d: int, unroll: int):
     if step * unroll > 1 or lo.s != hi.s:
         yield full, partial, step, {}, 1
     yield partial, end, step, dict.fromkeys(decided, False), 1
+
+
+def _is_idle(nest, decided) -> bool:
+    """Does a nest do nothing where these comparisons are false?"""
+    saved, nest.facts = nest.facts, {**nest.facts, **dict.fromkeys(decided, False)}
+    try:
+        return nest.idle()
+    finally:
+        nest.facts = saved
 
 
 def _thresholds(nest, d: int) -> tuple[list[tuple[Val, Val]], list]:

@@ -17,7 +17,7 @@ from ..llvm.ir import Val, const, i64
 from ..plan.records import Induction, NestPlan
 from ..plan.space import Known, Space
 from ..ttir.types import Value
-from . import access, bounds
+from . import access, bounds, pieces
 
 
 class Nest:
@@ -37,10 +37,14 @@ class Nest:
         self.given: dict[tuple[Value, tuple], Val] = {}  # results of this row's reductions
         self.limits: dict[tuple[Value, tuple], Val] = {}  # comparison -> up to which index along the vector dimension it is true
         #: quotients and remainders -> what they are of a chunk's lanes together
-        self.quotients = {key: p for key, p in plan.quotients.items() if self.lanes > 1 and p.of % self.lanes == 0}
-        self._chunks = 1
+        self.quotients = plan.whole
+        self.masked = False  # what the innermost loop does may be done of some lanes alone
+        self.idle = lambda: False  # does it nothing in the range that is walked now?
+        self.first_index: Val | None = None  # of the vector dimension, where the piece begins that is written now (`pieces`)
+        self.part: Val | None = None  # of which lanes what is written now is, where it is not of all
+        self.chunks = 1
         self.first = None  # what each of several chunks computes before the first of them stores anything
-        self._whole = True  # nothing in the range that is walked now is masked
+        self.whole_range = True  # nothing in the range that is walked now is masked
         self.ends_early = None  # of `run`
         self.finds(plan.reads)
 
@@ -121,16 +125,23 @@ class Nest:
 
     def first_of(self, v: Value, dims) -> Val:
         """The quotient of all of the chunk's lanes, or the first lane's remainder; `v` at `dims` is one of `quotients`."""
-        quotient = self.quotients[v, dims]
+        step, divisor = self.quotients[v, dims].step, const(v.type.elem, self.quotients[v, dims].divisor)
 
         def build():
-            form = self.space.affine(v.op.operands[0], dims)
-            x = access.poly_value(self, form.base)
-            for d, p in form.coef.items():
-                x = self.b.add(x, self.b.mul(self.index_of(d), access.poly_value(self, p)))
-            return self.b.bin("urem" if quotient.step else "udiv", self.b.cast("trunc", x, v.type.elem), const(v.type.elem, quotient.divisor))
+            found = self.b.bin("urem" if step else "udiv", self.dividend(v, dims, self.first_index), divisor)
+            if self.first_index is None or not step:
+                return found
+            return self.b.add(found, self.b.cast("trunc", self.b.sub(self.index_of(self.vdim), self.first_index), v.type.elem))
 
         return self.hoisted(self.level(dims), ("first", v, dims, self.u), build)
+
+    def dividend(self, v: Value, dims, at: Val | None = None) -> Val:
+        """What a quotient or remainder divides, of the chunk's first lane, or at another index of the vector dimension."""
+        form = self.space.affine(v.op.operands[0], dims)
+        x = access.poly_value(self, form.base)
+        for d, p in form.coef.items():
+            x = self.b.add(x, self.b.mul(self.index_of(d) if at is None or d != self.vdim else at, access.poly_value(self, p)))
+        return self.b.cast("trunc", x, v.type.elem)
 
     def _compute(self, v: Value, dims) -> Val:
         k = self.k
@@ -181,10 +192,10 @@ class Nest:
         for n, (lo, hi, step, facts, _) in enumerate(bounds.ranges(self, 0, 1)):
             saved = self.facts
             self.facts = {**saved, **facts}
-            self._whole = n == 0
-            self._loop(lo, hi, step, 0, row)
+            self.whole_range = n == 0
+            self.loop_over(lo, hi, step, 0, row)
             self.facts = saved
-        self._whole = True
+        self.whole_range = True
 
     def new_section(self):
         """From here on what belongs to the row, but not to its elements, is emitted here."""
@@ -198,44 +209,54 @@ class Nest:
 
     def _loops(self, depth: int, body, unroll, before_inner, after_inner):
         if depth == len(self.order):
-            # Loads do not pass stores that may meet them: one chunk would wait for the other.
-            for each in ([self.first] if self._chunks > 1 and self.first is not None else []) + [body]:
-                for u in range(self._chunks):
-                    self.u = u
-                    for v, dims in self.plan.picks:  # operands first: a sort is too long a chain to begin at its end
-                        self.at(v, dims)
-                    each(u)
-            self.u = 0
+            for chunks in pieces.together(self):
+                pieces.written(self, chunks, lambda chunks=chunks: self._body_of(chunks, body))
             return
         d = self.order[depth]
         innermost = depth == len(self.order) - 1
         if innermost and before_inner:
-            before_inner(unroll if d == self.vdim else self._chunks)
-        whole = self._whole
+            before_inner(unroll if d == self.vdim else self.chunks)
+        whole = self.whole_range
         for n, (lo, hi, step, facts, chunks) in enumerate(bounds.ranges(self, d, unroll)):
             if d == self.vdim:
-                self._chunks = chunks
+                self.chunks = chunks
             saved = self.facts
             self.facts = {**saved, **facts}
-            self._whole = whole and n == 0
+            self.whole_range = whole and n == 0
             inside = lambda: self._loops(depth + 1, body, unroll, before_inner, after_inner)  # noqa: E731
+            if innermost and pieces.goes_by_pieces(self):
+                pieces.by_pieces(self, lo, hi, step, d, inside)
+                self.facts = saved
+                continue
             idle = self.ends_early(d) if innermost and self.ends_early is not None and False in self.facts.values() else None
             if idle is None:
-                self._loop(lo, hi, step, d, inside)
+                self.loop_over(lo, hi, step, d, inside)
             else:
                 self._loop_until(lo, hi, step, d, inside, idle)
             self.facts = saved
-        self._whole = whole
+        self.whole_range = whole
         if innermost and after_inner:
-            after_inner(unroll if d == self.vdim else self._chunks)
+            after_inner(unroll if d == self.vdim else self.chunks)
 
-    def _loop(self, lo: Val, hi: Val, step: int, d: int, inner):
+    def _body_of(self, chunks: range, body):
+        """`body(u)` of these chunks."""
+        # Loads do not pass stores that may meet them: one chunk would wait for the other.
+        for each in ([self.first] if len(chunks) > 1 and self.first is not None else []) + [body]:
+            for u in chunks:
+                self.u = u
+                for v, dims in self.plan.picks:  # operands first: a sort is too long a chain to begin at its end
+                    self.at(v, dims)
+                each(u)
+        self.u = 0
+
+    def loop_over(self, lo: Val, hi: Val, step: int, d: int, inner):
+        """`inner()` at these indices of dimension `d`."""
         turn = lambda i: self.enter(d, i, inner)  # noqa: E731
         if self.k.loop(lo, hi, step, turn, flags="nuw nsw", tail=lambda: self.k.unrolled(self._unrolling(d))):
             self.b.place(self.b.block)  # behind the body's blocks: keep the printed order readable
 
     def _loop_until(self, lo: Val, hi: Val, step: int, d: int, inner, idle):
-        """As `_loop`, left behind a turn after which `idle()` holds."""
+        """As `loop_over`, left behind a turn after which `idle()` holds."""
         if lo.const is not None and hi.const is not None and lo.const >= hi.const:
             return
         index = self.b.variable(lo)
@@ -248,8 +269,8 @@ class Nest:
 
     def _unrolling(self, d: int) -> int:
         """How often LLVM is to unroll the loop over `d`."""
-        if d == self.order[-1] and self._whole:
-            return self.times if self._chunks == 1 else self.times_of_chunks
+        if d == self.order[-1] and self.whole_range and not self.plan.looked_at:
+            return self.times if self.chunks == 1 else self.times_of_chunks
         return 1
 
     def enter(self, d: int, idx: Val, inner):

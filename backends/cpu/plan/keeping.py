@@ -32,9 +32,29 @@ def keepable(s, v: Value) -> bool:
 
 def _by_quotients(s, v: Value) -> bool:
     """Is an integer affine, but for quotients and remainders that a chunk's lanes have together? What is read back from scratch is a number for each lane."""
-    probe = Space(s.known, v.type.shape)
-    found = [quotients.quotient(probe, x, dims, len(probe.shape) - 1, s.proved) for x, dims, _ in probe.affine(v, probe.identity).opaque]
-    return all(p is not None and p.of % s.target.lanes(32) == 0 for p in found)
+    probe, lanes = Space(s.known, v.type.shape), s.target.lanes(32)
+    vdim = len(probe.shape) - 1
+
+    def together(x: Value, dims) -> quotients.Quotient | None:
+        p = quotients.quotient(probe, x, dims, vdim, s.proved)
+        return p if p is not None and (p.always(lanes) or p.mostly(lanes)) else None
+
+    def one(x: Value, dims) -> bool:
+        """Is it the same for all of a chunk's lanes, as (x // 50) % 12 is?"""
+        if vdim not in dims or not x.type.is_tensor:
+            return True
+        form = probe.affine(x, dims)
+        if form.ptr is not None or vdim in form.coef:
+            return False
+        return all(_made_of_one(y, on) for y, on, _ in form.opaque)
+
+    def _made_of_one(y: Value, on) -> bool:
+        p = together(y, on)
+        if p is not None:
+            return not p.step
+        return quotients.divides(y) and all(one(o, on) for o in y.op.operands)
+
+    return all(together(x, dims) is not None or _made_of_one(x, dims) for x, dims, _ in probe.affine(v, probe.identity).opaque)
 
 
 def worth_keeping(s, v: Value, op: Op) -> bool:

@@ -105,7 +105,7 @@ def vector_dimension(space: Space, visited, target: Target, into: Buffer | None 
     best = max(wide, key=lambda d: (votes[d], d))
     short = max((d for d in votes if shape[d] < width), key=lambda d: (votes[d], d), default=best)
     gathered = votes[short] - votes[best] + (_lies(into, short, shape) - _lies(into, best, shape))
-    return short if _short_pays(shape[short], width, gathered, _work(space, visited)) else best
+    return short if _short_pays(shape[short], width, gathered, work(space, visited)) else best
 
 
 def _lies(into: Buffer | None, d: int, shape) -> bool:
@@ -123,7 +123,7 @@ def _short_pays(n: int, width: int, gathered: float, work: float) -> bool:
     return n < width and gathered > 0.1 and gathered * (1 - 1 / n) > work / 2 * (1 / n - 1 / width)
 
 
-def _work(space: Space, visited) -> int:
+def work(space: Space, visited) -> int:
     """Simple vector operations for one element of the space."""
     whole = {d for d, n in enumerate(space.shape) if n > 1}
     ops = [v.op for v, dims in visited if v.op is not None and v not in space.known.buffers and v.op.name != "tt.load" and whole <= set(dims)]

@@ -21,17 +21,30 @@ STEPS = {"arith.divsi": 0, "arith.divui": 0, "arith.remsi": 1, "arith.remui": 1}
 
 @dataclass(frozen=True)
 class Quotient:
-    """A quotient by `divisor` (step 0) or a remainder (step 1) of an index, in chunks whose lanes divide `of`."""
+    """A quotient by `divisor` (step 0) or a remainder (step 1) of an index that is a multiple of `of` where a chunk begins."""
 
     divisor: int
     step: int
     of: int
+
+    def always(self, lanes: int) -> bool:
+        """Has every chunk one quotient?"""
+        return lanes > 1 and self.of % lanes == 0
+
+    def mostly(self, lanes: int) -> bool:
+        """Have at least half of the chunks one, though not all? A look at its first lane says which."""
+        return lanes > 1 and self.of % lanes != 0 and self.divisor >= 2 * lanes
 
 
 def found(space, visited, vdim: int, proved: Callable) -> dict[tuple[Value, tuple], Quotient]:
     """Those along `vdim` among visited values; `proved` as for `Space.atoms`."""
     out = {(v, dims): quotient(space, v, dims, vdim, proved) for v, dims in visited}
     return {key: p for key, p in out.items() if p is not None}
+
+
+def divides(v: Value) -> bool:
+    """Is it a quotient or remainder of integers?"""
+    return v.op is not None and v.op.name in STEPS
 
 
 def quotient(space, v: Value, dims, vdim: int, proved: Callable) -> Quotient | None:
@@ -45,7 +58,7 @@ def quotient(space, v: Value, dims, vdim: int, proved: Callable) -> Quotient | N
         return None
     rest = [x.base, *(p for d, p in x.coef.items() if d != vdim)]
     of = math.gcd(divisor, *map(_multiple, rest))
-    if of < 2 or not all(map(_counts, rest)):
+    if not all(map(_counts, rest)):
         return None
     bits = width(op.operands[0].type.elem)
     checks = (*x.exact, *by.exact, Check.of(x.base, x.coef, bits), Check.of(by.base, {}, bits), *(c for p in rest for m in p for s in m for c in _steps(s)))

@@ -130,6 +130,10 @@ class Keep(NamedTuple):
     unread: tuple[Value, ...] | None
 
 
+#: a piece is a chunk's lanes over this, at least
+SHORTEST = 4
+
+
 @dataclass(frozen=True)
 class NestPlan:
     """A loop nest over the index space `shape` (of `tensor`'s shape, where dimensions that everything walks together were `merged`).
@@ -138,7 +142,8 @@ class NestPlan:
     atoms: masks that become loop bounds; reads: what it finds in memory; inductions: what it finds as initial + trips x step; keeps: what it
     writes for later roots; steps: how many indices a loop over a dimension takes at once, where that is not one;
     quotients: quotients and remainders that a chunk's lanes have together; backwards: the dimension that is walked from its end; registers: in a chunk, of those that lanes were counted by; chunks: of such
-    groups, how many go side by side (0: the root says); picks: exchanges of lanes that it computes (exchanges.py), operands first."""
+    groups, how many go side by side (0: the root says); picks: exchanges of lanes that it computes (exchanges.py), operands first; apart: whether chunks of its innermost loop may begin
+    anywhere; looks: whether they are looked at for a quotient in common."""
 
     shape: tuple[int, ...]
     tensor: tuple[int, ...]
@@ -156,6 +161,24 @@ class NestPlan:
     registers: int = 1
     chunks: int = 0
     picks: tuple[tuple[Value, tuple], ...] = ()
+    apart: bool = False
+    looks: bool = False
+
+    @property
+    def whole(self) -> dict[tuple[Value, tuple], Quotient]:
+        """The quotients and remainders that each chunk's lanes have together."""
+        return {key: p for key, p in self.quotients.items() if p.always(self.lanes)}
+
+    @property
+    def pieces(self) -> dict[tuple[Value, tuple], Quotient]:
+        """Those by which an innermost loop goes piece by piece, where one does not by whole chunks."""
+        found = {key: p for key, p in self.quotients.items() if self.lanes > 1 and p.divisor * SHORTEST >= self.lanes} if self.apart else {}
+        return {} if all(p.always(self.lanes) for p in found.values()) else found
+
+    @property
+    def looked_at(self) -> dict[tuple[Value, tuple], Quotient]:
+        """Those that most have together: which ones is looked at as the kernel runs."""
+        return {key: p for key, p in self.quotients.items() if p.mostly(self.lanes)} if self.looks else {}
 
     @property
     def identity(self) -> tuple[int, ...]:

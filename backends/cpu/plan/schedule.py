@@ -28,6 +28,10 @@ class Room(NamedTuple):
     op: Op | None
 
 
+#: simple operations on an element up to which a loop is written twice, for chunks that have one quotient and for others
+LOOKS_UP_TO = 64
+
+
 def _in_order(buf: Buffer | None, d: int) -> bool:
     """Are neighbours along `d` neighbours in a buffer, if there is one?"""
     return buf is None or buf.panel is None and buf.strides[d:d + 1] == (1,)
@@ -181,13 +185,15 @@ class Schedule:
         ident = tuple(range(len(shape)))
         keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and op and v not in turned and keeping.worth_keeping(self, v, op)]
         keeps = keeping.reached(self, keeps, self.sequence.done[op]) if op else []
+        apart = not picked and loops[-1:] == [vdim] and self.checks is None and self.variables is None and not any(v in known.buffers and known.buffers[v].panel for v, _ in visited)
+        looks = apart and order.work(space, [x for x in visited if not quotients.divides(x[0])]) <= LOOKS_UP_TO
         return NestPlan(
             shape, full, tuple(loops), vdim, lanes, 1 if shape != full or picked else order.times_unrolled(known, visited, self.target, self.before),
             tuple(space.atoms(visited, self.proved)),
             {v: known.buffers[v] for v, _ in visited if v in known.buffers},
             {v: self.inductions[v] for v, _ in visited if v in self.inductions},
             tuple(Keep(v, None, None) for v in keeps), quotients.found(space, visited, vdim, self.proved), registers=registers, chunks=chunks,
-            picks=picked.picks if picked else ())
+            picks=picked.picks if picked else (), apart=apart, looks=looks)
 
     def keep(self, nest: NestPlan, op: Op, kept: dict[Value, Buffer] | None = None) -> NestPlan:
         """`nest` with places for what it keeps; `kept`: those that the root has already."""

@@ -95,9 +95,9 @@ class _Page:
             apart = sum(through_memory(v.op) for v, _ in nest.picks)
             counts = [f"{n} exchange{'s' * (n > 1)} {where}" for n, where in ((len(nest.picks) - apart, "within a chunk"), (apart, "with others")) if n]
             text += f", {' and '.join(counts)}"
-        whole = [self.name(v) for (v, _), p in nest.quotients.items() if nest.lanes > 1 and p.of % nest.lanes == 0]
-        if whole:
-            text += f", {', '.join(dict.fromkeys(whole))} a chunk at a time"
+        for found, where in ((nest.whole, ""), (nest.pieces or nest.looked_at, " where it has one quotient")):
+            if found:
+                text += f", {', '.join(dict.fromkeys(self.name(v) for v, _ in found))} a chunk at a time{where}"
         bounded = sorted({d for a in nest.atoms for d in a.coef})
         if bounded:
             text += f", masks along {', '.join(map(str, bounded))} are bounds"

@@ -70,7 +70,7 @@ def _by_one(s, space: Space, at: Affine, d: int, lanes: int) -> bool:
     for v, on, scale in at.opaque:
         if d in on:
             found = quotients.quotient(space, v, on, d, s.proved)
-            if found is None or found.of % lanes:
+            if found is None or not found.always(lanes):
                 return False
             step = poly_add(step, scale) if found.step else step
     return step == poly(1)

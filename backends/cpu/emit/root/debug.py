@@ -74,10 +74,14 @@ def device_assert(k, step):
         good = b.alloca("i1", "good")
         b.store(const("i1", True), good, 1)
         nest = k.nest(step.nest)
+        nest.masked = not step.nest.keeps and k.target.masks
 
         def body(u):
             k.write_keeps(nest, step.nest.keeps)
-            v = b.every(nest.at(cond, dims))
+            v = nest.at(cond, dims)
+            if nest.part is not None:
+                v = b.or_(b.splat(v, nest.lanes), b.not_(nest.part))
+            v = b.every(v)
             b.store(b.and_(b.load("i1", good, 1), v), good, 1)
 
         nest.run(body)

@@ -9,7 +9,7 @@ from ...plan.records import Fill, Rows, Stage
 from .. import access
 from ..element import convert
 from . import reduce
-from .memory import ahead, store_chunk
+from .memory import ahead, may_be_masked, store_chunk
 
 
 def converted(b, v: Val, source: str, to: str) -> Val:
@@ -70,6 +70,7 @@ def rows(k, step: Rows):
             if slot is None:
                 nest.times = stage.times
                 nest.first = ahead(nest, stage.chunks, stage.op.operands[1:])
+                may_be_masked(nest, stage.op, stage.keeps)
                 nest.inner(lambda u: store_chunk(nest, stage.op, stage.keeps), stage.chunks)
             else:
                 _reduce_row(k, nest, stage, slot)
@@ -106,6 +107,7 @@ def _row(k, nest, stage: Stage, start: Val, combine) -> Val:
     found = []
     nest.times, nest.times_of_chunks = 1, stage.times
     nest.first = ahead(nest, stage.chunks if nest.plan.registers > 1 else 1, stage.op.operands)
+    nest.masked, nest.idle = start is not None and not stage.keeps and k.target.masks, lambda: False
     nest.inner(partial.add, stage.chunks, partial.before, lambda chunks: found.append(partial.finals(chunks)[0][0]), partial.ends_early)
     return found[-1]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...llvm import ir
 from ...llvm.ir import Val, const
 from ...llvm.elements import REGISTER, memory_type
-from .. import access, near
+from .. import access, bounds, near
 from ..access import Access, Same, Scattered, Unit
 
 
@@ -43,6 +43,8 @@ def load(nest, op, dims):
     if mask.const is not None and not mask.const:
         return other()
     where = access.address(nest, ptr, dims)
+    if nest.part is not None and not (isinstance(where, Same) and mask.lanes == 1):  # of an address for all at least one lane is there
+        mask = b.and_(b.splat(mask, nest.lanes), nest.part)
     if isinstance(where, Scattered):
         return from_memory(b, access.gather(b, mem, where.pointers, mask, to_memory(b, other(), elem)), elem)
     if mask.lanes == 1:
@@ -102,7 +104,15 @@ def store(k, step):
         return
     nest = k.nest(step.nest)
     nest.first = ahead(nest, step.nest.chunks, [val] + ([mask] if mask else []))
+    may_be_masked(nest, step.op, step.nest.keeps)
     nest.run(lambda u: store_chunk(nest, step.op, step.nest.keeps), step.nest.chunks or 1)
+
+
+def may_be_masked(nest, op, keeps):
+    """The nest's innermost loop stores, and nothing else."""
+    mask = op.operands[2] if len(op.operands) > 2 else None
+    nest.masked = not keeps and nest.k.target.masks
+    nest.idle = lambda: mask is not None and bounds.is_false(nest, mask, nest.plan.identity)
 
 
 def ahead(nest, chunks: int, values):
@@ -130,6 +140,8 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
     size = ir.bits_of(v.elem) // 8
     where = access.address(nest, ptr, dims)
     n = nest.lanes
+    if nest.part is not None:
+        mask = b.and_(b.splat(mask, n), nest.part)
     if isinstance(where, Same):
         # Every lane writes one address: the last active lane's value stays.
         if v.lanes == 1:

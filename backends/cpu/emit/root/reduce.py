@@ -151,6 +151,8 @@ class Partial:
         b, nest = self.b, self.nest
         self.k.write_keeps(nest, self.keeps, reduces=True)
         vals = [b.splat(nest.at(v, nest.plan.identity), nest.lanes) for v in self.op.operands]
+        if nest.part is not None:
+            vals = [b.select(nest.part, v, b.splat(self.start, nest.lanes)) for v in vals]
         self.k.stores_here = True
         self._taken.append(vals[0])
         if self.start is not None:
@@ -203,6 +205,7 @@ def _pass(k, step, results, start: Val | None, combine=None, missed: Val | None 
     nest, b = k.nest(step.nest), k.b
     nest.times_of_chunks = step.times
     nest.first = ahead(nest, nest.plan.chunks, step.op.operands)
+    nest.masked = start is not None and not step.nest.keeps and k.target.masks
     partial = Partial(k, nest, step.op, step.chunks, step.nest.keeps, start, combine)
     dims = tuple(d for d in nest.plan.identity if d != step.op.attrs["axis"])
 

@@ -1,0 +1,95 @@
+"""Loops over flat indices of which quotients and remainders are asked (`plan/quotients.py`), whatever is divided by.
+
+Where what a nest does can be masked, its innermost loop goes piece by piece, each up to the next multiple of a divisor: all of a piece has one quotient, which is a number outside the
+loop over its chunks, and remainders that follow each other; the last chunk is masked. Else each chunk's first lane is looked at: those that have one quotient, most of them, are written
+once more for that, others lane by lane.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from ..llvm.ir import Val, const, i64
+
+#: divisors of this many times the lanes of several chunks, and more, are looked at for all of them at once
+APART = 4
+
+
+def goes_by_pieces(nest) -> bool:
+    """Does the innermost loop, in the range that is walked now?"""
+    return nest.masked and nest.whole_range and bool(nest.plan.pieces)
+
+
+def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
+    """The loop over dimension `d` round `inside()`, whose chunks begin and end where they may: `step` indices at a time, and those that are left one chunk at a time."""
+    b, chunks, quotients = nest.b, nest.chunks, nest.quotients
+    first, nest.quotients = b.variable(lo), nest.plan.pieces
+    with b.loop_while(lambda: b.icmp("slt", first.get(), hi)):
+        nest.first_index = start = first.get()
+        end = functools.reduce(lambda x, y: b.intrinsic("smin", x, y), [_next_change(nest, *key, start) for key in finest(nest.plan.pieces)], hi)
+        whole = b.add(start, b.and_(b.sub(end, start), i64(-step)))
+        nest.loop_over(start, whole, step, d, inside)
+        nest.chunks = 1
+
+        def masked():
+            left = b.cast("trunc", b.sub(end, nest.index[d]), "i32")
+            nest.part = b.icmp("slt", b.iota("i32", nest.lanes), b.splat(left, nest.lanes))
+            inside()
+            nest.part = None
+
+        nest.loop_over(whole, end, nest.lanes, d, masked)
+        nest.chunks = chunks
+        first.set(end)
+    nest.first_index, nest.quotients = None, quotients
+
+
+def _next_change(nest, v, dims, start: Val) -> Val:
+    """The index from which on a quotient is another one than at `start`."""
+    b, divisor = nest.b, const(v.type.elem, nest.plan.quotients[v, dims].divisor)
+    return b.add(start, b.cast("zext", b.sub(divisor, b.bin("urem", nest.dividend(v, dims, start), divisor)), "i64"))
+
+
+def finest(quotients) -> list[tuple]:
+    """Those that change wherever another one does: where x // 50 stays, x // 100 does."""
+    divided: dict[tuple, dict] = {}
+    for (v, dims), p in quotients.items():
+        divided.setdefault((v.op.operands[0], dims), {})[p.divisor] = v
+    return [(v, dims) for (_, dims), by in divided.items() for d, v in by.items() if not any(d % other == 0 for other in by if other != d)]
+
+
+# --- chunk by chunk --------------------------------------------------------------------------------------------------
+
+
+def _looks(nest) -> bool:
+    return bool(nest.plan.looked_at) and nest.whole_range and not nest.masked
+
+
+def together(nest) -> list[range]:
+    """Chunks that go side by side: all of them, but where too many of such groups would have more than one quotient."""
+    if _looks(nest) and min(p.divisor for p in nest.plan.looked_at.values()) < APART * nest.lanes * nest.chunks:
+        return [range(u, u + 1) for u in range(nest.chunks)]
+    return [range(nest.chunks)]
+
+
+def written(nest, chunks: range, inside):
+    """`inside()`, in both ways where chunks are looked at."""
+    if not _looks(nest):
+        inside()
+        return
+    b, always, memo, looked_at = nest.b, nest.quotients, nest.memos[-1], nest.plan.looked_at
+
+    def as_if(quotients):
+        nest.memos[-1], nest.quotients = dict(memo), quotients
+        inside()
+
+    nest.u = chunks[0]
+    one = functools.reduce(b.and_, (_has_one(nest, *key, nest.lanes * len(chunks)) for key in finest(looked_at)))
+    nest.u = 0
+    nest.k.either(one, lambda: as_if(always | looked_at), lambda: as_if(always))
+    nest.memos[-1], nest.quotients = memo, always
+
+
+def _has_one(nest, v, dims, lanes: int) -> Val:
+    """Have so many lanes from here on one quotient?"""
+    divisor, elem = nest.plan.looked_at[v, dims].divisor, v.type.elem
+    return nest.b.icmp("ule", nest.b.bin("urem", nest.dividend(v, dims), const(elem, divisor)), const(elem, divisor - lanes))
