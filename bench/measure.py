@@ -166,7 +166,7 @@ def compare(candidates: Mapping[str, Callable[..., Any]] | Iterable[Callable[...
     """Times of candidates {name: function}, or functions that go by their own names, each called with the same arguments, in turns.
 
     First their results are held against those of `reference`, which is called with floating-point tensors in float64, complex ones in complex128 (default: the first candidate's):
-    tensors, numbers, and tuples, lists and dicts of them, whatever else is equal. allowed: the normalised error ||got - want|| / ||want|| that counts as
+    tensors, numbers, and tuples, lists and dicts of them, whatever else is equal. allowed: the normalised error (of the norm of all elements, or of a single one, `ops.accuracy`) that counts as
     right (default: 2e-6 for float32, 1e-3 for float16, 8e-3 for bfloat16, 1e-14 for float64, for complex numbers their parts', 0 for integers). baseline: the candidate that speed-ups are
     against (default: the first). The other options are `benchmark`'s. Raises `Error`, before anything is timed, where a result is wrong or a candidate
     changes its arguments."""

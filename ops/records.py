@@ -19,7 +19,7 @@ WITH_CUDA = ("triton-cpu", "triton-gpu", "cuda", "auto")
 FIGURES = ("backend", "by", "time", "speedup", "speedup_ci", "ci", "wall", "cpu", "spread", "bandwidth", "flops", "roofline", "metrics", "cold", "reload", "process",
            "first", "memory", "error")
 
-#: normalised error ||got - want|| / ||want||: a few roundings of the type, measured over all ops and cases
+#: errors (`accuracy.error`): a few roundings of the type, measured over all ops and cases
 TOLERANCE = {"fp32": 2e-6, "fp16": 1e-3, "bf16": 8e-3, "fp64": 1e-14}
 
 

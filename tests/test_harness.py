@@ -5,8 +5,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from hypothesis import given, settings, strategies as st
 from triport.bench import check
 from triport.ops import registry
+from triport.ops.records import DTYPES, TOLERANCE
 
 
 @triton.jit
@@ -69,3 +71,30 @@ def test_rounding_of_subnormals_is_right_and_zeros_for_them_are_not():
     want = torch.tensor([-2.9334e-07, 4.1e-06], dtype=torch.float64)
     assert check.error(want.half(), want) < 1e-3
     assert check.error(torch.zeros(2, dtype=torch.float16), want) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_row_lost_among_thousands_fails(dtype, seed):
+    """Also one element that is off by half a standard deviation; the norm of all, which lets more elements hide more, lets both pass in bf16."""
+    torch.manual_seed(seed)
+    want = torch.softmax(torch.randn(20000, 64, dtype=torch.float64), 1)
+    got = want.to(DTYPES[dtype])
+    assert check.error(got, want) <= TOLERANCE[dtype]
+    got[torch.randint(20000, ())] = 0
+    assert check.error(got, want) > TOLERANCE[dtype]
+    want = torch.randn(2048, 2048, dtype=torch.float64)
+    got = want.to(DTYPES[dtype])
+    assert check.error(got, want) <= TOLERANCE[dtype]
+    got[torch.randint(2048, ()), torch.randint(2048, ())] += 0.5 if dtype == "bf16" else 0.05
+    assert check.error(got, want) > TOLERANCE[dtype]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 5000), st.floats(1e-3, 1e3), st.integers(0, 1 << 30))
+def test_noise_is_as_large_as_its_norm(n, scale, drawn):
+    """Of normally distributed errors the largest one does not count."""
+    torch.manual_seed(drawn)
+    want = torch.randn(n, dtype=torch.float64) * scale
+    got = want + 1e-4 * scale * torch.randn(n, dtype=torch.float64)
+    norm = float((got - want).norm() / want.norm())
+    assert check.error(got, want) == pytest.approx(norm, rel=1e-9)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from ...ops.accuracy import FAR
 from ...ops.records import dtype_name
 from ..cpu.llvm.ir import Module, Val, const, i64
 from . import request
@@ -326,26 +327,42 @@ def _half(b: Words, h: Val) -> Val:
 
 
 def _error_of(m: Module):
-    """error_of(result, its dtype code, expected fp64 values, their number): the bits of ||got - want|| / ||want|| over finite elements, infinite
-    where NaN or infinities differ (as `ops/accuracy.py`)."""
+    """error_of(result, its dtype code, expected fp64 values, their number): the bits of the error of `ops/accuracy.py`, over finite elements, infinite
+    where NaN or infinities differ."""
     b = Words(m, "error_of", "got", "code", "want", "count")
     got, code, want, count = b.fn.args
     infinite, nought = 0x7ff << 52, const("double", 0.0)
-    diff, size, step = b.variable(nought), b.variable(nought), _width(b, code)
+    diff, size, finite_ones, farthest, step = b.variable(nought), b.variable(nought), b.variable(i64(0)), b.variable(nought), _width(b, code)
+
+    def element(k):
+        """(of the k-th element: got, expected, and whether both are finite)."""
+        gb, wb = b.run("as_double", b.add(got, b.mul(k, step)), code), b.get(b.add(want, b.mul(k, 8)))
+        return b.bitcast(gb, "double"), b.bitcast(wb, "double"), b.and_(*(b.icmp("ult", b.and_(bits, (1 << 63) - 1), infinite) for bits in (gb, wb)))
+
+    def squares(g, w):
+        d = b.fbin("fsub", g, w, "")
+        return b.fbin("fmul", d, d, ""), b.fbin("fmul", w, w, "")
+
     with b.loop(i64(0), count) as k:
-        gb = b.run("as_double", b.add(got, b.mul(k, step)), code)
-        wb = b.get(b.add(want, b.mul(k, 8)))
-        g, w = b.bitcast(gb, "double"), b.bitcast(wb, "double")
-        both = b.and_(*(b.icmp("ult", b.and_(bits, (1 << 63) - 1), infinite) for bits in (gb, wb)))
+        g, w, both = element(k)
         with b.either(both) as (finite, special):
             with special:
                 alike = b.or_(b.and_(b.fcmp("uno", g, g), b.fcmp("uno", w, w)), b.fcmp("oeq", g, w))
                 with b.when(b.not_(alike)):
                     b.answer(infinite)
             with finite:
-                d = b.fbin("fsub", g, w, "")
-                diff.set(b.fbin("fadd", diff.get(), b.fbin("fmul", d, d, ""), ""))
-                size.set(b.fbin("fadd", size.get(), b.fbin("fmul", w, w, ""), ""))
+                off, expected = squares(g, w)
+                diff.set(b.fbin("fadd", diff.get(), off, ""))
+                size.set(b.fbin("fadd", size.get(), expected, ""))
+                finite_ones.set(b.add(finite_ones.get(), 1))
     with b.when(b.fcmp("oeq", diff.get(), nought)):
         b.answer(0)
-    b.answer(b.bitcast(b.intrinsic("sqrt", b.fbin("fdiv", diff.get(), size.get(), "")), "i64"))
+    mean = b.fbin("fdiv", size.get(), b.cast("uitofp", finite_ones.get(), "double"), "")
+    with b.loop(i64(0), count) as k:
+        g, w, both = element(k)
+        with b.when(both):
+            off, expected = squares(g, w)
+            share = b.fbin("fdiv", off, b.select(b.fcmp("ogt", expected, mean), expected, mean), "")
+            farthest.set(b.select(b.fcmp("ogt", share, farthest.get()), share, farthest.get()))
+    of_all, of_one = b.fbin("fdiv", diff.get(), size.get(), ""), b.fbin("fdiv", farthest.get(), const("double", float(FAR**2)), "")
+    b.answer(b.bitcast(b.intrinsic("sqrt", b.select(b.fcmp("ogt", of_one, of_all), of_one, of_all)), "i64"))
