@@ -283,3 +283,72 @@ def test_rows_by_pieces(c, n, seed):
     i = torch.arange(n)
     want = torch.softmax(x.double() + w[i // c], 1) * (1 + w[i % c].double())
     assert (out - want).abs().max() < 1e-6
+
+
+@triton.jit
+def argument_kernel(x_ptr, w_ptr, out_ptr, number_ptr, n, c, r, BLOCK: tl.constexpr, HOW: tl.constexpr, WIDE: tl.constexpr):
+    """As Inductor's kernels of dynamic sizes: rows of c, r of them in a plane. HOW: "store", "sum", "atomic", "two stores"."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if WIDE:
+        i = i.to(tl.int64)
+    inside = i < n
+    x0, x1, x2 = i % c, (i // c) % r, i // (c * r)
+    y = tl.load(x_ptr + x0 + c * x2 + x1 * 0, mask=inside, other=0.0) + tl.load(w_ptr + x1, mask=inside, other=0.0)
+    if HOW == "store":
+        tl.store(out_ptr + i, y, mask=inside)
+    elif HOW == "sum":
+        tl.store(out_ptr + tl.program_id(0), tl.sum(y, 0))
+    elif HOW == "atomic":
+        tl.atomic_add(out_ptr + x2, y, mask=inside)
+    else:
+        tl.store(out_ptr + i, y, mask=inside)
+        tl.store(number_ptr + i, x0 + 10000 * x1, mask=inside)
+
+
+@pytest.mark.parametrize("how", ["store", "sum", "atomic", "two stores"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_divisors_that_are_arguments(how, wide, seed):
+    """Of 32 bits and of 64, long and short; one kernel for all, whose pieces are looked at as it runs."""
+    torch.manual_seed(seed)
+    for c, r in ((50, 3), (49, 7), (1, 1), (3, 5), (2, 1), (1000, 2), (17, 100), (128, 4), (5, 31)):
+        for n, block in ((999, 128), (c * r, 1024), (4000, 64)):
+            planes, programs = -(-n // (c * r)), triton.cdiv(n, block)
+            x, w = torch.randn(planes * c), torch.randn(r)
+            i = torch.arange(n)
+            x0, x1, x2 = i % c, i // c % r, i // (c * r)
+            y = x.double()[x0 + c * x2] + w[x1]
+            size = {"sum": programs, "atomic": planes}.get(how, n)
+            out, numbers = fenced(torch.zeros(size), True), fenced(torch.zeros(n, dtype=torch.int64), True)
+            argument_kernel[(programs,)](fenced(x, True, writable=False), fenced(w, True, writable=False), out, numbers, n, c, r, block, how, wide)
+            want = {"sum": lambda: torch.stack([y[k:k + block].sum() for k in range(0, n, block)]),
+                    "atomic": lambda: torch.zeros(planes, dtype=torch.float64).index_add(0, x2, y)}.get(how, lambda: y)()
+            assert (out.double() - want).abs().max() <= 1e-6 * y.abs().sum() if how in ("sum", "atomic") else torch.equal(out, want.float()), (c, r, n, block)
+            assert how != "two stores" or torch.equal(numbers, x0 + 10000 * x1)
+
+
+@triton.jit
+def any_divisor_kernel(out_ptr, c, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, i // c)
+    tl.store(out_ptr + 1024 + i, i % c)
+
+
+@pytest.mark.parametrize("c", [1, 2, 3, 4, 7, 16, 100, 5000, -1, -3, -50, -5000, (1 << 31) - 1, -(1 << 31)])
+def test_arguments_below_zero(c):
+    out, i = torch.zeros(2048, dtype=torch.int64), torch.arange(1024)
+    any_divisor_kernel[(4,)](out, c, 256)
+    q = torch.div(i, c, rounding_mode="trunc")
+    assert torch.equal(out[:1024], q) and torch.equal(out[1024:], i - q * c)
+
+
+def test_an_argument_of_zero_ends_nothing():
+    """Whatever Triton leaves open: no fault of the process."""
+    any_divisor_kernel[(4,)](torch.zeros(2048, dtype=torch.int64), 0, 256)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3", "neoverse-v2", "spacemit-x60"])
+def test_arguments_in_the_plan(target):
+    source = ASTSource(argument_kernel, {"x_ptr": "*fp32", "w_ptr": "*fp32", "out_ptr": "*fp32", "number_ptr": "*i64", "n": "i32", "c": "i64", "r": "i64", "BLOCK": "constexpr", "HOW": "constexpr", "WIDE": "constexpr"},
+                       {"BLOCK": 256, "HOW": "store", "WIDE": False})
+    plan = triton.compile(source, target=GPUTarget("cpu", targets.get(target).name, 1)).asm["plan"]
+    assert re.search(r"remsi@\d+.* a chunk at a time where it has one quotient", plan)

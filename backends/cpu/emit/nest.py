@@ -40,7 +40,9 @@ class Nest:
         self.quotients = plan.whole
         self.masked = False  # what the innermost loop does may be done of some lanes alone
         self.idle = lambda: False  # does it nothing in the range that is walked now?
-        self.first_index: Val | None = None  # of the vector dimension, where the piece begins that is written now (`pieces`)
+        self.in_pieces = True  # if it may be, is it to go piece by piece (`pieces`)?
+        self.first_index: Val | None = None  # of the vector dimension, where the piece begins that is written now
+        self.at_first: dict[tuple[Value, tuple], Val] = {}  # quotients and remainders there
         self.part: Val | None = None  # of which lanes what is written now is, where it is not of all
         self.chunks = 1
         self.first = None  # what each of several chunks computes before the first of them stores anything
@@ -125,15 +127,7 @@ class Nest:
 
     def first_of(self, v: Value, dims) -> Val:
         """The quotient of all of the chunk's lanes, or the first lane's remainder; `v` at `dims` is one of `quotients`."""
-        step, divisor = self.quotients[v, dims].step, const(v.type.elem, self.quotients[v, dims].divisor)
-
-        def build():
-            found = self.b.bin("urem" if step else "udiv", self.dividend(v, dims, self.first_index), divisor)
-            if self.first_index is None or not step:
-                return found
-            return self.b.add(found, self.b.cast("trunc", self.b.sub(self.index_of(self.vdim), self.first_index), v.type.elem))
-
-        return self.hoisted(self.level(dims), ("first", v, dims, self.u), build)
+        return self.hoisted(self.level(dims), ("first", v, dims, self.u), lambda: pieces.first_of(self, v, dims))
 
     def dividend(self, v: Value, dims, at: Val | None = None) -> Val:
         """What a quotient or remainder divides, of the chunk's first lane, or at another index of the vector dimension."""
@@ -216,7 +210,20 @@ class Nest:
         innermost = depth == len(self.order) - 1
         if innermost and before_inner:
             before_inner(unroll if d == self.vdim else self.chunks)
-        whole = self.whole_range
+        if innermost and pieces.goes_by_pieces(self):
+            self.k.either(pieces.long_enough(self), lambda: self._ranges(depth, body, unroll, before_inner, after_inner), lambda: self._not_in_pieces(depth, body, unroll, before_inner, after_inner))
+        else:
+            self._ranges(depth, body, unroll, before_inner, after_inner)
+        if innermost and after_inner:
+            after_inner(unroll if d == self.vdim else self.chunks)
+
+    def _not_in_pieces(self, *how):
+        self.in_pieces = False
+        self._ranges(*how)
+        self.in_pieces = True
+
+    def _ranges(self, depth: int, body, unroll, before_inner, after_inner):
+        d, innermost, whole = self.order[depth], depth == len(self.order) - 1, self.whole_range
         for n, (lo, hi, step, facts, chunks) in enumerate(bounds.ranges(self, d, unroll)):
             if d == self.vdim:
                 self.chunks = chunks
@@ -235,8 +242,6 @@ class Nest:
                 self._loop_until(lo, hi, step, d, inside, idle)
             self.facts = saved
         self.whole_range = whole
-        if innermost and after_inner:
-            after_inner(unroll if d == self.vdim else self.chunks)
 
     def _body_of(self, chunks: range, body):
         """`body(u)` of these chunks."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 
 from ..llvm.ir import Val, const, i64
+from ..plan.quotients import Quotient, least
+from . import access
 
 #: divisors of this many times the lanes of several chunks, and more, are looked at for all of them at once
 APART = 4
@@ -17,7 +19,15 @@ APART = 4
 
 def goes_by_pieces(nest) -> bool:
     """Does the innermost loop, in the range that is walked now?"""
-    return nest.masked and nest.whole_range and bool(nest.plan.pieces)
+    return nest.masked and nest.whole_range and nest.in_pieces and bool(nest.plan.pieces)
+
+
+def long_enough(nest) -> Val:
+    """An i1: are pieces of divisors that are known as the kernel runs worth a turn of a loop, all of them?"""
+    out, shortest = const("i1", True), i64(least(nest.lanes))
+    for divisor in dict.fromkeys(p.divisor for p in nest.plan.pieces.values() if not isinstance(p.divisor, int)):
+        out = nest.b.and_(out, nest.b.icmp("sge", access.poly_value(nest, dict(divisor)), shortest))
+    return out
 
 
 def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
@@ -26,6 +36,7 @@ def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
     first, nest.quotients = b.variable(lo), nest.plan.pieces
     with b.loop_while(lambda: b.icmp("slt", first.get(), hi)):
         nest.first_index = start = first.get()
+        nest.at_first = {key: _divided(nest, *key, p, start) for key, p in nest.plan.pieces.items()}
         end = functools.reduce(lambda x, y: b.intrinsic("smin", x, y), [_next_change(nest, *key, start) for key in finest(nest.plan.pieces)], hi)
         whole = b.add(start, b.and_(b.sub(end, start), i64(-step)))
         nest.loop_over(start, whole, step, d, inside)
@@ -45,8 +56,29 @@ def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
 
 def _next_change(nest, v, dims, start: Val) -> Val:
     """The index from which on a quotient is another one than at `start`."""
-    b, divisor = nest.b, const(v.type.elem, nest.plan.quotients[v, dims].divisor)
+    b, divisor = nest.b, by(nest, v, nest.plan.pieces[v, dims])
     return b.add(start, b.cast("zext", b.sub(divisor, b.bin("urem", nest.dividend(v, dims, start), divisor)), "i64"))
+
+
+def _divided(nest, v, dims, p: Quotient, at: Val | None = None) -> Val:
+    """A quotient or remainder at an index of the vector dimension, or of the chunk's first lane."""
+    return nest.b.bin("urem" if p.step else "udiv", nest.dividend(v, dims, at), by(nest, v, p))
+
+
+def first_of(nest, v, dims) -> Val:
+    """The quotient of all of the chunk's lanes, or the first lane's remainder; `v` at `dims` is one of the nest's `quotients`."""
+    p = nest.quotients[v, dims]
+    if nest.first_index is None:
+        return _divided(nest, v, dims, p)
+    found = nest.at_first[v, dims]
+    return nest.b.add(found, nest.b.cast("trunc", nest.b.sub(nest.index_of(nest.vdim), nest.first_index), v.type.elem)) if p.step else found
+
+
+def by(nest, v, p: Quotient) -> Val:
+    """What a quotient divides by."""
+    if isinstance(p.divisor, int):
+        return const(v.type.elem, p.divisor)
+    return nest.b.cast("trunc", access.poly_value(nest, dict(p.divisor)), v.type.elem)
 
 
 def finest(quotients) -> list[tuple]:
@@ -54,7 +86,7 @@ def finest(quotients) -> list[tuple]:
     divided: dict[tuple, dict] = {}
     for (v, dims), p in quotients.items():
         divided.setdefault((v.op.operands[0], dims), {})[p.divisor] = v
-    return [(v, dims) for (_, dims), by in divided.items() for d, v in by.items() if not any(d % other == 0 for other in by if other != d)]
+    return [(v, dims) for (_, dims), each in divided.items() for d, v in each.items() if not any(other != d and isinstance(other, int) and isinstance(d, int) and d % other == 0 for other in each)]
 
 
 # --- chunk by chunk --------------------------------------------------------------------------------------------------

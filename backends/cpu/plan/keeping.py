@@ -11,7 +11,6 @@ from . import quotients
 from .exchanges import is_pick
 from .facts import KEEP_ABOVE
 from .lazy import renamed
-from .records import SHORTEST
 from .space import Space
 
 #: operations for an element, from which on numbers that a nest needs one at a time are computed before it, side by side: 16 are some 64 cycles of latency for
@@ -38,7 +37,7 @@ def _by_quotients(s, v: Value) -> bool:
 
     def together(x: Value, dims) -> quotients.Quotient | None:
         p = quotients.quotient(probe, x, dims, vdim, s.proved)
-        return p if p is not None and (p.always(lanes) or p.mostly(lanes) or s.target.masks and p.divisor * SHORTEST >= lanes) else None
+        return p if p is not None and (p.always(lanes) or p.mostly(lanes) or s.target.masks and not p.is_short(lanes)) else None
 
     def one(x: Value, dims) -> bool:
         """Is it the same for all of a chunk's lanes, as (x // 50) % 12 is?"""

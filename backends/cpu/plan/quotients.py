@@ -21,9 +21,10 @@ STEPS = {"arith.divsi": 0, "arith.divui": 0, "arith.remsi": 1, "arith.remui": 1}
 
 @dataclass(frozen=True)
 class Quotient:
-    """A quotient by `divisor` (step 0) or a remainder (step 1) of an index that is a multiple of `of` where a chunk begins."""
+    """A quotient by `divisor` (step 0) or a remainder (step 1) of an index that is a multiple of `of` where a chunk begins. divisor: a number above 0, or the items of a polynomial, of
+    which the kernel has to see that it is one."""
 
-    divisor: int
+    divisor: int | tuple
     step: int
     of: int
 
@@ -33,7 +34,16 @@ class Quotient:
 
     def mostly(self, lanes: int) -> bool:
         """Have at least half of the chunks one, though not all? A look at its first lane says which."""
-        return lanes > 1 and self.of % lanes != 0 and self.divisor >= 2 * lanes
+        return lanes > 1 and self.of % lanes != 0 and isinstance(self.divisor, int) and self.divisor >= 2 * lanes
+
+    def is_short(self, lanes: int) -> bool:
+        """Is it certain that pieces from one multiple of the divisor to the next are too short to be worth a turn of a loop?"""
+        return isinstance(self.divisor, int) and self.divisor < least(lanes)
+
+
+def least(lanes: int) -> int:
+    """Elements of the shortest pieces that a loop is worth: a quarter of a chunk's lanes."""
+    return max(1, lanes // 4)
 
 
 def found(space, visited, vdim: int, proved: Callable) -> dict[tuple[Value, tuple], Quotient]:
@@ -53,16 +63,17 @@ def quotient(space, v: Value, dims, vdim: int, proved: Callable) -> Quotient | N
     if op is None or op.name not in STEPS or not v.type.is_tensor or vdim not in dims or width(v.type.elem) not in (32, 64):
         return None
     x, by = (space.affine(o, dims) for o in op.operands)
-    divisor = poly_const(by.base) if by.uniform else None
-    if divisor is None or divisor <= 0 or x.opaque or x.ptr is not None or poly_const(x.coef.get(vdim, {})) != 1:
+    if not by.uniform or x.opaque or x.ptr is not None or poly_const(x.coef.get(vdim, {})) != 1:
         return None
+    divisor = poly_const(by.base)
     rest = [x.base, *(p for d, p in x.coef.items() if d != vdim)]
-    of = math.gcd(divisor, *map(_multiple, rest))
-    if not all(map(_counts, rest)):
+    if divisor is not None and divisor <= 0 or not all(map(_counts, rest)):
         return None
+    of = 1 if divisor is None else math.gcd(divisor, *map(_multiple, rest))
     bits = width(op.operands[0].type.elem)
-    checks = (*x.exact, *by.exact, Check.of(x.base, x.coef, bits), Check.of(by.base, {}, bits), *(c for p in rest for m in p for s in m for c in _steps(s)))
-    return Quotient(divisor, STEPS[op.name], of) if all(proved(c, space.shape) is True for c in checks) else None
+    alone = len(by.base) == 1 and all(c == 1 and len(m) == 1 for m, c in by.base.items())  # a scalar, of which nothing was computed that might wrap
+    checks = (*x.exact, *by.exact, Check.of(x.base, x.coef, bits), *(() if alone else (Check.of(by.base, {}, bits),)), *(c for p in rest for m in p for s in m for c in _steps(s)))
+    return Quotient(tuple(by.base.items()) if divisor is None else divisor, STEPS[op.name], of) if all(proved(c, space.shape) is True for c in checks) else None
 
 
 #: scalars of indices -> what is asked of their operands

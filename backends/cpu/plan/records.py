@@ -130,10 +130,6 @@ class Keep(NamedTuple):
     unread: tuple[Value, ...] | None
 
 
-#: a piece is a chunk's lanes over this, at least
-SHORTEST = 4
-
-
 @dataclass(frozen=True)
 class NestPlan:
     """A loop nest over the index space `shape` (of `tensor`'s shape, where dimensions that everything walks together were `merged`).
@@ -172,7 +168,7 @@ class NestPlan:
     @property
     def pieces(self) -> dict[tuple[Value, tuple], Quotient]:
         """Those by which an innermost loop goes piece by piece, where one does not by whole chunks."""
-        found = {key: p for key, p in self.quotients.items() if self.lanes > 1 and p.divisor * SHORTEST >= self.lanes} if self.apart else {}
+        found = {key: p for key, p in self.quotients.items() if self.lanes > 1 and not p.is_short(self.lanes)} if self.apart else {}
         return {} if all(p.always(self.lanes) for p in found.values()) else found
 
     @property
