@@ -352,3 +352,34 @@ def test_arguments_in_the_plan(target):
                        {"BLOCK": 256, "HOW": "store", "WIDE": False})
     plan = triton.compile(source, target=GPUTarget("cpu", targets.get(target).name, 1)).asm["plan"]
     assert re.search(r"remsi@\d+.* a chunk at a time where it has one quotient", plan)
+
+
+@triton.jit
+def carried_kernel(x_ptr, out_ptr, n, trips, c, C: tl.constexpr, BLOCK: tl.constexpr):
+    """What a loop carries, which is read and written in scratch by each trip; C = 0: c is what is divided by."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    best = tl.full((BLOCK,), -1, tl.int32)
+    for j in range(trips):
+        by = C if C else c
+        x = tl.load(x_ptr + j * by + i % by, mask=i < n, other=0.0) + (i // by) * 1.0
+        best = tl.where(x > acc, j, best)
+        acc = acc * 0.5 + x
+    tl.store(out_ptr + i, acc, mask=i < n)
+    tl.store(out_ptr + n + i, best.to(tl.float32), mask=i < n)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("c", [3, 7, 49, 50, 64, 100])
+def test_what_a_loop_carries(c, constant, seed):
+    torch.manual_seed(seed)
+    for n, trips, block in ((333, 5, 128), (2 * c, 3, 256), (99, 0, 32)):
+        x = torch.randn(max(1, trips), c)
+        out, i = torch.zeros(2 * n), torch.arange(n)
+        carried_kernel[(triton.cdiv(n, block),)](fenced(x.flatten(), True, writable=False), out, n, trips, c, c if constant else 0, block)
+        acc, best = torch.zeros(n), torch.full((n,), -1.0)
+        for j in range(trips):
+            y = x[j][i % c] + (i // c)
+            best = torch.where(y > acc, float(j), best)
+            acc = acc * 0.5 + y
+        assert (out[:n] - acc).abs().max() < 1e-4 and (out[n:] != best).sum() <= 1  # a comparison may hang on fma's rounding

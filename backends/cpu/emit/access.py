@@ -277,10 +277,12 @@ def store_buffer(nest, buf: Buffer, dims, v: Val):
     elem = memory_type(buf.elem)
     if nest.lanes > 1 and nest.vdim in dims:
         v = b.splat(v, nest.lanes)
-        if stride == 1:
+        if stride == 1 and nest.part is not None:
+            masked_store(b, v, p, nest.part)
+        elif stride == 1:
             b.store(v, p, ir.bits_of(elem) // 8)
         else:
-            scatter(b, v, spread(nest, elem, p, stride), const("i1", True, nest.lanes))
+            scatter(b, v, spread(nest, elem, p, stride), const("i1", True, nest.lanes) if nest.part is None else nest.part)
     else:
         b.store(v, p, ir.bits_of(elem) // 8)
 
@@ -301,6 +303,11 @@ def gather(b, elem: str, ptrs: Val, mask: Val, other: Val | None) -> Val:
     passthru = b.splat(other, n) if other is not None else Val(ty, "zeroinitializer")
     return b.call(f"llvm.masked.gather.{ir.mangle(ty)}.{ir.mangle(ptrs.ty)}", ty,
                   [ptrs, const("i32", ir.bits_of(elem) // 8), b.splat(mask, n), passthru])
+
+
+def masked_store(b, v: Val, p: Val, mask: Val):
+    """`v` from `p` on where `mask`."""
+    b.call(f"llvm.masked.store.{ir.mangle(v.ty)}.p0", "void", [v, p, const("i32", ir.bits_of(v.elem) // 8), mask])
 
 
 def scatter(b, v: Val, ptrs: Val, mask: Val):

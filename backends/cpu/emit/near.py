@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..llvm import ir
 from ..llvm.ir import Val, bits_of, const, i64
-from .access import Strided
+from .access import Strided, masked_store
 
 #: steps from lane to lane, and bytes, up to which everything between them is loaded. Of 16384 numbers in a cache on a Zen 5, gathered over loaded, launch left out, by steps of 2, 4, 6, 8: AVX-512 fp32 3.0 3.3 2.1 1.1,
 #: bf16 7 4.2 3.8 2.9; AVX2 fp32 4 2 1.9 1.4, fp64 (2, 4) 2.1 1.2
@@ -65,16 +65,12 @@ def store(nest, v: Val, where: Strided, mask: Val):
     for k in range(apart):
         lies = [(k * lanes + n) // apart if (k * lanes + n) % apart == 0 else -1 for n in range(lanes)]
         here = b.shuffle(mask, const("i1", False, lanes), [lanes if at < 0 else at for at in lies])
-        _masked_store(b, b.shuffle(v, None, lies), b.gep(v.elem, p, i64(k * lanes)), here)
+        masked_store(b, b.shuffle(v, None, lies), b.gep(v.elem, p, i64(k * lanes)), here)
 
 
 def backwards(b, v: Val) -> Val:
     """The last lane first."""
     return b.shuffle(v, None, list(range(v.lanes))[::-1])
-
-
-def _masked_store(b, v: Val, p: Val, mask: Val):
-    b.call(f"llvm.masked.store.{ir.mangle(v.ty)}.p0", "void", [v, p, const("i32", _bytes(v.elem)), mask])
 
 
 def _bytes(elem: str) -> int:

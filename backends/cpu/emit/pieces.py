@@ -19,7 +19,7 @@ APART = 4
 
 def goes_by_pieces(nest) -> bool:
     """Does the innermost loop, in the range that is walked now?"""
-    return nest.masked and nest.whole_range and nest.in_pieces and bool(nest.plan.pieces)
+    return nest.masked and nest.whole_range and nest.in_pieces and nest.plan.backwards is None and bool(nest.plan.pieces)
 
 
 def long_enough(nest) -> Val:

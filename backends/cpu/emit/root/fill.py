@@ -49,6 +49,7 @@ def fill(k, step: Fill):
             b.store(line, b.gep(line.elem, first, i64(n * apart)), ir.bits_of(line.elem) // 8)
 
     nest.first = ahead(nest, step.nest.chunks, [v])
+    nest.masked = not step.nest.keeps and k.target.masks and not step.turned and step.group <= 1 and buf.panel is None
     nest.run(block if step.turned else several if step.group > 1 else one, step.nest.chunks or step.unroll)
 
 

@@ -154,7 +154,7 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
         if mask.lanes == 1:
             k.guarded(mask, lambda: b.store(v, where.pointer, size))
         else:
-            b.call(f"llvm.masked.store.{ir.mangle(v.ty)}.p0", "void", [v, where.pointer, const("i32", size), mask])
+            access.masked_store(b, v, where.pointer, mask)
     elif near.stores(nest, where, v.elem):
         near.store(nest, v, where, mask)
     else:
