@@ -383,3 +383,43 @@ def test_what_a_loop_carries(c, constant, seed):
             best = torch.where(y > acc, float(j), best)
             acc = acc * 0.5 + y
         assert (out[:n] - acc).abs().max() < 1e-4 and (out[n:] != best).sum() <= 1  # a comparison may hang on fma's rounding
+
+
+@triton.jit
+def neighbours_kernel(x_ptr, out_ptr, C: tl.constexpr, B: tl.constexpr):
+    """Pairs change places, and their second ones are multiplied, in a nest whose chunks could begin anywhere else."""
+    i = tl.arange(0, B)
+    x = tl.reshape(tl.load(x_ptr + i), [B // 2, 2])
+    y = x ^ tl.broadcast_to(tl.xor_sum(x, 1, keep_dims=True), [B // 2, 2])
+    second = tl.broadcast_to(tl.arange(0, 2)[None, :], [B // 2, 2])
+    tl.store(out_ptr + 4 * B, tl.sum(tl.reshape(y, [B]), 0))
+    tl.store(out_ptr + i + i // C, tl.reshape(tl.where(second == 1, y * 10, y), [B]))
+
+
+@pytest.mark.parametrize("c", [5, 7, 33])
+@pytest.mark.parametrize("b", [16, 64, 256])
+def test_beside_what_counts_lanes(b, c, seed):
+    torch.manual_seed(seed)
+    x, out, i = torch.randint(0, 100, (b,), dtype=torch.int32), torch.full((4 * b + 1,), -7, dtype=torch.int32), torch.arange(b)
+    neighbours_kernel[(1,)](x, out, c, b)
+    y = x.view(-1, 2).flip(1)
+    want = torch.full_like(out, -7)
+    want[4 * b], want[i + i // c] = y.sum(), torch.stack([y[:, 0], y[:, 1] * 10], 1).flatten()
+    assert torch.equal(out, want)
+
+
+@triton.jit
+def in_scratch_kernel(x_ptr, out_ptr, C: tl.constexpr, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out_ptr + i + i // C, tl.cumsum(tl.load(x_ptr + i), 0))
+
+
+def test_nothing_is_read_behind_scratch(seed):
+    """A piece's last chunk reads sums that lie in scratch, of which those that are not its own may lie behind all of it."""
+    torch.manual_seed(seed)
+    x, out, i = torch.randint(0, 9, (64,)), torch.zeros(80, dtype=torch.int64), torch.arange(64)
+    in_scratch_kernel[(1,)](x, out, 5, 64)
+    assert torch.equal(out[i + i // 5], x.cumsum(0))
+    source = ASTSource(in_scratch_kernel, {"x_ptr": "*i64", "out_ptr": "*i64", "C": "constexpr", "B": "constexpr"}, {"C": 5, "B": 64})
+    llir = triton.compile(source, target=GPUTarget("cpu", "x86-64-v4", 1)).asm["llir"]
+    assert len(re.findall("call.*@llvm.masked.load", llir)) == len(re.findall("call.*@llvm.masked.store", llir)) == 1

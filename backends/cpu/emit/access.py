@@ -261,10 +261,12 @@ def load_at(nest, buf: Buffer, p: Val, stride: int, lanes: int | None = None) ->
     b, elem = nest.b, memory_type(buf.elem)
     if stride == 0:
         v = b.load(elem, p, ir.bits_of(elem) // 8)
+    elif stride == 1 and nest.part is not None:  # other lanes may lie behind the buffer
+        v = masked_load(b, ir.vec(elem, nest.lanes), p, nest.part, Val(ir.vec(elem, nest.lanes), "zeroinitializer"))
     elif stride == 1:
         v = b.load(ir.vec(elem, lanes or nest.lanes), p, ir.bits_of(elem) // 8)
     else:
-        v = gather(b, elem, spread(nest, elem, p, stride), const("i1", True, nest.lanes), None)
+        v = gather(b, elem, spread(nest, elem, p, stride), const("i1", True, nest.lanes) if nest.part is None else nest.part, None)
     return b.cast("trunc", v, "i1") if buf.elem == "i1" else v
 
 
@@ -303,6 +305,11 @@ def gather(b, elem: str, ptrs: Val, mask: Val, other: Val | None) -> Val:
     passthru = b.splat(other, n) if other is not None else Val(ty, "zeroinitializer")
     return b.call(f"llvm.masked.gather.{ir.mangle(ty)}.{ir.mangle(ptrs.ty)}", ty,
                   [ptrs, const("i32", ir.bits_of(elem) // 8), b.splat(mask, n), passthru])
+
+
+def masked_load(b, ty: str, p: Val, mask: Val, other: Val) -> Val:
+    """A vector from `p` on where `mask`; `other` elsewhere."""
+    return b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [p, const("i32", ir.bits_of(other.elem) // 8), mask, other])
 
 
 def masked_store(b, v: Val, p: Val, mask: Val):

@@ -16,7 +16,7 @@ from ..ttir.types import Func, Op, Value, walk
 from .records import Walk, row_major
 from .space import Space
 
-PICK, HALF = "triport.pick", "triport.half"
+PICK, HALF, BIT = "triport.pick", "triport.half", "triport.bit"
 #: a chunk takes one in so many of a target's registers: a key and an index, each beside its partner, and what is computed of them
 SHARE = 8
 
@@ -39,6 +39,11 @@ def through_memory(op: Op) -> bool:
 
 def is_pick(v: Value) -> bool:
     return v.op is not None and v.op.name in (PICK, HALF)
+
+
+def counts_lanes(v: Value) -> bool:
+    """Is an element's number asked for by bits, as if chunks began at multiples of their lanes?"""
+    return v.op is not None and v.op.name in (PICK, HALF, BIT)
 
 
 class Found(NamedTuple):

@@ -185,7 +185,7 @@ class Schedule:
         ident = tuple(range(len(shape)))
         keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and op and v not in turned and keeping.worth_keeping(self, v, op)]
         keeps = keeping.reached(self, keeps, self.sequence.done[op]) if op else []
-        apart = not picked and loops[-1:] == [vdim] and self.checks is None and self.variables is None and not any(v in known.buffers and known.buffers[v].panel for v, _ in visited)
+        apart = loops[-1:] == [vdim] and self.checks is None and self.variables is None and not any(exchanges.counts_lanes(v) or v in known.buffers and known.buffers[v].panel for v, _ in visited)
         looks = apart and order.work(space, [x for x in visited if not quotients.divides(x[0])]) <= LOOKS_UP_TO
         return NestPlan(
             shape, full, tuple(loops), vdim, lanes, 1 if shape != full or picked else order.times_unrolled(known, visited, self.target, self.before),

@@ -57,7 +57,7 @@ def load(nest, op, dims):
     if isinstance(where, Unit):
         ty = ir.vec(mem, nest.lanes)
         passthru = b.splat(to_memory(b, other(), elem), nest.lanes)
-        v = b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [where.pointer, const("i32", size), mask, passthru])
+        v = access.masked_load(b, ty, where.pointer, mask, passthru)
         return from_memory(b, v, elem)
     v = access.gather(b, mem, access.spread(nest, mem, *where), mask, to_memory(b, other(), elem))
     return from_memory(b, v, elem)
