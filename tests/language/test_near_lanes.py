@@ -126,6 +126,14 @@ def test_which_are_not_scattered(target, most):
         assert ("scatter" not in words(target, 1, step)) == (abs(step) <= most), step
 
 
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_two_shuffles_and_stores_under_masks(target):
+    asm = compiled(apart_kernel, target, n=0, FROM=1, TO=2, B=256).asm["asm"]
+    code = [line for line in asm.splitlines() if line.startswith("\tv")]
+    assert not any(op in line for line in code for op in ("vextract", "vmovss", "vpextr", "scatter"))
+    assert sum("{%k" in line and line.rstrip().endswith("{%k" + line.rsplit("{%k")[-1]) or "vmaskmov" in line for line in code) >= 2
+
+
 def test_two_loads_and_a_shuffle():
     """What that is in AVX-512, of a loop that is unrolled four times: no instruction for each lane, and no other load."""
     asm = compiled(apart_kernel, "x86-64-v4", n=0, FROM=2, TO=1, B=256).asm["asm"]

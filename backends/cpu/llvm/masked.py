@@ -3,7 +3,8 @@
 LLVM 20 to 22 joins a truncation and the masked store behind it into one operation. Where just one bit of a constant mask is set, its
 x86 code generator then stores that one lane by a scalar store of the *wide* type: `masked.store(trunc <2 x i64> to <2 x i32>, <false,
 true>)` writes eight bytes where four were meant, and so passes the end of the tensor. Masks become constant when sizes are: a constexpr,
-or an argument of 1. So no such store reaches the code generator.
+or an argument of 1. So no such store reaches the code generator. Those with several bits set in each part of 256 bits that is
+stored do, where they would be many stores.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ _STORE = re.compile(
 
 
 def as_plain_stores(text: str) -> str:
-    """LLVM IR text in which each masked store of a value under a constant mask stores the runs of set lanes, one after the other."""
+    """LLVM IR text in which masked stores of a value under a constant mask store the runs of set lanes, one after the other."""
     b = ir.Builder(ir.Function(ir.Module("", ""), "", "void", [], names="triport.mask"))  # its lines go into a function that there is
 
     def plain(m: re.Match) -> str:
         bits = [bit.split()[1] in ("true", "1") for bit in m["mask"].split(", ")]
         align = int(m["new"] or m["old"] or 1)
+        if _is_scattered(bits, 16 if m["elem"] == "bfloat" else ir.bits_of(m["elem"])):
+            return m[0]
         value, place, elem = ir.Val(m["vector"], m["value"]), ir.Val("ptr", m["ptr"]), m["elem"]
         b.section, b.dbg = [], m["dbg"] or ""
         for start, length in _runs(bits):
@@ -37,6 +40,12 @@ def as_plain_stores(text: str) -> str:
         return "\n".join(b.section)
 
     return _STORE.sub(plain, text) if "@llvm.masked.store" in text else text
+
+
+def _is_scattered(bits: list[bool], size: int) -> bool:
+    """Are set lanes, of `size` bits, more than two runs, and two or more in each 256 bits that have any: what no type that a CPU has makes one of?"""
+    part = max(1, 256 // size)
+    return len(list(_runs(bits))) > 2 and all(sum(bits[at:at + part]) != 1 for at in range(0, len(bits), part))
 
 
 def _runs(bits: list[bool]):
