@@ -85,6 +85,46 @@ def test_what_is_wrong_later_is_wrong():
     assert rows["wipes"]["status"] in ("wrong", "failed") and "wall_s" not in rows["late"] and "wall_s" not in rows["wipes"]
 
 
+def test_what_asks_the_process_to_end_has_failed(tmp_path, capsys):
+    """The run goes on with what else there is, the table is printed, and the exit code is not the call's. A metric that does so is left out."""
+    (tmp_path / "mine.py").write_text("""import sys
+from triport.ops import Op
+op = Op("ends", eager=lambda x: x * 2, variants={"ends": lambda x: sys.exit(0)}, cases=("8x8",), metrics={"none": lambda seconds, x: sys.exit(0)})
+""")
+    path = tmp_path / "r.json"
+    assert main(["bench", "--op", "square", "--op", f"{tmp_path}/mine.py:op", "--case", "8x8", "--backend", "torch", "--backend", "ends", "--no-cold", "--reps", "1",
+                 "--json", str(path)]) == 1
+    data = json.loads(path.read_text())
+    rows = {(r["op"], r["backend"]): r for r in data["rows"]}
+    assert {k: r["status"] for k, r in rows.items()} == {("square", "torch"): "ok", ("ends", "torch"): "ok", ("ends", "ends"): "failed"}
+    assert rows["ends", "ends"]["reason"] == "SystemExit: 0" and data["complete"]
+    out, err = capsys.readouterr()
+    assert "FAILED: ends 8x8 fp32 on ends: SystemExit: 0" in out and "metric 'none' raised SystemExit: 0" in err
+
+
+def test_what_asks_the_process_to_end_after_it_was_timed_has_failed():
+    row = runner._still_right(lambda: sys.exit(0), 1.0)
+    assert (row["status"], row["reason"]) == ("failed", "SystemExit: 0")
+
+
+def test_what_ends_the_process_while_it_is_timed_ends_the_run():
+    """With the names of those that took turns: the clock does not know which it was."""
+    calls = []
+
+    def ends(x):
+        calls.append(1)
+        return sys.exit(0) if len(calls) == 5 else x * 2
+
+    with pytest.raises(Error, match=r"ends 8x8 fp32: a call that was timed, of torch or later, asked the process to end \(SystemExit: 0\)"):
+        rows_of(Op("ends", eager=lambda x: x * 2, variants={"later": ends}, cases=("8x8",)))
+
+
+def test_a_file_whose_import_ends_the_process(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("import sys\nsys.exit(0)\n")
+    assert main(["bench", "--op", f"{tmp_path}/mine.py:op"]) == 2
+    assert "failed: SystemExit: 0" in capsys.readouterr().err
+
+
 def test_a_compiled_variant_meets_no_recompile_limit():
     """Each case starts without what was compiled for those before it."""
     seen = []
