@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from itertools import groupby
 
 from rich.console import Console
@@ -11,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from . import flat as tables
 from . import schema
 from .changes import Change, Comparison, first_launches
 from .report import time_text
@@ -161,9 +160,5 @@ def data(result: Comparison) -> dict:
 
 def as_csv(result: Comparison) -> str:
     """The comparison as CSV: `flat` with a heading line."""
-    out = io.StringIO()
-    lines = flat(result)
-    w = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
-    w.writeheader()
-    w.writerows(lines)
-    return out.getvalue()
+    rows = flat(result)
+    return tables.lines([rows[0].keys(), *(r.values() for r in rows)])

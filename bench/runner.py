@@ -240,7 +240,7 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
 
 def _failed(e: Exception | SystemExit) -> dict:
     """What a row says whose call raised, or asked the process to end: that is the call's failure, not the end of the run."""
-    return {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
+    return {"status": "failed", "reason": f"{type(e).__name__}: {e}".splitlines()[0], "trace": traceback.format_exc(limit=-3)}
 
 
 def _metrics(op, dtype: str, case, row: dict, remark: Callable[[str], None]):
