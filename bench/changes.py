@@ -6,7 +6,8 @@ of the baseline's in the same round; candidates took turns, so what slowed one s
 and not judged. The noise band of a row is the spread of its rounds: half the distance from the 20th to the 80th percentile of the logarithms, of both
 runs together (root of the sum of squares), and at least `FLOOR`: the medians of two runs of one build differ by about that on a quiet machine.
 Where a median moved by more than that and the medians' 95 % confidence intervals still overlap, as rounds of two kinds make them do (a busy machine),
-or a run calls the row or its baseline noisy, or there are too few rounds to tell, the verdict is "noisy".
+or a run calls the row or its baseline noisy, or there are too few rounds to tell, or the band is wider than `WIDE`, in which a row that got much slower would
+lie, the verdict is "noisy", however far the median moved: nobody can tell, "same" no more than "slower".
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from . import clock, noise, schema
 from .schema import Key, clean
 
 FLOOR = 0.03
+#: the widest band, as a share, within which a row may be called the same
+WIDE = 0.25
 #: what a row can be; what has no partner: "only old", "only new"
 VERDICTS = ("same", "faster", "slower", "noisy", "yardstick", "broken", "mended", "not right in either", "not timed", "only old", "only new")
 
@@ -27,7 +30,7 @@ VERDICTS = ("same", "faster", "slower", "noisy", "yardstick", "broken", "mended"
 @dataclass
 class Change:
     """One row of two runs. ratio: new time / old time (below 1 is faster); band: e.g. 0.05 is 5 % either way; basis: the baseline's name
-    where times were multiples of its, else "wall"; verdict: same, faster, slower, noisy (moved, and nobody can tell), yardstick (the baseline's, which others are measured by),
+    where times were multiples of its, else "wall"; verdict: same, faster, slower, noisy (nobody can tell), yardstick (the baseline's, which others are measured by),
     broken (right before, not now), mended, only old, only new, not right in either, or not timed; noisy: what a run said against its own figure."""
 
     key: Key
@@ -165,7 +168,12 @@ def change_of(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
     (low, high), (least, most) = map(noise.interval, logs)
     unsure = [r[why] for r in (x, y, *filter(None, bases)) for why in ("noisy", "unsteady")[:1 + (basis == "wall")] if r.get(why)] or [f"{len(v)} rounds are too few" for v in logs if len(v) < noise.FEW]
     apart = not unsure and (least > high if change > 0 else most < low)
-    verdict = "yardstick" if not judged else "same" if abs(change) <= band else "noisy" if not apart else "slower" if change > 0 else "faster"
+    if not judged:
+        verdict = "yardstick"
+    elif abs(change) <= band:
+        verdict = "noisy" if unsure or math.expm1(band) > WIDE else "same"
+    else:
+        verdict = "noisy" if not apart else "slower" if change > 0 else "faster"
     return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"], noisy=clean(unsure[0] if unsure else ""))
 
 

@@ -126,9 +126,9 @@ def markdown(result: Comparison) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`")
 
     letters = list(result.changes)
-    regressions = len(result.regressions)
+    regressions, unknown = len(result.regressions), sum(c.verdict == "noisy" for changes in result.changes.values() for c in changes)
     out = [f"**{regressions} row{'s' * (regressions != 1)} slower beyond the noise or no longer right.**" if regressions else
-           "**No row is slower beyond the noise, none is no longer right.**", "", "; ".join(f"{r.letter}: {cell(r.name)}" for r in result.runs), "",
+           "**No row is slower beyond the noise, none is no longer right" + (f"; of {unknown} nobody can tell" if unknown else "") + ".**", "", "; ".join(f"{r.letter}: {cell(r.name)}" for r in result.runs), "",
            "| op | case | dtype | backend | A |" + "".join(f" {x} | {x}/A | noise | |" for x in letters),
            "|---|---|---|---|--:|" + "--:|--:|--:|---|" * len(letters)]
     for key, changes in _rows(result).items():

@@ -93,6 +93,33 @@ def test_what_a_run_calls_noisy_is_no_regression(spoil):
         assert change.verdict == "noisy" and not change.is_regression and change.noisy
 
 
+@pytest.mark.parametrize("spoil", [lambda rows: rows[1].update(noisy="It spreads."), lambda rows: rows[0].update(noisy="so does torch"),
+                                   lambda rows: [r.update(rounds_s=r["rounds_s"][:4]) for r in rows]])
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_what_nobody_can_tell_is_not_the_same(spoil, factor, tmp_path, capsys):
+    """Within a band of some hundred percent lies a row that takes four times as long; and what a run calls noisy is not known to be the same, either."""
+    def rows(t, seed):
+        rng = random.Random(seed)
+        out = made({("a", "torch"): 1e-3, ("a", "triton-cpu"): t}, seed=seed)
+        rounds = [t * rng.choice([0.2, 1, 5]) for _ in range(10)]
+        out["rows"][1] |= {"rounds_s": rounds, "wall_s": clock.summary(rounds)}
+        return out
+
+    old, new = rows(5e-4, 1), rows(5e-4 * factor, 1)
+    spoil(new["rows"])
+    change = next(c for c in changes.compare(old, new) if c.key.backend == "triton-cpu")
+    assert change.band > 2 and change.verdict == "noisy" and not change.is_regression
+    assert main(["bench", "--compare", *map(str, results_files.written(tmp_path, a=old, b=new)), "--format", "markdown"]) == 0
+    assert "**No row is slower beyond the noise, none is no longer right; of 1 nobody can tell.**" in capsys.readouterr().out
+
+
+def test_a_band_that_is_too_wide_is_noise_although_no_file_says_so():
+    """Of files of before, which said nothing of noise."""
+    data = [made({("a", "torch"): 1e-3, ("a", "triton-cpu"): t}, noise=0.6, seed=1) for t in (5e-4, 6e-4)]
+    change = next(c for c in changes.compare(*data) if c.key.backend == "triton-cpu")
+    assert change.band > changes.WIDE and abs(change.ratio - 1) < change.band and change.verdict == "noisy"
+
+
 def test_intervals_of_a_median():
     """Order statistics, as in tables: of 5 values all, of 6 all, of 9 the 2nd to the 8th, of 10 the 2nd to the 9th, of 20 the 6th to the 15th."""
     assert [noise.interval(list(range(1, n + 1))) for n in (1, 2, 5, 6, 9, 10, 20)] == [(1, 1), (1, 2), (1, 5), (1, 6), (2, 8), (2, 9), (6, 15)]
