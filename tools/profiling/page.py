@@ -105,17 +105,18 @@ def _counted(p: Profile) -> str:
 
 
 def _threads(p: Profile) -> str:
-    """The median launch of the kernel that takes longest in all: a lane for each thread, a box for each chunk of programs."""
+    """The launch nearest to the median of the kernel and grid that take longest in all, of those whose chunks were kept: a lane for each thread that was to share it, also where
+    it came too late for any program, and a box for each chunk of programs."""
     launches, spans = p.trace.launches, p.trace.spans()
     drawn = set(spans["launch"].tolist())
-    steady = [n for n in range(p.steady, len(launches)) if launches[n].end and n in drawn] or sorted(drawn)
-    busiest = p.kernels[0].hash if p.kernels else ""
-    steady = sorted([n for n in steady if launches[n].kernel["hash"] == busiest] or steady, key=lambda n: launches[n].end - launches[n].start)
-    chosen = steady[len(steady) // 2]
+    kernel = next((k for k in p.kernels if drawn.intersection(k.numbers)), None)
+    candidates, wall = (drawn.intersection(kernel.numbers), kernel.wall_s) if kernel else (drawn, 0.0)
+    chosen = min(sorted(candidates), key=lambda n: abs((launches[n].end - launches[n].start) * 1e-9 - wall))
     one = launches[chosen]
     mine = spans[spans["launch"] == chosen]
     start, length = one.start, max(one.end - one.start, 1)
     threads = list(dict.fromkeys([one.thread, *mine["thread"].tolist()]))
+    threads += [-1 - k for k in range(one.threads - len(threads))]  # no thread's number: those that ran nothing have none here
     boxes = []
     for s in mine[:_DRAWN]:
         x, w = _WIDTH * (int(s["start"]) - start) / length, _WIDTH * int(s["end"] - s["start"]) / length
@@ -125,7 +126,7 @@ def _threads(p: Profile) -> str:
     lanes = "".join(f'<text x="0" y="{k * _LANE + 15}">thread {k}</text><text x="{_WIDTH + 98}" y="{k * _LANE + 15}">idle {100 * max(i, 0) / length:.0f} %</text>'
                     for k, i in enumerate(idle))
     more = f" (its first {_DRAWN} chunks)" if len(mine) > _DRAWN else ""
-    return (f"<p>A median launch{more}: {html.escape(one.name)}, {one.grid[0] * one.grid[1] * one.grid[2]} programs in {len(mine)} chunks, "
+    return (f"<p>A median launch{more}: {html.escape(one.name)}, {one.grid[0] * one.grid[1] * one.grid[2]} programs in {len(mine)} chunks for {one.threads} thread{'s' * (one.threads != 1)}, "
             f"{time_text(length * 1e-9)}. Boxes are chunks of programs; what is blank is idle.</p>"
             f'<div class="scroll"><svg class="lanes" viewBox="0 0 {_WIDTH + 170} {len(threads) * _LANE + 4}" role="img" aria-label="programs by thread">{"".join(boxes)}{lanes}</svg></div>')
 

@@ -26,7 +26,7 @@ LARGEST = 256 << 20
 
 @dataclass
 class Kernel:
-    """Figures of one kernel's steady launches. wall_s: median of a launch; busy: share of threads x wall in which programs ran, over all launches;
+    """Figures of one kernel's steady launches of one grid. numbers: theirs in the trace; wall_s: median of a launch; busy: share of threads x wall in which programs ran, over all launches;
     imbalance: the busiest thread's time over the mean of the team's, less 1, median over launches; roof: bytes per second that its tensors span over copy
     bandwidth, median; busy and imbalance are of launches whose chunks were all kept, None where there is none."""
 
@@ -34,7 +34,7 @@ class Kernel:
     hash: str
     grid: tuple
     tile: dict
-    launches: int
+    numbers: list[int]
     threads: int
     wall_s: float
     total_s: float
@@ -42,6 +42,11 @@ class Kernel:
     imbalance: float | None
     nbytes: int
     roof: float
+
+    @property
+    def launches(self) -> int:
+        """How many."""
+        return len(self.numbers)
 
 
 def kernels(trace: Trace, bytes_per_s: float, first: int = 0) -> list[Kernel]:
@@ -66,7 +71,7 @@ def kernels(trace: Trace, bytes_per_s: float, first: int = 0) -> list[Kernel]:
         uneven = [max(work[n].values()) * threads / max(sum(work[n].values()), 1) - 1 for n in whole]
         nbytes = int(np.median([x.nbytes for x in some]))
         wall = float(np.median(walls))
-        out.append(Kernel(some[0].name, digest, grid, some[0].kernel["constants"], len(some), threads, wall, float(walls.sum()),
+        out.append(Kernel(some[0].name, digest, grid, some[0].kernel["constants"], numbers, threads, wall, float(walls.sum()),
                           busy if whole else None, float(np.median(uneven)) if whole else None, nbytes,
                           nbytes / max(wall, 1e-9) / bytes_per_s if bytes_per_s else 0.0))
     return sorted(out, key=lambda k: -k.total_s)
