@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from triport.backends.cpu.run.trace import SPAN, Launch, Trace
+from triport.tools import profile
 from triport.tools.profiling import page, timeline
 from triport.tools.profiling.session import Profile
 from triport.tools.profiling.target import Target
@@ -47,6 +48,12 @@ def test_a_thread_without_programs_has_a_lane(monkeypatch):
     p = profiled(monkeypatch, [(8, 3, 1000, 0, {1: 900})])
     assert p.kernels[0].busy == pytest.approx(0.3) and p.kernels[0].imbalance == pytest.approx(2)
     assert lanes(page._threads(p)) == [("0", "10 %"), ("1", "100 %"), ("2", "100 %")]
+
+
+def test_the_median_launch_and_the_share_of_all_are_told_apart(monkeypatch):
+    """One slow launch with one busy thread: the share is of all of them, and the words say so."""
+    p = profiled(monkeypatch, [(8, 2, 1000, 0, {1: 900, 2: 900})] * 4 + [(8, 2, 46_000, 0, {1: 1000})])
+    assert profile._said(p).endswith(", k 1.0 us in the median and all its launches together with 8 % of 2 threads busy")
 
 
 def test_a_launch_whose_caller_ran_nothing(monkeypatch):

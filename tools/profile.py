@@ -102,6 +102,6 @@ def _said(profile) -> str:
     t = profile.target
     if t.argv:
         return f"{t.title}: {time_text(profile.wall[0])} under the profilers, exit code {profile.code}, {len(profile.kernels)} kernels of the CPU backend"
-    kernels = "".join(f", {k.name} {time_text(k.wall_s)}" + (f" with {100 * k.busy:.0f} % of {k.threads} threads busy" if k.busy is not None else "")
-                      for k in profile.kernels[:1])
+    kernels = "".join(f", {k.name} {time_text(k.wall_s)} in the median" + (  # a few slow launches decide the share, and the median does not know of them
+        f" and all its launches together with {100 * k.busy:.0f} % of {k.threads} threads busy" if k.busy is not None else "") for k in profile.kernels[:1])
     return f"{t.title} by {t.backend}: {time_text(statistics.median(profile.wall))} a step, first call {time_text(profile.first_s)}{kernels}"

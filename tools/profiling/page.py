@@ -89,7 +89,7 @@ def _side(folder: str, p: Profile, files: Path) -> str:
 
 
 def _kernels(p: Profile) -> str:
-    return _table(["kernel", "grid", "tile", "launches", "threads", "wall p50", "total", "threads busy", "imbalance", "tensors", "GB/s", "of copy"], [
+    return _table(["kernel", "grid", "tile", "launches", "threads", "wall p50", "total", "threads busy, all launches", "imbalance p50", "tensors", "GB/s", "of copy"], [
         [k.name, "x".join(map(str, k.grid)), ", ".join(f"{n}={v}" for n, v in k.tile.items()), k.launches, k.threads, time_text(k.wall_s), time_text(k.total_s),
          *("" if x is None else f"{100 * x:.0f} %" for x in (k.busy, k.imbalance)), f"{k.nbytes / 1e6:.2f} MB", f"{k.nbytes / max(k.wall_s, 1e-9) / 1e9:.1f}",
          f"{100 * k.roof:.0f} %" if k.roof else ""] for k in p.kernels], 3)
