@@ -56,5 +56,26 @@ def test_the_median_launch_and_the_share_of_all_are_told_apart(monkeypatch):
     assert profile._said(p).endswith(", k 1.0 us in the median and all its launches together with 8 % of 2 threads busy")
 
 
+def test_no_rate_is_above_a_copys(monkeypatch):
+    """Of 64 rows of a large table, and of a corner of a tensor, nobody knows the bytes; what tensors span is said to be that."""
+    p = profiled(monkeypatch, [(64, 1, 936, 256_020_000, {1: 900}), (8192, 1, 4_000_000, 67_108_864, {1: 3_900_000}), (1, 1, 1000, 0, {1: 900})], 24e9)
+    p.limits = {"cpu": {"bytes_per_s": 24e9}}
+    rates = {k.grid[0]: k.rate for k in p.kernels}
+    assert rates == {64: None, 8192: pytest.approx(67_108_864 / 4e-3), 1: None}
+    text = page._kernels(p)
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(<td.*?)</tr>", text)]
+    assert {r[1]: r[-2:] for r in rows} == {"64x1x1": ["unknown", ""], "8192x1x1": ["16.8", "70 %"], "1x1x1": ["", ""]}
+    assert "tensors span</th>" in text and "GB/s, at most" in text and f"24.0 GB/s, none is shown (k 64x1x1): {timeline.UNKNOWN}." in text
+    said = {e["args"]["grid"][0]: e["args"] for e in timeline.events(p.trace, 0, 24e9) if e.get("cat") == "launch" and "args" in e}
+    assert said[64]["no GB/s"] == timeline.UNKNOWN and not any("GB/s" in key or "copy" in key for key in said[64] if key != "no GB/s")
+    assert said[8192]["GB/s, at most"] == 16.777 and said[8192]["% of copy bandwidth, at most"] == 69.91 and "no GB/s" not in said[1]
+
+
+def test_without_a_measured_copy_a_rate_is_still_a_bound(monkeypatch):
+    p = profiled(monkeypatch, [(8, 1, 1000, 64_000, {1: 900})])
+    rows = re.findall(r"<td[^>]*>(.*?)</td>", page._kernels(p))
+    assert rows[-2:] == ["64.0", ""] and "above this machine's copy" not in page._kernels(p)
+
+
 def test_a_launch_whose_caller_ran_nothing(monkeypatch):
     assert lanes(page._threads(profiled(monkeypatch, [(8, 2, 1000, 0, {7: 400})]))) == [("0", "100 %"), ("1", "60 %")]

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...bench.report import time_text
 from ...bench.results import above_roof, least_time
+from . import timeline
 from .session import Profile
 
 _LANE, _WIDTH = 22, 1000
@@ -89,10 +90,16 @@ def _side(folder: str, p: Profile, files: Path) -> str:
 
 
 def _kernels(p: Profile) -> str:
-    return _table(["kernel", "grid", "tile", "launches", "threads", "wall p50", "total", "threads busy, all launches", "imbalance p50", "tensors", "GB/s", "of copy"], [
+    copy = p.limits.get("cpu", {}).get("bytes_per_s")
+    unknown = [f"{k.name} {'x'.join(map(str, k.grid))}" for k in p.kernels if k.rate is None and k.nbytes]
+    note = "What tensors span is all from an argument's first element to its last, whatever part a launch touches: GB/s of it is an upper bound."
+    if unknown:
+        named = ", ".join(unknown[:4]) + f" and {len(unknown) - 4} more" * (len(unknown) > 4)
+        note += f" Where it is above this machine's copy, {copy / 1e9:.1f} GB/s, none is shown ({named}): {timeline.UNKNOWN}."
+    return f"<p>{html.escape(note)}</p>" + _table(["kernel", "grid", "tile", "launches", "threads", "wall p50", "total", "threads busy, all launches", "imbalance p50", "tensors span", "GB/s, at most", "of copy, at most"], [
         [k.name, "x".join(map(str, k.grid)), ", ".join(f"{n}={v}" for n, v in k.tile.items()), k.launches, k.threads, time_text(k.wall_s), time_text(k.total_s),
-         *("" if x is None else f"{100 * x:.0f} %" for x in (k.busy, k.imbalance)), f"{k.nbytes / 1e6:.2f} MB", f"{k.nbytes / max(k.wall_s, 1e-9) / 1e9:.1f}",
-         f"{100 * k.roof:.0f} %" if k.roof else ""] for k in p.kernels], 3)
+         *("" if x is None else f"{100 * x:.0f} %" for x in (k.busy, k.imbalance)), f"{k.nbytes / 1e6:.2f} MB", "unknown" if k.rate is None and k.nbytes else "" if k.rate is None else f"{k.rate / 1e9:.1f}",
+         f"{100 * k.rate / copy:.0f} %" if k.rate and copy else ""] for k in p.kernels], 3)
 
 
 def _counted(p: Profile) -> str:

@@ -159,8 +159,9 @@ def _write_trace(profile: Profile, folder: Path, traces: list[Path], count: int)
         if not t.op or per_step != 1 or not limits:
             return {}
         seconds = max(launch.end - launch.start, 1) * 1e-9
-        least = results.least_time(limits, t.nbytes, t.flops, t.dtype)
-        return {"bytes": t.nbytes, "FLOPs": t.flops, "% of this machine's roof": round(100 * least / seconds, 2)}
+        of = limits, t.nbytes, t.flops, t.dtype
+        share = results.least_time(*of) / seconds
+        return {"bytes": t.nbytes, "FLOPs": t.flops, "% of this machine's roof": round(100 * share, 2)} | ({"above the roof": results.above_roof(*of)} if share > 1 else {})
 
     remark = timeline.join(traces, profile.trace, folder / "trace.json", _copy(profile), step)
     profile.files["trace.json"] = "chrome trace: open it in Perfetto (ui.perfetto.dev) or chrome://tracing"

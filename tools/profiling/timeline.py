@@ -27,8 +27,8 @@ LARGEST = 256 << 20
 @dataclass
 class Kernel:
     """Figures of one kernel's steady launches of one grid. numbers: theirs in the trace; wall_s: median of a launch; busy: share of threads x wall in which programs ran, over all launches;
-    imbalance: the busiest thread's time over the mean of the team's, less 1, median over launches; roof: bytes per second that its tensors span over copy
-    bandwidth, median; busy and imbalance are of launches whose chunks were all kept, None where there is none."""
+    imbalance: the busiest thread's time over the mean of the team's, less 1, median over launches; nbytes: that its tensor arguments span, median; rate: what `most`
+    says of them and the median launch; busy and imbalance are of launches whose chunks were all kept, None where there is none."""
 
     name: str
     hash: str
@@ -41,12 +41,23 @@ class Kernel:
     busy: float | None
     imbalance: float | None
     nbytes: int
-    roof: float
+    rate: float | None
 
     @property
     def launches(self) -> int:
         """How many."""
         return len(self.numbers)
+
+
+#: why there is no rate of a launch whose tensors span more than memory gives in its time
+UNKNOWN = "it touches a part of what its tensors span, or finds it in the caches"
+
+
+def most(nbytes: int, seconds: float, bytes_per_s: float) -> float | None:
+    """The bytes per second that a launch can have had from memory, whose tensors span `nbytes`: an upper bound, for nobody knows what part of them it touched. None where that
+    is more than a copy's `bytes_per_s` (0: not measured), and where it has no tensors: then nothing is known."""
+    rate = nbytes / max(seconds, 1e-9)
+    return rate if rate and (not bytes_per_s or rate <= bytes_per_s) else None
 
 
 def kernels(trace: Trace, bytes_per_s: float, first: int = 0) -> list[Kernel]:
@@ -73,18 +84,22 @@ def kernels(trace: Trace, bytes_per_s: float, first: int = 0) -> list[Kernel]:
         wall = float(np.median(walls))
         out.append(Kernel(some[0].name, digest, grid, some[0].kernel["constants"], numbers, threads, wall, float(walls.sum()),
                           busy if whole else None, float(np.median(uneven)) if whole else None, nbytes,
-                          nbytes / max(wall, 1e-9) / bytes_per_s if bytes_per_s else 0.0))
+                          most(nbytes, wall, bytes_per_s)))
     return sorted(out, key=lambda k: -k.total_s)
 
 
 def _arguments(n: int, launch: Launch, bytes_per_s: float, step: dict) -> dict:
     """What a launch's event says of it."""
     seconds = max(launch.end - launch.start, 1) * 1e-9
+    rate = most(launch.nbytes, seconds, bytes_per_s)
     out = {"backend": "triton-cpu", "grid": list(launch.grid), "tile": {k: str(v) for k, v in launch.kernel["constants"].items()}, "threads": launch.threads,
-           "kernel hash": launch.kernel["hash"], "launch": n, "bytes (that its tensors span)": launch.nbytes,
-           "GB/s": round(launch.nbytes / seconds / 1e9, 3)}
-    if bytes_per_s:
-        out["% of copy bandwidth"] = round(100 * launch.nbytes / seconds / bytes_per_s, 2)
+           "kernel hash": launch.kernel["hash"], "launch": n, "bytes (that its tensors span)": launch.nbytes}
+    if rate is not None:
+        out["GB/s, at most"] = round(rate / 1e9, 3)
+        if bytes_per_s:
+            out["% of copy bandwidth, at most"] = round(100 * rate / bytes_per_s, 2)
+    elif launch.nbytes:
+        out["no GB/s"] = UNKNOWN
     return out | step
 
 
