@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 from triport.backends.cpu.run.trace import SPAN, Launch, Trace
+from triport.bench import clock
 from triport.tools import profile
-from triport.tools.profiling import page, timeline
+from triport.tools.profiling import page, session, timeline
 from triport.tools.profiling.session import Profile
 from triport.tools.profiling.target import Target
 
@@ -75,6 +76,42 @@ def test_without_a_measured_copy_a_rate_is_still_a_bound(monkeypatch):
     p = profiled(monkeypatch, [(8, 1, 1000, 64_000, {1: 900})])
     rows = re.findall(r"<td[^>]*>(.*?)</td>", page._kernels(p))
     assert rows[-2:] == ["64.0", ""] and "above this machine's copy" not in page._kernels(p)
+
+
+def timed(monkeypatch, walls: dict[str, list[float]], **more) -> list[Profile]:
+    """Profiles of steps {title: wall seconds of each round} that one call of the clock has timed."""
+    profiles = [Profile(Target(title, title, step=lambda: None)) for title in walls]
+    asked = []
+
+    def interleave(candidates, rounds):
+        asked.append((list(candidates), rounds))
+        return {name: clock.Samples(wall, wall, **more) for name, wall in zip(candidates, walls.values())}
+
+    monkeypatch.setattr(session.clock, "interleave", interleave)
+    monkeypatch.setattr(session.load.Watch, "busy", lambda self, wait=False: None)
+    session.times(profiles)
+    assert asked == [(["0", "1"][:len(walls)], session.ROUNDS)]  # both in one: in turns
+    return profiles
+
+
+def test_noise_of_a_step_is_said(monkeypatch, tmp_path):
+    """In the words and on the page, with the reason: of rounds that spread, and of other programs."""
+    quiet, spread = timed(monkeypatch, {"quiet": [1e-3] * 7, "spread": [1e-3, 1e-3, 2e-3, 9e-3, 1e-3, 3e-3, 1e-3]})
+    assert profile._said(quiet) == "quiet by quiet: 1.00 ms a step, first call 0 s"
+    assert profile._said(spread) == "spread by spread: 1.00 ms a step (noisy, not to be relied on: after 7 rounds the median is known to +-400 % only), first call 0 s"
+    (tmp_path / "flame.svg").write_text('<svg viewBox="0 0 9 9"></svg>')
+    text = page._side("", spread, tmp_path) + page._summary([("", spread)])
+    assert "The time of a step is noisy, not to be relied on: after 7 rounds" in text and "(1.00 ms to 9.00 ms), noisy" in text
+    assert "noisy" not in page._side("", quiet, tmp_path) + page._summary([("", quiet)])
+    disturbed, = timed(monkeypatch, {"x": [1e-3] * 7}, busy="other programs used 1.1 of 2 cores", unsteady="the machine's own pace changed by 23 %")
+    assert "~1.00 ms a step (noisy, not to be relied on: other programs used 1.1 of 2 cores)" in profile._said(disturbed)
+    assert "may be another in another run: the machine&#x27;s own pace" in page._side("", disturbed, tmp_path)
+
+
+def test_a_busy_machine_is_said_of_what_was_profiled(monkeypatch, tmp_path):
+    monkeypatch.setattr(session.load.Watch, "busy", lambda self, wait=False: "other programs used 1.1 of 2 cores")
+    p = session.steps(Target("t", "b", lambda: None), tmp_path, 1, False, False)
+    assert p.remarks == ["The machine was busy while this was profiled: other programs used 1.1 of 2 cores; the times of kernels and threads are not to be relied on"]
 
 
 def test_a_launch_whose_caller_ran_nothing(monkeypatch):

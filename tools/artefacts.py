@@ -61,6 +61,7 @@ def _profile(op, case: str, dtype: str, folder: Path, base: Path, remark) -> dic
     try:
         chosen = cases.parse(op, case)
         profile = session.steps(target.of_op(op, chosen, dtype, BACKEND), below, count_hardware=False, measure=False)
+        session.times([profile])
         page.write([("", profile)], below / "index.html", results.machine(), f"a profile of {op.name} {case} {dtype} beside its figures")
     except Exception as e:
         remark(f"no profile of {op.name} {dtype}: {type(e).__name__}: {str(e).partition(chr(10))[0]}")

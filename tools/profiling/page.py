@@ -59,7 +59,7 @@ def _summary(sides: list[tuple[str, Profile]]) -> str:
 
     rows = [row("first call (loads or compiles)", lambda p: time_text(p.first_s) if p.first_s else ""),
             row("wall of a step, no profiler on: median (from, to)" if not sides[0][1].target.argv else "wall of the run, profilers on",
-                lambda p: spread(p.wall) if p.wall else ""),
+                lambda p: "~" * bool(p.unsteady) + spread(p.wall) + ", noisy" * bool(p.noisy) if p.wall else ""),
             row("CPU time of a step, the mean" if not sides[0][1].target.argv else "CPU time", lambda p: time_text(statistics.fmean(p.cpu)) if p.cpu else ""),
             row("throughput", lambda p: rate(p, p.target.nbytes, "GB/s", 1e9)), row("arithmetic", lambda p: rate(p, p.target.flops, "GFLOP/s", 1e9)),
             row("of this machine's roof", roof),
@@ -69,7 +69,9 @@ def _summary(sides: list[tuple[str, Profile]]) -> str:
 
 def _side(folder: str, p: Profile, files: Path) -> str:
     parts = [f"<h2>{html.escape(p.target.backend or p.target.title)}</h2>"]
-    parts += [f'<p class="remark">{html.escape(r)}</p>' for r in p.remarks]
+    noise = [f"The time of a step is noisy, not to be relied on: {p.noisy}"] if p.noisy else []
+    pace = [f"The time of a step, marked ~, may be another in another run: {p.unsteady}"] if p.unsteady else []
+    parts += [f'<p class="remark">{html.escape(r)}</p>' for r in (*noise, *pace, *p.remarks)]
     if p.code:
         parts.append(f'<p class="remark">The script ended with exit code {p.code}; this is what was seen until then.</p>')
     parts.append("<h3>Kernels</h3>" + (_kernels(p) if p.kernels else "<p>No kernel of the CPU backend was launched.</p>"))
