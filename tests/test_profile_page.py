@@ -114,5 +114,19 @@ def test_a_busy_machine_is_said_of_what_was_profiled(monkeypatch, tmp_path):
     assert p.remarks == ["The machine was busy while this was profiled: other programs used 1.1 of 2 cores; the times of kernels and threads are not to be relied on"]
 
 
+MACHINE = {"cpu": "X", "cores": 2, "threads": 2, "torch": "2", "triton": "3", "LLVM": "22"}
+
+
+def test_a_name_that_is_a_part_of_the_page(monkeypatch, tmp_path):
+    """Text is text: "@SIDES@" in a title is not where the sides go."""
+    p = profiled(monkeypatch, [(8, 1, 1000, 0, {1: 900})])
+    p.target.title = "a@SIDES@b@COMMAND@c"
+    (tmp_path / "flame.svg").write_text('<svg viewBox="0 0 9 9"></svg>')
+    page.write([("", p)], tmp_path / "index.html", MACHINE, "@SUMMARY@")
+    text = (tmp_path / "index.html").read_text()
+    assert "<title>a@SIDES@b@COMMAND@c: profile</title>" in text and "<code>@SUMMARY@</code>" in text and text.count("<section>") == 1
+    assert "@media (max-width" in text and "repeat(1, " in text
+
+
 def test_a_launch_whose_caller_ran_nothing(monkeypatch):
     assert lanes(page._threads(profiled(monkeypatch, [(8, 2, 1000, 0, {7: 400})]))) == [("0", "100 %"), ("1", "60 %")]

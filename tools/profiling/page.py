@@ -11,6 +11,7 @@ import numpy as np
 
 from ...bench.report import time_text
 from ...bench.results import above_roof, least_time
+from ..template import filled
 from . import timeline
 from .session import Profile
 
@@ -24,8 +25,8 @@ def write(sides: list[tuple[str, Profile]], path: Path, machine: dict, command: 
     target = sides[0][1].target
     facts = f"{machine['cpu']}; {machine['cores']} cores, {machine['threads']} threads; torch {machine['torch']}, triton {machine['triton']}, LLVM {machine['LLVM']}"
     body = "".join(f'<section>{_side(folder, p, path.parent / folder)}</section>' for folder, p in sides)
-    path.write_text(_PAGE.replace("@TITLE@", html.escape(target.title)).replace("@FACTS@", html.escape(facts)).replace("@COMMAND@", html.escape(command))
-                    .replace("@SUMMARY@", _summary(sides)).replace("@SIDES@", body).replace("@COLUMNS@", str(len(sides))))
+    path.write_text(filled(_PAGE, {"TITLE": html.escape(target.title), "FACTS": html.escape(facts), "COMMAND": html.escape(command), "SUMMARY": _summary(sides), "SIDES": body,
+                                   "COLUMNS": str(len(sides))}))
 
 
 def _table(head: list[str], rows: list[list[str]], left: int = 1) -> str:

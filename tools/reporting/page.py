@@ -10,6 +10,7 @@ import json
 from importlib import resources
 
 from ...bench import fields
+from ..template import filled
 from . import colours, summary
 from .runs import Run
 
@@ -25,12 +26,7 @@ def render(runs: list[Run]) -> str:
               f"style-src {_digest(style)}; script-src {' '.join(map(_digest, scripts))}")
     parts = {"TITLE": html.escape("triport: " + ", ".join(r.name for r in runs)), "POLICY": policy, "STYLE": style,
              "SUMMARY": "\n".join(map(_card, runs)), "DATA": data(runs), "SCRIPT": "\n".join(f"<script>{s}</script>" for s in scripts)}
-    out, rest = [], _TEMPLATE
-    while rest:  # each part once: what a part says is not looked through for names of parts
-        before, mark, rest = rest.partition("@")
-        name, _, rest = rest.partition("@") if mark else ("", "", "")
-        out += [before, parts[name] if mark else ""]
-    return "".join(out)
+    return filled(_TEMPLATE, parts)
 
 
 def data(runs: list[Run]) -> str:
