@@ -12,7 +12,7 @@ import numpy as np
 from ...bench.report import time_text
 from ...bench.results import above_roof, least_time
 from ..template import filled
-from . import timeline
+from . import texts, timeline
 from .session import Profile
 
 _LANE, _WIDTH = 22, 1000
@@ -25,8 +25,8 @@ def write(sides: list[tuple[str, Profile]], path: Path, machine: dict, command: 
     target = sides[0][1].target
     facts = f"{machine['cpu']}; {machine['cores']} cores, {machine['threads']} threads; torch {machine['torch']}, triton {machine['triton']}, LLVM {machine['LLVM']}"
     body = "".join(f'<section>{_side(folder, p, path.parent / folder)}</section>' for folder, p in sides)
-    path.write_text(filled(_PAGE, {"TITLE": html.escape(target.title), "FACTS": html.escape(facts), "COMMAND": html.escape(command), "SUMMARY": _summary(sides), "SIDES": body,
-                                   "COLUMNS": str(len(sides))}))
+    texts.write(path, filled(_PAGE, {"TITLE": html.escape(target.title), "FACTS": html.escape(facts), "COMMAND": html.escape(command), "SUMMARY": _summary(sides), "SIDES": body,
+                                     "COLUMNS": str(len(sides))}))
 
 
 def _table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
@@ -84,7 +84,7 @@ def _side(folder: str, p: Profile, files: Path) -> str:
             for c in p.trace.compilations], 4))
     parts.append("<h3>Counters</h3>" + (_counted(p) if p.counted else "") + (f"<p>{html.escape(p.uncounted)}</p>" if p.uncounted else ""))
     at = f"{folder}/" if folder else ""
-    width, height = re.search(r'viewBox="0 0 (\d+) (\d+)"', (files / "flame.svg").read_text(errors="replace")).groups()
+    width, height = re.search(r'viewBox="0 0 (\d+) (\d+)"', texts.read(files / "flame.svg")).groups()
     parts.append(f'<h3>Flame graph</h3><iframe title="flame graph" style="aspect-ratio: {width} / {height}" src="{html.escape(at, quote=True)}flame.svg"></iframe>')
     parts.append(f"<h3>torch.profiler</h3><pre>{html.escape(p.table)}</pre>")
     listed = "".join(f'<li><a href="{html.escape(at + n, quote=True)}">{html.escape(at + n)}</a>: {html.escape(what)}</li>' for n, what in p.files.items())

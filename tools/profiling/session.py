@@ -27,7 +27,7 @@ from ...backends.base import Error
 from ...backends.cpu.run.trace import Trace
 from ...bench import clock, load, noise, results, roofline
 from ...bench.memory import quiet
-from . import counters, flame, ncu, timeline
+from . import counters, flame, ncu, texts, timeline
 from .target import Target
 
 #: events of torch's that a table is made of
@@ -165,7 +165,7 @@ def _copy(profile: Profile) -> float:
 
 
 def _write(profile: Profile, folder: Path, name: str, text: str, what: str):
-    (folder / name).write_text(text)
+    texts.write(folder / name, text)
     profile.files[name] = what
 
 

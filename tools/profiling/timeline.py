@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...backends.cpu.run.trace import Launch, Trace
+from . import texts
 
 #: the process number that our lanes stand under: above Linux's largest
 PID = 1 << 23
@@ -167,12 +168,12 @@ def join(parts: list[Path], trace: Trace | None, path: Path, bytes_per_s: float 
                 while block := source.read(1 << 20):
                     to.write(block)
         if trace is not None:
-            path.write_text(json.dumps({"traceEvents": events(trace, 0, bytes_per_s, step)}, separators=(",", ":")))
+            texts.write(path, json.dumps({"traceEvents": events(trace, 0, bytes_per_s, step)}, separators=(",", ":")))
         return (f"torch's trace has {sum(sizes) >> 20} MiB: it is {path.stem}.torch.json.gz, and {path.name} has the kernels' launches and threads alone; "
                 "profile fewer steps for one trace of both")
     data = None
     for p in parts:
-        one = json.loads(p.read_text())
+        one = json.loads(texts.read(p))
         if data is None:
             data = one
         else:
@@ -188,5 +189,5 @@ def join(parts: list[Path], trace: Trace | None, path: Path, bytes_per_s: float 
                 n, x = waiting[e["name"]].pop(0)
                 e.setdefault("args", {}).update(_arguments(n, x, bytes_per_s, step(x)))
         data["traceEvents"] += events(trace, data.get("baseTimeNanoseconds", 0), bytes_per_s, step)
-    path.write_text(json.dumps(data, separators=(",", ":")))
+    texts.write(path, json.dumps(data, separators=(",", ":")))
     return None
