@@ -201,24 +201,29 @@ def _in_rounds(samples: dict[str, list[float]], take: Callable, rounds: int | No
     round `ended()`: are the samples gone, and rounds to be counted anew? `count()`: those that count; all do where after a share of the budget too few
     of them did, for then the machine's pace is what it is."""
     order = list(samples)
-    start, n = time.perf_counter(), 0
+    start = begun = time.perf_counter()
+    n = 0
 
     def done() -> bool:
-        elapsed, kept = time.perf_counter() - start, None if count is None else count()
+        now, kept = time.perf_counter(), None if count is None else count()
+        elapsed, each = now - start, (now - begun) / max(n, 1)
         if kept is None or len(kept) < noise.SURE and elapsed >= PATIENCE * budget:
-            return _enough(samples, n, elapsed, precision, budget)
-        return _enough({name: [s[k] for k in kept] for name, s in samples.items()}, n, elapsed, precision, budget)
+            return _enough(samples, n, elapsed, each, precision, budget)
+        return _enough({name: [s[k] for k in kept] for name, s in samples.items()}, n, elapsed, each, precision, budget)
 
     while order and (n < rounds if rounds is not None else not done()):
         for name in order[n % len(order):] + order[:n % len(order)]:
             take(name)
-        n = 0 if ended() else n + 1
+        if ended():
+            begun, n = time.perf_counter(), 0
+        else:
+            n += 1
 
 
-def _enough(samples: dict[str, list[float]], n: int, elapsed: float, precision: float, budget: float) -> bool:
-    """After n rounds in `elapsed` seconds, of which these samples count: is every median known well enough, or the time up?"""
+def _enough(samples: dict[str, list[float]], n: int, elapsed: float, each: float, precision: float, budget: float) -> bool:
+    """After n rounds of `each` seconds, `elapsed` seconds after the first ones began, of which these samples count: is every median known well enough, or the time up?"""
     if n < noise.FEW:
-        return n > 0 and elapsed > n * budget  # not even one round fits
+        return n > 0 and each > budget  # not even one round fits
     return elapsed >= budget or all(len(s) > noise.FEW and noise.width(s) <= precision for s in samples.values())
 
 

@@ -134,6 +134,18 @@ def test_a_long_call_is_measured_as_often_as_the_budget_allows(world):
     assert rounds(0.3, budget=2.0) == 6 and rounds(30.0, rounds=3) == 3
 
 
+@pytest.mark.parametrize("late", range(0, 30, 3))
+def test_rounds_that_begin_again_late_are_five_as_well(world, late):
+    """Calls get twenty times faster when the budget is all but spent: what was spent before does not count as the few rounds' that follow."""
+    until = 0.9 + late / 100
+
+    def call():
+        world.now += 0.0215 if world.now < until else 0.001
+
+    s = clock.interleave({"a": (call, clock.nothing)}, budget=1.0, precision=-1.0)["a"]  # which no median has
+    assert len(s.wall) >= noise.FEW and world.now < 1.5
+
+
 def test_single_calls_are_in_order(world):
     made_ready = []
     wall, cpu = clock.singles(clock.Turn(world.call(8.0, 1.0, 2.0), before=made_ready.append), n=4)
