@@ -160,7 +160,7 @@ def change_of(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
     if None in logs and basis != "wall":  # rounds that do not pair
         logs, basis = [_logs(r, None, rounds) for r in (x, y)], "wall"
     if None in logs:  # a file without rounds: medians and percentiles are what there is
-        logs = [[math.log(r[summary][q]) for q in ("p20", "p20", "p50", "p80", "p80")] for r in (x, y)]
+        logs = [[math.log(r[summary][q]) for q in ("p20", "p20", "p50", "p50", "p80", "p80")] for r in (x, y)]
     judged = key.backend != yardstick or not any(k.group == key.group and k.backend != yardstick for k in before.keys() & after.keys())
     x_logs, y_logs = map(clock.summary, logs)
     change = y_logs["p50"] - x_logs["p50"]
