@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..backends.base import Error, suggest
-from ..ops import cases
+from ..ops import cases, registry
 from ..ops.drawn import drawn
 from ..ops.records import Case, Op
 from . import clock, columns
@@ -39,6 +39,10 @@ class Plan:
     drawn: int = 0
     #: (op, dtype, backend) whose first call in a new process was measured
     seen: set = field(default_factory=set)
+
+    def __post_init__(self):
+        """What is named twice is run once. Raises `Error` for two ops of one name: rows are told apart by it."""
+        self.backends, self.dtypes, self.ops = list(dict.fromkeys(self.backends)), list(dict.fromkeys(self.dtypes)), _once(self.ops)
 
     def items(self) -> tuple[list[tuple[Op, str, Case]], list[str]]:
         """(op, dtype name, case) in order, and remarks: which op takes none of the cases that another one takes. Raises `Error` where nothing is left to
@@ -83,6 +87,17 @@ class Plan:
             except Error as e:
                 why[text or ""] = str(e)
         return list(chosen.values()), why
+
+
+def _once(ops: list[Op]) -> list[Op]:
+    """Ops in order, each once: by what it was asked for by, for a file that is read twice makes a record each time."""
+    found: dict[str, tuple[str, Op]] = {}
+    for op in ops:
+        own = registry.name_of(op) or f"one made in Python ({id(op):#x})"
+        other, _ = found.setdefault(op.name, (own, op))
+        if other != own:
+            raise Error(f"two ops are called {op.name!r}: {other} and {own}; rows are told apart by op, case, dtype, mode and backend, so give one of them another name")
+    return [op for _, op in found.values()]
 
 
 def split(names: list[str], ops: list[Op]) -> tuple[list[str], list[str]]:

@@ -125,6 +125,25 @@ def test_a_file_whose_import_ends_the_process(tmp_path, capsys):
     assert "failed: SystemExit: 0" in capsys.readouterr().err
 
 
+def test_what_is_named_twice_is_run_once(tmp_path):
+    """No two rows of a file have one identity, however ops, types, cases and backends are named."""
+    (tmp_path / "mine.py").write_text("from triport.ops import Op\nop = Op('mine', eager=lambda x: x * 2, cases=('8x8',))\n")
+    path, mine = tmp_path / "r.json", f"{tmp_path}/mine.py:op"
+    words = ["--op", "square", "--op", mine, "--op", "square", "--op", f"{tmp_path}/../{tmp_path.name}/mine.py:op", "--case", "8x8", "--case", "8x8", "--dtype", "fp32", "--dtype", "fp32"]
+    assert main(["bench", *words, "--backend", "torch", "--backend", "torch", "--no-cold", "--reps", "1", "--json", str(path)]) == 0
+    assert [(r["op"], r["case"], r["dtype"], r["backend"]) for r in json.loads(path.read_text())["rows"]] == [(op, "8x8", "fp32", "torch") for op in ("square", "mine")]
+
+
+def test_two_ops_of_one_name_are_refused(tmp_path, capsys):
+    """The sentence names both; nothing is run."""
+    for folder, by in (("A", 2), ("B", 3)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "o.py").write_text(f"from triport.ops import Op\nx = Op('dup', eager=lambda x: x * {by}, cases=('8x8',))\n")
+    path = tmp_path / "r.json"
+    assert main(["bench", "--op", f"{tmp_path}/A/o.py:x", "--op", f"{tmp_path}/B/o.py:x", "--json", str(path)]) == 2
+    assert f"two ops are called 'dup': {tmp_path.resolve()}/A/o.py:x and {tmp_path.resolve()}/B/o.py:x;" in capsys.readouterr().err and not path.exists()
+
+
 def test_a_compiled_variant_meets_no_recompile_limit():
     """Each case starts without what was compiled for those before it."""
     seen = []
