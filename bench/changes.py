@@ -86,6 +86,10 @@ def beside(runs: list[tuple[str, dict]]) -> Comparison:
     base, *others = out.runs
     for run in others:
         out.changes[run.letter] = compare(base.data, run.data, base.name, run.name)
+        if _across(base.data, run.data):
+            for side in (base, run):
+                if aside := [k for k in schema.rows(side.data, side.name)[0] if k.backend == "torch"]:
+                    out.remarks.append(f"between A and {run.letter}, which are of two machines, torch is not compared: {schema.named(aside)} of {side.letter}")
         out.remarks += [f"not the same: {what}" for what in differences(base.data, run.data, run.letter)]
     out.remarks += [f"{run.letter}'s machine was busy: {clean(busy)}" for run in out.runs if isinstance(busy := run.data["machine"].get("busy"), str)]
     for run in out.runs:
@@ -116,11 +120,16 @@ def board(data: dict) -> dict:
     return {k: clean(str(v), 80) for k, v in found.items() if k in ("runner", "cpu", "target")} if isinstance(found, dict) else {}
 
 
+def _across(old: dict, new: dict) -> bool:
+    """Did kernels run on two machines, a board and another one?"""
+    return board(old).get("runner") != board(new).get("runner")
+
+
 def compare(old: dict, new: dict, old_name: str = "the first file", new_name: str = "the second") -> list[Change]:
     """The changes from results `old` to `new` (as `results.load` gives them), in the old run's order, what only the new one has at the end.
     Raises `Error` where they have no row in common."""
     before, after = (schema.rows(data, name)[0] for data, name in ((old, old_name), (new, new_name)))
-    across = board(old).get("runner") != board(new).get("runner")
+    across = _across(old, new)
     if across:  # what runs our kernels there against what runs them here
         before, after = ({k._replace(backend="spine") if k.backend == "triton-cpu" else k: r for k, r in rows.items() if k.backend != "torch"}
                          for rows in (before, after))

@@ -37,6 +37,8 @@ class Plan:
     device: str = "cpu"
     threads: int = 0
     drawn: int = 0
+    #: were the columns asked for by name? Then it is said which op has none of that name
+    named: bool = False
     #: (op, dtype, backend) whose first call in a new process was measured
     seen: set = field(default_factory=set)
 
@@ -45,11 +47,12 @@ class Plan:
         self.backends, self.dtypes, self.ops = list(dict.fromkeys(self.backends)), list(dict.fromkeys(self.dtypes)), _once(self.ops)
 
     def items(self) -> tuple[list[tuple[Op, str, Case]], list[str]]:
-        """(op, dtype name, case) in order, and remarks: which op takes none of the cases that another one takes. Raises `Error` where nothing is left to
+        """(op, dtype name, case) in order, and remarks: which op has none of the columns, dtypes and cases that were asked for and another one has. Raises `Error` where nothing is left to
         run, or a case is none of any op."""
         from ..backends import get
 
-        out, remarks = [], []
+        out: list[tuple[Op, str, Case]] = []
+        remarks = self._without()
         refused: dict[str, str] = {}  # case -> why the first op that saw it does not take it
         taken: set[str] = set()
         backends = [get(name) for name in self.backends]
@@ -70,6 +73,23 @@ class Plan:
         if not any(d in shown for d in self.dtypes):
             raise Error(f"nothing to run: of dtypes {', '.join(self.dtypes)} the chosen ops take {', '.join(shown)}")
         raise Error(f"nothing to run: {', '.join(op.name for op in self.ops)} with none of the columns {', '.join([*self.backends, *(self.variants or [])])}")
+
+    def _without(self) -> list[str]:
+        """Which ops have no rows of a dtype or a column that others have, a sentence for each."""
+        from ..backends import get
+
+        out = []
+        for name in self.dtypes:
+            lacking = [op.name for op in self.ops if name not in op.dtypes]
+            if lacking and len(lacking) < len(self.ops):
+                out.append(f"no rows of {name} for {', '.join(lacking)}: not among the dtypes taken there")
+            elif lacking:
+                out.append(f"no rows of {name}: none of the ops takes it")
+        if not self.named:
+            return out
+        columns_of = {name: [op.name for op in self.ops if not get(name).takes(op)] for name in self.backends}
+        columns_of |= {name: [op.name for op in self.ops if name not in op.variants] for name in self.variants or []}
+        return out + [f"no rows of {name} for {', '.join(lacking)}: {name} does not run {'them' if len(lacking) > 1 else 'it'}" for name, lacking in columns_of.items() if lacking]
 
     def _cases(self, op: Op) -> tuple[list[Case], dict[str, str]]:
         """The op's cases in this run, and those of the texts that are none of its -> why."""

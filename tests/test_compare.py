@@ -205,6 +205,15 @@ def test_a_board_against_a_laptop():
     assert changes.compare(board, later)[0].is_regression  # one board, twice
 
 
+def test_torch_of_two_machines_is_named_and_not_compared():
+    laptop = made(BASE)
+    board = made({("a", "spine"): 1e-2})
+    board["machine"]["board"] = {"runner": "ssh:k1", "cpu": "x60", "target": "x60"}
+    result = changes.beside([("laptop", laptop), ("board", board)])
+    assert "between A and B, which are of two machines, torch is not compared: 2 rows (a 8x8 fp32 torch, b 8x8 fp32 torch) of A" in result.remarks
+    assert not any("torch is not compared" in r for r in changes.beside([("x", laptop), ("y", laptop)]).remarks)
+
+
 def screen(result, width):
     with Console(width=width, record=True, file=open("/dev/null", "w"), legacy_windows=False) as console:
         changes_report.show(result, console)

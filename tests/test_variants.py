@@ -144,6 +144,24 @@ def test_two_ops_of_one_name_are_refused(tmp_path, capsys):
     assert f"two ops are called 'dup': {tmp_path.resolve()}/A/o.py:x and {tmp_path.resolve()}/B/o.py:x;" in capsys.readouterr().err and not path.exists()
 
 
+def test_rows_that_an_op_does_not_have_are_named(tmp_path, capsys):
+    """Of a dtype that another op takes, and of a column that was asked for by name; what is only among the defaults is not missed."""
+    (tmp_path / "mine.py").write_text("from triport.ops import Op\nop = Op('mine', eager=lambda x: x * 2, variants={'own': lambda x: x + x}, cases=('8x8',))\n")
+    line = ["bench", "--op", f"{tmp_path}/mine.py:op", "--op", "square", "--case", "8x8", "--no-cold", "--reps", "1"]
+    assert main([*line, "--dtype", "fp32", "--dtype", "int32", "--backend", "torch", "--backend", "triton-cpu", "--backend", "own"]) == 0
+    err = capsys.readouterr().err
+    for said in ("no rows of int32 for mine: not among the dtypes taken there", "no rows of triton-cpu for mine: triton-cpu does not run it", "no rows of own for square: own does not run it"):
+        assert said in err, said
+    assert "no rows of torch" not in err
+    assert plan.Plan([registry.get("square")], ["torch"], ["fp32"]).items()[1] == []
+    assert plan.Plan([registry.get("softmax")], ["torch"], ["fp32", "int32"]).items()[1] == ["no rows of int32: none of the ops takes it"]
+
+
+def test_a_board_that_nothing_would_run_on_is_refused(capsys):
+    assert main(["bench", "--on", "local", "--backend", "torch", "--op", "softmax"]) == 2
+    assert "--on is the board of backend spine, and --backend torch runs here" in capsys.readouterr().err
+
+
 def test_a_compiled_variant_meets_no_recompile_limit():
     """Each case starts without what was compiled for those before it."""
     seen = []
