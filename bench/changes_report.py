@@ -11,7 +11,7 @@ from rich.text import Text
 
 from . import flat as tables
 from . import schema
-from .changes import Change, Comparison, first_launches
+from .changes import VERDICTS, Change, Comparison, first_launches
 from .report import time_text
 
 _COLOURS = {"slower": "red", "broken": "red", "faster": "green", "mended": "green", "noisy": "bright_black"}
@@ -114,10 +114,14 @@ def words(result: Comparison) -> list[str]:
     if launches := first_launches(result.runs):
         out.append(launches)
     for letter, changes in result.changes.items():
-        count = {v: sum(c.verdict == v for c in changes) for v in ("slower", "broken", "faster", "same")}
-        more = {v: n for v in ("noisy", "mended", "not right in either", "not timed") if (n := sum(c.verdict == v for c in changes))}
-        out.append(f"{letter} against A: " + ", ".join(f"{n} {v}" for v, n in (count | more).items()))
+        out.append(f"{letter} against A: " + ", ".join(f"{n} {v}" for v, n in _count(changes, ("slower", "broken", "faster", "same")).items()))
     return out
+
+
+def _count(changes: list[Change], always: tuple[str, ...]) -> dict[str, int]:
+    """Verdict -> rows, all of which are in it: those that are `always` named first, then what else there is."""
+    found = {v: sum(c.verdict == v for c in changes) for v in (*always, *(v for v in VERDICTS if v not in always))}
+    return {v: n for v, n in found.items() if n or v in always}
 
 
 def markdown(result: Comparison) -> str:
@@ -153,7 +157,7 @@ def flat(result: Comparison) -> list[dict]:
 
 def data(result: Comparison) -> dict:
     """The comparison as `--json` has it."""
-    count = {v: sum(c.verdict == v for changes in result.changes.values() for c in changes) for v in ("slower", "broken", "faster", "same", "noisy")}
+    count = _count([c for changes in result.changes.values() for c in changes], ("slower", "broken", "faster", "same", "noisy"))
     return {"comparison": schema.VERSION, "files": [{"letter": r.letter, "name": r.name, "rows": len(r.data["rows"])} for r in result.runs],
             "regressions": len(result.regressions), "count": count, "remarks": remarks(result), "words": words(result), "rows": flat(result)}
 

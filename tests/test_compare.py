@@ -214,6 +214,20 @@ def test_torch_of_two_machines_is_named_and_not_compared():
     assert not any("torch is not compared" in r for r in changes.beside([("x", laptop), ("y", laptop)]).remarks)
 
 
+def test_totals_are_of_all_rows():
+    """Every row is in one of the counts: yardsticks, what is right in one only, and what has no partner, too."""
+    old, new = made({**BASE, ("c", "torch"): 1.0, ("d", "torch"): 1.0, ("e", "torch"): 1.0}), made({**BASE, ("b", "triton-cpu"): 3e-3, ("d", "torch"): 1.0, ("e", "torch"): 1.0, ("f", "torch"): 1.0}, seed=1)
+    for data, ops in ((old, "de"), (new, "e")):
+        for r in data["rows"]:
+            if r["op"] in ops:
+                r["status"] = "wrong"
+    result = changes.beside([("x", old), ("y", new)])
+    said = changes_report.data(result)
+    assert sum(said["count"].values()) == len(said["rows"]) == 8
+    assert said["count"] == {"slower": 1, "broken": 0, "faster": 0, "same": 1, "noisy": 0, "yardstick": 2, "mended": 1, "not right in either": 1, "only old": 1, "only new": 1}
+    assert "B against A: 1 slower, 0 broken, 0 faster, 1 same, 2 yardstick, 1 mended, 1 not right in either, 1 only old, 1 only new" in said["words"]
+
+
 def screen(result, width):
     with Console(width=width, record=True, file=open("/dev/null", "w"), legacy_windows=False) as console:
         changes_report.show(result, console)
