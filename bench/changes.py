@@ -41,6 +41,8 @@ class Change:
     old_s: float | None = None
     new_s: float | None = None
     noisy: str = ""
+    #: of a yardstick: its own median moved by more than its band, and the files are sure of it
+    moved: bool = False
     #: the times are of two machines: a laptop's and a board's
     across: bool = False
 
@@ -183,7 +185,8 @@ def change_of(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
         verdict = "noisy" if unsure or math.expm1(band) > WIDE else "same"
     else:
         verdict = "noisy" if not apart else "slower" if change > 0 else "faster"
-    return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"], noisy=clean(unsure[0] if unsure else ""))
+    return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"], noisy=clean(unsure[0] if unsure else ""),
+                  moved=not judged and apart and abs(change) > band)
 
 
 def differences(old: dict, new: dict, letter: str = "B") -> list[str]:

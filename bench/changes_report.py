@@ -13,6 +13,7 @@ from . import flat as tables
 from . import schema
 from .changes import VERDICTS, Change, Comparison, first_launches
 from .report import time_text
+from .words import YARDSTICKS
 
 _COLOURS = {"slower": "red", "broken": "red", "faster": "green", "mended": "green", "noisy": "bright_black"}
 _SPARE = 30  # characters of a line that are not a run's own columns: the backend's name, the base's time
@@ -100,6 +101,11 @@ def remarks(result: Comparison) -> list[str]:
         for verdict, where, other in (("only old", "A", letter), ("only new", letter, "A")):
             if keys := [c.key for c in changes if c.verdict == verdict]:
                 out.append(f"in {where} and not in {other}: {schema.named(keys, _NAMED)}")
+        # torch's own time moves with torch and the machine; an op's own baseline is its writer's
+        if own := [c for c in changes if c.moved and c.key.backend not in YARDSTICKS and not c.across]:
+            times = ", ".join(f"{c.ratio:.2f} times as long" for c in own[:_NAMED])
+            out.append(f"from A to {letter} the baseline itself moved, by which the others are measured and which is not judged: {schema.named([c.key for c in own], _NAMED)}, {times}; "
+                       "both it and they are yours: a run of it alone, with --backend, judges it")
         if said := [c for c in changes if c.noisy]:
             out.append(f"A or {letter} says itself that a figure is noisy: {schema.named([c.key for c in said], _NAMED)}")
     return out

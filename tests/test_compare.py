@@ -228,6 +228,19 @@ def test_totals_are_of_all_rows():
     assert "B against A: 1 slower, 0 broken, 0 faster, 1 same, 2 yardstick, 1 mended, 1 not right in either, 1 only old, 1 only new" in said["words"]
 
 
+@pytest.mark.parametrize("base, factor, said", [("manual", 2.0, True), ("manual", 1.01, False), ("torch", 2.0, False)])
+def test_a_baseline_of_ones_own_that_moved_is_named(base, factor, said):
+    """It and what is measured by it took twice as long: no row is slower, and a sentence says what happened. Of torch nobody asks."""
+    old, new = (made({("a", base): f * 1e-3, ("a", "fused"): f * 5e-4}, seed=n) for n, f in enumerate((1.0, factor)))
+    for data in (old, new):
+        for r in data["rows"]:
+            r["baseline"] = base
+    result = changes.beside([("x", old), ("y", new)])
+    assert not result.regressions
+    found = [r for r in changes_report.remarks(result) if "the baseline itself moved" in r]
+    assert len(found) == said and all("1 row (a 8x8 fp32 manual), " in r for r in found)
+
+
 def screen(result, width):
     with Console(width=width, record=True, file=open("/dev/null", "w"), legacy_windows=False) as console:
         changes_report.show(result, console)
