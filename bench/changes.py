@@ -6,7 +6,8 @@ of the baseline's in the same round; candidates took turns, so what slowed one s
 and not judged. The noise band of a row is the spread of its rounds: half the distance from the 20th to the 80th percentile of the logarithms, of both
 runs together (root of the sum of squares), and at least `FLOOR`: the medians of two runs of one build differ by about that on a quiet machine.
 Where a median moved by more than that and the medians' 95 % confidence intervals still overlap, as rounds of two kinds make them do (a busy machine),
-or a run calls the row or its baseline noisy, or there are too few rounds to tell, the verdict is "noisy".
+or a run calls the row or its baseline noisy, or there are too few rounds to tell, or the band is wider than `WIDE`, in which a row that got much slower would
+lie, the verdict is "noisy", however far the median moved: nobody can tell, "same" no more than "slower".
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from . import clock, noise, schema
 from .schema import Key, clean
 
 FLOOR = 0.03
+#: the widest band, as a share, within which a row may be called the same
+WIDE = 0.25
 #: what a row can be; what has no partner: "only old", "only new"
 VERDICTS = ("same", "faster", "slower", "noisy", "yardstick", "broken", "mended", "not right in either", "not timed", "only old", "only new")
 
@@ -27,7 +30,7 @@ VERDICTS = ("same", "faster", "slower", "noisy", "yardstick", "broken", "mended"
 @dataclass
 class Change:
     """One row of two runs. ratio: new time / old time (below 1 is faster); band: e.g. 0.05 is 5 % either way; basis: the baseline's name
-    where times were multiples of its, else "wall"; verdict: same, faster, slower, noisy (moved, and nobody can tell), yardstick (the baseline's, which others are measured by),
+    where times were multiples of its, else "wall"; verdict: same, faster, slower, noisy (nobody can tell), yardstick (the baseline's, which others are measured by),
     broken (right before, not now), mended, only old, only new, not right in either, or not timed; noisy: what a run said against its own figure."""
 
     key: Key
@@ -38,6 +41,8 @@ class Change:
     old_s: float | None = None
     new_s: float | None = None
     noisy: str = ""
+    #: of a yardstick: its own median moved by more than its band, and the files are sure of it
+    moved: bool = False
     #: the times are of two machines: a laptop's and a board's
     across: bool = False
 
@@ -83,6 +88,10 @@ def beside(runs: list[tuple[str, dict]]) -> Comparison:
     base, *others = out.runs
     for run in others:
         out.changes[run.letter] = compare(base.data, run.data, base.name, run.name)
+        if _across(base.data, run.data):
+            for side in (base, run):
+                if aside := [k for k in schema.rows(side.data, side.name)[0] if k.backend == "torch"]:
+                    out.remarks.append(f"between A and {run.letter}, which are of two machines, torch is not compared: {schema.named(aside)} of {side.letter}")
         out.remarks += [f"not the same: {what}" for what in differences(base.data, run.data, run.letter)]
     out.remarks += [f"{run.letter}'s machine was busy: {clean(busy)}" for run in out.runs if isinstance(busy := run.data["machine"].get("busy"), str)]
     for run in out.runs:
@@ -113,11 +122,16 @@ def board(data: dict) -> dict:
     return {k: clean(str(v), 80) for k, v in found.items() if k in ("runner", "cpu", "target")} if isinstance(found, dict) else {}
 
 
+def _across(old: dict, new: dict) -> bool:
+    """Did kernels run on two machines, a board and another one?"""
+    return board(old).get("runner") != board(new).get("runner")
+
+
 def compare(old: dict, new: dict, old_name: str = "the first file", new_name: str = "the second") -> list[Change]:
     """The changes from results `old` to `new` (as `results.load` gives them), in the old run's order, what only the new one has at the end.
     Raises `Error` where they have no row in common."""
     before, after = (schema.rows(data, name)[0] for data, name in ((old, old_name), (new, new_name)))
-    across = board(old).get("runner") != board(new).get("runner")
+    across = _across(old, new)
     if across:  # what runs our kernels there against what runs them here
         before, after = ({k._replace(backend="spine") if k.backend == "triton-cpu" else k: r for k, r in rows.items() if k.backend != "torch"}
                          for rows in (before, after))
@@ -157,7 +171,7 @@ def change_of(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
     if None in logs and basis != "wall":  # rounds that do not pair
         logs, basis = [_logs(r, None, rounds) for r in (x, y)], "wall"
     if None in logs:  # a file without rounds: medians and percentiles are what there is
-        logs = [[math.log(r[summary][q]) for q in ("p20", "p20", "p50", "p80", "p80")] for r in (x, y)]
+        logs = [[math.log(r[summary][q]) for q in ("p20", "p20", "p50", "p50", "p80", "p80")] for r in (x, y)]
     judged = key.backend != yardstick or not any(k.group == key.group and k.backend != yardstick for k in before.keys() & after.keys())
     x_logs, y_logs = map(clock.summary, logs)
     change = y_logs["p50"] - x_logs["p50"]
@@ -165,8 +179,14 @@ def change_of(key: Key, x: dict, y: dict, before: dict, after: dict) -> Change:
     (low, high), (least, most) = map(noise.interval, logs)
     unsure = [r[why] for r in (x, y, *filter(None, bases)) for why in ("noisy", "unsteady")[:1 + (basis == "wall")] if r.get(why)] or [f"{len(v)} rounds are too few" for v in logs if len(v) < noise.FEW]
     apart = not unsure and (least > high if change > 0 else most < low)
-    verdict = "yardstick" if not judged else "same" if abs(change) <= band else "noisy" if not apart else "slower" if change > 0 else "faster"
-    return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"], noisy=clean(unsure[0] if unsure else ""))
+    if not judged:
+        verdict = "yardstick"
+    elif abs(change) <= band:
+        verdict = "noisy" if unsure or math.expm1(band) > WIDE else "same"
+    else:
+        verdict = "noisy" if not apart else "slower" if change > 0 else "faster"
+    return Change(key, verdict, math.exp(change), math.expm1(band), basis, x[summary]["p50"], y[summary]["p50"], noisy=clean(unsure[0] if unsure else ""),
+                  moved=not judged and apart and abs(change) > band)
 
 
 def differences(old: dict, new: dict, letter: str = "B") -> list[str]:

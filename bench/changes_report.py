@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from itertools import groupby
 
 from rich.console import Console
@@ -11,9 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from . import flat as tables
 from . import schema
-from .changes import Change, Comparison, first_launches
+from .changes import VERDICTS, Change, Comparison, first_launches
 from .report import time_text
+from .words import YARDSTICKS
 
 _COLOURS = {"slower": "red", "broken": "red", "faster": "green", "mended": "green", "noisy": "bright_black"}
 _SPARE = 30  # characters of a line that are not a run's own columns: the backend's name, the base's time
@@ -101,6 +101,11 @@ def remarks(result: Comparison) -> list[str]:
         for verdict, where, other in (("only old", "A", letter), ("only new", letter, "A")):
             if keys := [c.key for c in changes if c.verdict == verdict]:
                 out.append(f"in {where} and not in {other}: {schema.named(keys, _NAMED)}")
+        # torch's own time moves with torch and the machine; an op's own baseline is its writer's
+        if own := [c for c in changes if c.moved and c.key.backend not in YARDSTICKS and not c.across]:
+            times = ", ".join(f"{c.ratio:.2f} times as long" for c in own[:_NAMED])
+            out.append(f"from A to {letter} the baseline itself moved, by which the others are measured and which is not judged: {schema.named([c.key for c in own], _NAMED)}, {times}; "
+                       "both it and they are yours: a run of it alone, with --backend, judges it")
         if said := [c for c in changes if c.noisy]:
             out.append(f"A or {letter} says itself that a figure is noisy: {schema.named([c.key for c in said], _NAMED)}")
     return out
@@ -115,10 +120,14 @@ def words(result: Comparison) -> list[str]:
     if launches := first_launches(result.runs):
         out.append(launches)
     for letter, changes in result.changes.items():
-        count = {v: sum(c.verdict == v for c in changes) for v in ("slower", "broken", "faster", "same")}
-        more = {v: n for v in ("noisy", "mended", "not right in either", "not timed") if (n := sum(c.verdict == v for c in changes))}
-        out.append(f"{letter} against A: " + ", ".join(f"{n} {v}" for v, n in (count | more).items()))
+        out.append(f"{letter} against A: " + ", ".join(f"{n} {v}" for v, n in _count(changes, ("slower", "broken", "faster", "same")).items()))
     return out
+
+
+def _count(changes: list[Change], always: tuple[str, ...]) -> dict[str, int]:
+    """Verdict -> rows, all of which are in it: those that are `always` named first, then what else there is."""
+    found = {v: sum(c.verdict == v for c in changes) for v in (*always, *(v for v in VERDICTS if v not in always))}
+    return {v: n for v, n in found.items() if n or v in always}
 
 
 def markdown(result: Comparison) -> str:
@@ -127,9 +136,9 @@ def markdown(result: Comparison) -> str:
         return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`")
 
     letters = list(result.changes)
-    regressions = len(result.regressions)
+    regressions, unknown = len(result.regressions), sum(c.verdict == "noisy" for changes in result.changes.values() for c in changes)
     out = [f"**{regressions} row{'s' * (regressions != 1)} slower beyond the noise or no longer right.**" if regressions else
-           "**No row is slower beyond the noise, none is no longer right.**", "", "; ".join(f"{r.letter}: {cell(r.name)}" for r in result.runs), "",
+           "**No row is slower beyond the noise, none is no longer right" + (f"; of {unknown} nobody can tell" if unknown else "") + ".**", "", "; ".join(f"{r.letter}: {cell(r.name)}" for r in result.runs), "",
            "| op | case | dtype | backend | A |" + "".join(f" {x} | {x}/A | noise | |" for x in letters),
            "|---|---|---|---|--:|" + "--:|--:|--:|---|" * len(letters)]
     for key, changes in _rows(result).items():
@@ -154,16 +163,12 @@ def flat(result: Comparison) -> list[dict]:
 
 def data(result: Comparison) -> dict:
     """The comparison as `--json` has it."""
-    count = {v: sum(c.verdict == v for changes in result.changes.values() for c in changes) for v in ("slower", "broken", "faster", "same", "noisy")}
+    count = _count([c for changes in result.changes.values() for c in changes], ("slower", "broken", "faster", "same", "noisy"))
     return {"comparison": schema.VERSION, "files": [{"letter": r.letter, "name": r.name, "rows": len(r.data["rows"])} for r in result.runs],
             "regressions": len(result.regressions), "count": count, "remarks": remarks(result), "words": words(result), "rows": flat(result)}
 
 
 def as_csv(result: Comparison) -> str:
     """The comparison as CSV: `flat` with a heading line."""
-    out = io.StringIO()
-    lines = flat(result)
-    w = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
-    w.writeheader()
-    w.writerows(lines)
-    return out.getvalue()
+    rows = flat(result)
+    return tables.lines([rows[0].keys(), *(r.values() for r in rows)])

@@ -90,14 +90,15 @@ class Samples:
 
 
 def summary(values: list[float]) -> dict:
-    """avg, min, std, max, p20, p50, p80 of samples, in their unit; ci: [low, high], the 95 % confidence interval of the median."""
+    """avg, min, std, max, p20, p50, p80 of samples, in their unit; ci: [low, high], the 95 % confidence interval of the median, where there are samples enough for one."""
     ordered = sorted(values)
 
     def at(q):
         return ordered[min(len(ordered) - 1, round(q * (len(ordered) - 1)))]
 
     return {"avg": statistics.fmean(ordered), "min": ordered[0], "std": statistics.pstdev(ordered), "max": ordered[-1],
-            "p20": at(0.2), "p50": statistics.median(ordered), "p80": at(0.8), "n": len(ordered), "ci": list(noise.interval(ordered))}
+            "p20": at(0.2), "p50": statistics.median(ordered), "p80": at(0.8), "n": len(ordered)} | (
+                {"ci": list(noise.interval(ordered))} if len(ordered) >= noise.FEW else {})
 
 
 def once(fn: Callable, synchronize: Callable = nothing) -> tuple[float, float]:
@@ -136,7 +137,7 @@ def interleave(candidates: dict[str, Turn | tuple[Callable, Callable]], rounds: 
     """Time candidates {name: Turn, or (function, synchronize)} in rounds of turns of about `seconds` each, after warm-up calls.
 
     rounds: so many, or None for as many as it takes until every median's 95 % confidence interval is within +-`precision` of it, or `budget` seconds
-    are up; then at least five, where one fits. `tick` is called after every round."""
+    are up; then at least six, where one fits. `tick` is called after every round."""
     turns = {name: t if isinstance(t, Turn) else Turn(*t) for name, t in candidates.items()}
     looked = pace.Rounds(pace.here() if seconds else None)
     watch = load.Watch()
@@ -201,25 +202,30 @@ def _in_rounds(samples: dict[str, list[float]], take: Callable, rounds: int | No
     round `ended()`: are the samples gone, and rounds to be counted anew? `count()`: those that count; all do where after a share of the budget too few
     of them did, for then the machine's pace is what it is."""
     order = list(samples)
-    start, n = time.perf_counter(), 0
+    start = begun = time.perf_counter()
+    n = 0
 
     def done() -> bool:
-        elapsed, kept = time.perf_counter() - start, None if count is None else count()
-        if kept is None or len(kept) < noise.SURE and elapsed >= PATIENCE * budget:
-            return _enough(samples, n, elapsed, precision, budget)
-        return _enough({name: [s[k] for k in kept] for name, s in samples.items()}, n, elapsed, precision, budget)
+        now, kept = time.perf_counter(), None if count is None else count()
+        elapsed, each = now - start, (now - begun) / max(n, 1)
+        if kept is None or len(kept) < noise.FEW and elapsed >= PATIENCE * budget:
+            return _enough(samples, n, elapsed, each, precision, budget)
+        return _enough({name: [s[k] for k in kept] for name, s in samples.items()}, n, elapsed, each, precision, budget)
 
     while order and (n < rounds if rounds is not None else not done()):
         for name in order[n % len(order):] + order[:n % len(order)]:
             take(name)
-        n = 0 if ended() else n + 1
+        if ended():
+            begun, n = time.perf_counter(), 0
+        else:
+            n += 1
 
 
-def _enough(samples: dict[str, list[float]], n: int, elapsed: float, precision: float, budget: float) -> bool:
-    """After n rounds in `elapsed` seconds, of which these samples count: is every median known well enough, or the time up?"""
+def _enough(samples: dict[str, list[float]], n: int, elapsed: float, each: float, precision: float, budget: float) -> bool:
+    """After n rounds of `each` seconds, `elapsed` seconds after the first ones began, of which these samples count: is every median known well enough, or the time up?"""
     if n < noise.FEW:
-        return n > 0 and elapsed > n * budget  # not even one round fits
-    return elapsed >= budget or all(len(s) > noise.FEW and noise.width(s) <= precision for s in samples.values())
+        return n > 0 and each > budget  # not even one round fits
+    return elapsed >= budget or all(len(s) >= noise.FEW and noise.width(s) <= precision for s in samples.values())
 
 
 def on_gpu(candidates: dict[str, Callable | Turn], rounds: int | None = None, repeats: int = 5, precision: float = PRECISION,

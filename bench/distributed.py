@@ -8,6 +8,7 @@ is communication, so the least of the ranks counts.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..backends.base import Error
 from ..ops.accuracy import error
 from ..ops.records import DTYPES, Case, Op
-from . import clock
+from . import clock, noise
 
 #: op -> way -> the dimension that each tensor is sharded along, None where it is on every rank
 WAYS = {
@@ -177,8 +178,19 @@ def _row(piece: Piece, mesh: DeviceMesh, device: str, rounds: int | None, seed: 
     communication = [together(c, dist.ReduceOp.MIN) for _, c in inside]
     apart = {"kernels_s": clock.summary(kernels), "communication_s": clock.summary(communication)}
     row["distributed"] |= apart
+    if why := noisy(walls, kernels, communication):
+        row["noisy"] = why
     return row | {"wall_s": clock.summary(walls), "cpu_s": clock.summary([cpu for _, cpu in took]), "rounds_s": walls, "cpu_rounds_s": [cpu for _, cpu in took],
                   "repeats": n, "metrics": {name.replace("_s", "_ms"): 1e3 * figures["p50"] for name, figures in apart.items()}}
+
+
+def noisy(walls: list[float], kernels: list[float], communication: list[float]) -> str | None:
+    """Why a row's figures are not to be trusted, by its rounds (seconds): those of the whole, and those of its parts, which are timed in rounds of their own. What others did to
+    the machine is not known: ranks beside this one look like others."""
+    whole, parts = statistics.median(walls), (("kernels", statistics.median(kernels)), ("communication", statistics.median(communication)))
+    over = [name for name, part in parts if part > whole * (1 + noise.BAND)]
+    reasons = [noise.why(walls)] + ([f"{' and '.join(over)}, in other rounds, took longer than the whole"] if over else [])
+    return "; ".join(filter(None, reasons)) or None
 
 
 def allowed(piece: Piece) -> float:

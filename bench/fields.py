@@ -35,7 +35,7 @@ def _speedup(row: dict) -> str:
 
 def _interval(row: dict) -> str:
     s = row.get("device_s") or row.get("wall_s") or {}
-    if s.get("n", 0) < noise.SURE:
+    if s.get("n", 0) < noise.FEW:
         return ""  # the interval of so few samples is none
     if not s.get("ci") or not s.get("p50") or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in s["ci"]):
         return ""
@@ -68,7 +68,10 @@ def _host(row: dict) -> str:
 
 
 def _ratio_interval(row: dict) -> str:
-    low_high = row.get("speedup_ci") or [] if row["backend"] != baseline(row) else []
+    s = row.get("device_s") or row.get("wall_s") or {}
+    if s.get("n", 0) < noise.FEW or row["backend"] == baseline(row):
+        return ""
+    low_high = row.get("speedup_ci") or []
     return "..".join(map(ratio, low_high)) if len(low_high) == 2 and all(isinstance(x, (int, float)) and math.isfinite(x) for x in low_high) else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Iterable
 
 _QUANTILES = ("p50", "p20", "p80", "avg", "min", "std", "max", "n")
 #: column -> where its value is in a row
@@ -30,16 +31,24 @@ def _at(row, path: tuple):
     return row
 
 
+def lines(rows: Iterable[Iterable]) -> str:
+    """Rows of cells as CSV (RFC 4180, but lines end in one line feed)."""
+    out = []
+    for row in rows:
+        one = io.StringIO()
+        csv.writer(one).writerow(row)  # its usual line end has both characters, so that cells with either are quoted: with another Python before 3.13 leaves a carriage return bare
+        out.append(one.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(out)
+
+
 def as_csv(data: dict) -> str:
-    """The rows of results `data` as CSV (RFC 4180, but lines end in one line feed): a heading line, `COLUMNS`, then a column `metric_NAME` for each
+    """The rows of results `data` as CSV: a heading line, `COLUMNS`, then a column `metric_NAME` for each
     metric that an op has of its own, and the machine's name and the run's time in the last columns."""
     metrics = sorted({name for r in data["rows"] for name in r.get("metrics") or {}})
     machine = data["machine"]
     where = (machine.get("board") or {}).get("runner") or machine.get("gpu") or machine.get("cpu")
-    out = io.StringIO()
-    w = csv.writer(out, lineterminator="\n")
-    w.writerow([*COLUMNS, *(f"metric_{m}" for m in metrics), "machine", "time"])
+    out: list[list] = [[*COLUMNS, *(f"metric_{m}" for m in metrics), "machine", "time"]]
     for r in data["rows"]:
         values = [_at({"mode": "fwd", "baseline": "torch", **r}, path) for path in COLUMNS.values()]
-        w.writerow([*values, *((r.get("metrics") or {}).get(m) for m in metrics), where, machine.get("time")])
-    return out.getvalue()
+        out.append([*values, *((r.get("metrics") or {}).get(m) for m in metrics), where, machine.get("time")])
+    return lines(out)

@@ -46,13 +46,13 @@ class Measurement:
         return statistics.fmean(self.cpu_rounds)
 
     @property
-    def ci(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the median; all that the rounds span where there are fewer than six."""
-        return noise.interval(self.rounds)
+    def ci(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the median; None of fewer than six rounds, for no interval of theirs is as sure."""
+        return noise.interval(self.rounds) if len(self.rounds) >= noise.FEW else None
 
     def __str__(self) -> str:
-        low, high = (_time(t) for t in self.ci)
-        text = (f"{self.label}: {_time(self.median)} ({low} to {high} with 95 % confidence, {_count(len(self.rounds), 'round')} of "
+        sure = f"{_span(self)} with 95 % confidence, " if self.ci else ""
+        text = (f"{self.label}: {_time(self.median)} ({sure}{_count(len(self.rounds), 'round')} of "
                 f"{_count(self.repeats, 'call')}{f', {self.left_out} left out' if self.left_out else ''}), CPU time {_time(self.cpu)}, first call {_time(self.first)}")
         return text + (f"\n  noisy: {self.noisy}" if self.noisy else "") + (f"\n  unsteady: {self.unsteady}" if self.unsteady else "")
 
@@ -137,8 +137,12 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}{'s' if n != 1 else ''}"
 
 
+def _span(m: Measurement) -> str:
+    return " to ".join(map(_time, m.ci)) if m.ci else ""
+
+
 def _cells(m: Measurement) -> list[str]:
-    return [m.label, _time(m.median), " to ".join(map(_time, m.ci)), _time(m.cpu), _time(m.first), f"{len(m.rounds)} x {m.repeats}"]
+    return [m.label, _time(m.median), _span(m), _time(m.cpu), _time(m.first), f"{len(m.rounds)} x {m.repeats}"]
 
 
 def _markdown(head: list[str], rows: list[list[str]]) -> str:

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 #: how far a ratio must be from 1, for certain, to be called faster or slower; a median that is less sure than this is noisy
 BAND = 0.05
-#: rounds below which there is nothing to say about a median
-FEW = 5
-#: rounds from which on an interval has its 95 %
-SURE = 6
+#: rounds below which there is nothing to say about a median: no interval of fewer has 95 % (`rank`)
+FEW = 6
 
 
 @functools.lru_cache(maxsize=None)
@@ -35,7 +33,7 @@ def rank(n: int, confidence: float = 0.95) -> int:
 
 
 def interval(values: list[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The confidence interval of the median, in the samples' unit; of five samples or fewer all that they span."""
+    """The confidence interval of the median, in the samples' unit; of fewer than `FEW` samples, of which none is sure, all that they span."""
     ordered = sorted(values)
     r = rank(len(ordered), confidence)
     return ordered[r - 1], ordered[-r]

@@ -126,7 +126,7 @@ class Rounds:
         """A sentence where too few rounds count to stand alone: too few for an interval or, where their number is `fixed`, not more than half of them."""
         slow = [max(slower) for slower in self._slower() if not _kept(slower)]
         n = len(self._closed) - len(slow)
-        return _sentence(slow) if slow and (n <= len(slow) if fixed else n < noise.SURE) else None
+        return _sentence(slow) if slow and (n <= len(slow) if fixed else n < noise.FEW) else None
 
     def _slower(self) -> list[tuple[float, ...]]:
         """For each round how much slower than at its best the machine was, by part: 0.23 is 23 %, infinite where threads did not run side by side."""

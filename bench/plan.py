@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..backends.base import Error, suggest
-from ..ops import cases
+from ..ops import cases, registry
 from ..ops.drawn import drawn
 from ..ops.records import Case, Op
 from . import clock, columns
@@ -37,15 +37,22 @@ class Plan:
     device: str = "cpu"
     threads: int = 0
     drawn: int = 0
+    #: were the columns asked for by name? Then it is said which op has none of that name
+    named: bool = False
     #: (op, dtype, backend) whose first call in a new process was measured
     seen: set = field(default_factory=set)
 
+    def __post_init__(self):
+        """What is named twice is run once. Raises `Error` for two ops of one name: rows are told apart by it."""
+        self.backends, self.dtypes, self.ops = list(dict.fromkeys(self.backends)), list(dict.fromkeys(self.dtypes)), _once(self.ops)
+
     def items(self) -> tuple[list[tuple[Op, str, Case]], list[str]]:
-        """(op, dtype name, case) in order, and remarks: which op takes none of the cases that another one takes. Raises `Error` where nothing is left to
+        """(op, dtype name, case) in order, and remarks: which op has none of the columns, dtypes and cases that were asked for and another one has. Raises `Error` where nothing is left to
         run, or a case is none of any op."""
         from ..backends import get
 
-        out, remarks = [], []
+        out: list[tuple[Op, str, Case]] = []
+        remarks = self._without()
         refused: dict[str, str] = {}  # case -> why the first op that saw it does not take it
         taken: set[str] = set()
         backends = [get(name) for name in self.backends]
@@ -67,6 +74,23 @@ class Plan:
             raise Error(f"nothing to run: of dtypes {', '.join(self.dtypes)} the chosen ops take {', '.join(shown)}")
         raise Error(f"nothing to run: {', '.join(op.name for op in self.ops)} with none of the columns {', '.join([*self.backends, *(self.variants or [])])}")
 
+    def _without(self) -> list[str]:
+        """Which ops have no rows of a dtype or a column that others have, a sentence for each."""
+        from ..backends import get
+
+        out = []
+        for name in self.dtypes:
+            lacking = [op.name for op in self.ops if name not in op.dtypes]
+            if lacking and len(lacking) < len(self.ops):
+                out.append(f"no rows of {name} for {', '.join(lacking)}: not among the dtypes taken there")
+            elif lacking:
+                out.append(f"no rows of {name}: none of the ops takes it")
+        if not self.named:
+            return out
+        columns_of = {name: [op.name for op in self.ops if not get(name).takes(op)] for name in self.backends}
+        columns_of |= {name: [op.name for op in self.ops if name not in op.variants] for name in self.variants or []}
+        return out + [f"no rows of {name} for {', '.join(lacking)}: {name} does not run {'them' if len(lacking) > 1 else 'it'}" for name, lacking in columns_of.items() if lacking]
+
     def _cases(self, op: Op) -> tuple[list[Case], dict[str, str]]:
         """The op's cases in this run, and those of the texts that are none of its -> why."""
         chosen: dict[str, Case] = {}
@@ -83,6 +107,17 @@ class Plan:
             except Error as e:
                 why[text or ""] = str(e)
         return list(chosen.values()), why
+
+
+def _once(ops: list[Op]) -> list[Op]:
+    """Ops in order, each once: by what it was asked for by, for a file that is read twice makes a record each time."""
+    found: dict[str, tuple[str, Op]] = {}
+    for op in ops:
+        own = registry.name_of(op) or f"one made in Python ({id(op):#x})"
+        other, _ = found.setdefault(op.name, (own, op))
+        if other != own:
+            raise Error(f"two ops are called {op.name!r}: {other} and {own}; rows are told apart by op, case, dtype, mode and backend, so give one of them another name")
+    return [op for _, op in found.values()]
 
 
 def split(names: list[str], ops: list[Op]) -> tuple[list[str], list[str]]:

@@ -125,9 +125,12 @@ def _case(plan: Plan, op, dtype: str, case, backends: list, remark: Callable[[st
         if candidate is not None:
             candidates[row["backend"]] = candidate
     turns = {name: c.turn for name, c in candidates.items()}
-    samples = clock.interleave(turns, plan.rounds, plan.seconds, precision=plan.precision, budget=plan.budget) if turns else {}
     on_gpu = {name: c.call for name, c in candidates.items() if rows[name]["device"] == "cuda"}
-    devices = clock.on_gpu(on_gpu, plan.rounds, precision=plan.precision, budget=plan.budget) if on_gpu else {}
+    try:
+        samples = clock.interleave(turns, plan.rounds, plan.seconds, precision=plan.precision, budget=plan.budget) if turns else {}
+        devices = clock.on_gpu(on_gpu, plan.rounds, precision=plan.precision, budget=plan.budget) if on_gpu else {}
+    except SystemExit as e:  # of a call that did not ask for it before
+        raise Error(f"{op.name} {case.name} {dtype}: a call that was timed, of {' or '.join(candidates)}, asked the process to end (SystemExit: {e}); the run ends here") from e
     for name, candidate in candidates.items():
         if why := _still_right(candidate.error, rows[name]["allowed"]):
             rows[name] |= why
@@ -184,7 +187,7 @@ def _still_right(error: Callable[[], float], most: float) -> dict | None:
     """What a row is to say where a call after the timed ones is not right any more."""
     try:
         e = error()
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         return _failed(problem)
     return None if e <= most else {"status": "wrong", "error": e, "reason": "the first calls were right, and one after those that were timed is not"}
 
@@ -231,14 +234,13 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
             return e
 
         return row, Candidate(turn, turn if inputs.in_place else call, once_more)
-    except KeyboardInterrupt:
-        raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         return row | _failed(e), None
 
 
-def _failed(e: Exception) -> dict:
-    return {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
+def _failed(e: Exception | SystemExit) -> dict:
+    """What a row says whose call raised, or asked the process to end: that is the call's failure, not the end of the run."""
+    return {"status": "failed", "reason": f"{type(e).__name__}: {e}".splitlines()[0], "trace": traceback.format_exc(limit=-3)}
 
 
 def _metrics(op, dtype: str, case, row: dict, remark: Callable[[str], None]):
@@ -251,7 +253,7 @@ def _metrics(op, dtype: str, case, row: dict, remark: Callable[[str], None]):
     for name, fn in op.metrics.items():
         try:
             value = float(fn(seconds, *args, **case.kwargs))
-        except Exception as e:  # whatever a user's function does: the other figures stand without it
+        except (Exception, SystemExit) as e:  # whatever a user's function does: the other figures stand without it
             remark(f"{op.name} {case.name} {dtype} {row['backend']}: metric {name!r} raised {type(e).__name__}: {e}")
             continue
         if math.isfinite(value):
@@ -294,8 +296,6 @@ def _on_board(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str
                 "first_call_s": {"here": answer.first}, "round_trip_s": time.perf_counter() - start}
         if row["status"] == "ok":
             add_times(row, clock.Samples(answer.wall, answer.cpu), None)
-    except KeyboardInterrupt:
-        raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         row |= _failed(e)
     return row

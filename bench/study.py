@@ -119,12 +119,10 @@ def _checked(study: Study, name: str, step: Callable, want, kept, device: str) -
         if row["status"] == "ok":
             step()
             row["peak_bytes"] = memory.peak(step, device)
-    except KeyboardInterrupt:
-        raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         with contextlib.suppress(Error):
             _unchanged(name, study.inputs, kept)
-        row |= {"status": "failed", "reason": f"{type(e).__name__}: {e}".split("\n")[0], "trace": traceback.format_exc(limit=-3)}
+        row |= {"status": "failed", "reason": f"{type(e).__name__}: {e}".splitlines()[0], "trace": traceback.format_exc(limit=-3)}
     return row
 
 

@@ -67,7 +67,7 @@ def load(path: Path, attr: str):
     sys.modules[path.stem] = module  # Triton looks a kernel's module up by name
     try:
         spec.loader.exec_module(module)
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise Error(f"{path}:{attr}: importing {path} failed: {type(e).__name__}: {e}") from e
     if not hasattr(module, attr):
         known = [k for k, v in vars(module).items() if not k.startswith("_") and (

@@ -33,6 +33,20 @@ def test_right_rows_name_a_page_and_its_verdict(tmp_path):
     assert [r["backend"] for r in data["rows"] if r["op"] == "plain"] == ["torch", "call"] * 2, "what launches nothing is not called Triton"
 
 
+def test_two_names_of_one_spelling_are_two_pages(tmp_path, monkeypatch):
+    """A row links to its own op's page, whatever of its name a file's may not have."""
+    (tmp_path / "my.py").write_text(OPS + """one = Op("soft max", double, lambda x: x * 2, (Case(((1000,),)),))
+two = Op("soft-max", double, lambda x: x * 2, (Case(((3000,),)),))
+""")
+    monkeypatch.setattr(artefacts, "_profile", lambda *args: None)
+    path = tmp_path / "r.json"
+    assert main(["bench", "--op", f"{tmp_path}/my.py:one", "--op", f"{tmp_path}/my.py:two", "--backend", "triton-cpu", "--reps", "1", "--no-cold", "--json", str(path),
+                 "--artefacts", str(tmp_path / "code")]) == 0
+    named = {r["op"]: (r["artefacts"]["asm"], r["artefacts"]["case"]) for r in json.loads(path.read_text())["rows"]}
+    assert named == {"soft max": ("code/asm-soft-max-fp32.html", "1000"), "soft-max": ("code/asm-soft-max-fp32-2.html", "3000")}
+    assert {p.name for p in (tmp_path / "code").iterdir()} == {"asm-soft-max-fp32.html", "asm-soft-max-fp32-2.html"}
+
+
 def test_usage(tmp_path, capsys):
     assert main(["bench", "--op", "square", "--artefacts", str(tmp_path)]) == 2
     (tmp_path / "file").write_text("")

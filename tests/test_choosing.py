@@ -146,7 +146,7 @@ def test_nothing_is_written_dry(gpu, capsys):
 @pytest.mark.parametrize("words, said", [
     (["--on", "local"], "--on does not go with --choose"), (["--gain", "0.5"], "--gain does not go with"), (["--most", "3"], "--most does not go with"),
     (["--op", "lora_linear"], "unknown op to choose for 'lora_linear'"), (["--dtype", "fp33"], "did you mean 'fp32'"), (["--case", "what"], "square: unknown case 'what'"),
-    (["--reps", "4"], "of fewer than 5 rounds nobody knows how sure a ratio is")])
+    (["--reps", "5"], "of fewer than 6 rounds nobody knows how sure a ratio is")])
 def test_what_does_not_go_with_it(words, said, gpu, capsys):
     assert tune(gpu, *words) == 2
     assert said in capsys.readouterr().err and not gpu.exists()

@@ -5,7 +5,7 @@ import random
 import statistics
 
 import pytest
-from triport.bench import clock, load, noise, results
+from triport.bench import clock, fields, load, noise, results
 
 
 class World:
@@ -130,8 +130,20 @@ def test_a_long_call_is_measured_as_often_as_the_budget_allows(world):
     def rounds(seconds, **kwargs):
         return len(clock.interleave({"a": (world.call(seconds), clock.nothing)}, **kwargs)["a"].wall)
     assert rounds(30.0, budget=2.0) == 1, "no round fits"
-    assert rounds(1.0, budget=2.0) == 5, "one fits, so there are five"
+    assert rounds(1.0, budget=2.0) == 6, "one fits, so there are six"
     assert rounds(0.3, budget=2.0) == 6 and rounds(30.0, rounds=3) == 3
+
+
+@pytest.mark.parametrize("late", range(0, 30, 3))
+def test_rounds_that_begin_again_late_are_as_many(world, late):
+    """Calls get twenty times faster when the budget is all but spent: what was spent before does not count as the few rounds' that follow."""
+    until = 0.9 + late / 100
+
+    def call():
+        world.now += 0.0215 if world.now < until else 0.001
+
+    s = clock.interleave({"a": (call, clock.nothing)}, budget=1.0, precision=-1.0)["a"]  # which no median has
+    assert len(s.wall) >= noise.FEW and world.now < 1.5
 
 
 def test_single_calls_are_in_order(world):
@@ -198,7 +210,7 @@ def test_the_same_twice_is_not_called_faster(seed):
     rng = random.Random(seed)
     for spread in (0.01, 0.1, 0.5, 2.0):
         for drift in (0.0, 0.1):
-            said = [_compared(*_samples(rng, rng.choice([5, 6, 10, 40]), 1.0, spread, drift))["speedup_is"] for _ in range(200)]
+            said = [_compared(*_samples(rng, rng.choice([5, 6, 7, 10, 40]), 1.0, spread, drift))["speedup_is"] for _ in range(200)]
             assert sum(s in ("faster", "slower") for s in said) <= 2, (spread, drift)
 
 
@@ -299,6 +311,19 @@ def test_summaries_have_the_medians_interval():
     values = [float(k) for k in range(20)]
     s = clock.summary(values)
     assert s["ci"] == [5.0, 14.0] and s["ci"][0] <= s["p50"] == statistics.median(values) <= s["ci"][1]
+
+
+@pytest.mark.parametrize("n", range(1, 6))
+def test_there_is_no_interval_of_few_rounds(n):
+    """Six are the fewest that make one of 95 %: neither of a median nor of a ratio, and no verdict by one; the table's cells are empty."""
+    base, row = _row([3.0] * n), _row([1.0] * n)
+    results.add_rates(row, base, {}, "fp32")
+    row |= {"status": "ok", "backend": "x"}
+    assert "ci" not in row["wall_s"] and "speedup_ci" not in row and row["speedup"] == 3.0 and row["speedup_is"] == "noisy" and "too few" in row["noisy"]
+    assert noise.apart([3.0] * n, [1.0] * 40).ci is None and noise.apart([3.0] * 40, [1.0] * n).ci is None
+    before = {**row, "wall_s": {**row["wall_s"], "ci": [1.0, 1.0]}, "speedup_ci": [3.0, 3.0]}  # as files of earlier versions have it
+    cells = {c.name: c.text(before) for c in fields.FIELDS}
+    assert cells["ci"] == cells["speedup_ci"] == "" and cells["speedup"] == "3.00x noisy"
 
 
 def test_a_gpus_rounds_go_on_until_they_are_precise(world, monkeypatch):

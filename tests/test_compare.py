@@ -93,6 +93,33 @@ def test_what_a_run_calls_noisy_is_no_regression(spoil):
         assert change.verdict == "noisy" and not change.is_regression and change.noisy
 
 
+@pytest.mark.parametrize("spoil", [lambda rows: rows[1].update(noisy="It spreads."), lambda rows: rows[0].update(noisy="so does torch"),
+                                   lambda rows: [r.update(rounds_s=r["rounds_s"][:4]) for r in rows]])
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_what_nobody_can_tell_is_not_the_same(spoil, factor, tmp_path, capsys):
+    """Within a band of some hundred percent lies a row that takes four times as long; and what a run calls noisy is not known to be the same, either."""
+    def rows(t, seed):
+        rng = random.Random(seed)
+        out = made({("a", "torch"): 1e-3, ("a", "triton-cpu"): t}, seed=seed)
+        rounds = [t * rng.choice([0.2, 1, 5]) for _ in range(10)]
+        out["rows"][1] |= {"rounds_s": rounds, "wall_s": clock.summary(rounds)}
+        return out
+
+    old, new = rows(5e-4, 1), rows(5e-4 * factor, 1)
+    spoil(new["rows"])
+    change = next(c for c in changes.compare(old, new) if c.key.backend == "triton-cpu")
+    assert change.band > 2 and change.verdict == "noisy" and not change.is_regression
+    assert main(["bench", "--compare", *map(str, results_files.written(tmp_path, a=old, b=new)), "--format", "markdown"]) == 0
+    assert "**No row is slower beyond the noise, none is no longer right; of 1 nobody can tell.**" in capsys.readouterr().out
+
+
+def test_a_band_that_is_too_wide_is_noise_although_no_file_says_so():
+    """Of files of before, which said nothing of noise."""
+    data = [made({("a", "torch"): 1e-3, ("a", "triton-cpu"): t}, noise=0.6, seed=1) for t in (5e-4, 6e-4)]
+    change = next(c for c in changes.compare(*data) if c.key.backend == "triton-cpu")
+    assert change.band > changes.WIDE and abs(change.ratio - 1) < change.band and change.verdict == "noisy"
+
+
 def test_intervals_of_a_median():
     """Order statistics, as in tables: of 5 values all, of 6 all, of 9 the 2nd to the 8th, of 10 the 2nd to the 9th, of 20 the 6th to the 15th."""
     assert [noise.interval(list(range(1, n + 1))) for n in (1, 2, 5, 6, 9, 10, 20)] == [(1, 1), (1, 2), (1, 5), (1, 6), (2, 8), (2, 9), (6, 15)]
@@ -176,6 +203,42 @@ def test_a_board_against_a_laptop():
     board["rows"] = rows("spine", 5e-3, 5e-3)
     later = {**board, "rows": rows("spine", 9e-3, 9e-3)}
     assert changes.compare(board, later)[0].is_regression  # one board, twice
+
+
+def test_torch_of_two_machines_is_named_and_not_compared():
+    laptop = made(BASE)
+    board = made({("a", "spine"): 1e-2})
+    board["machine"]["board"] = {"runner": "ssh:k1", "cpu": "x60", "target": "x60"}
+    result = changes.beside([("laptop", laptop), ("board", board)])
+    assert "between A and B, which are of two machines, torch is not compared: 2 rows (a 8x8 fp32 torch, b 8x8 fp32 torch) of A" in result.remarks
+    assert not any("torch is not compared" in r for r in changes.beside([("x", laptop), ("y", laptop)]).remarks)
+
+
+def test_totals_are_of_all_rows():
+    """Every row is in one of the counts: yardsticks, what is right in one only, and what has no partner, too."""
+    old, new = made({**BASE, ("c", "torch"): 1.0, ("d", "torch"): 1.0, ("e", "torch"): 1.0}), made({**BASE, ("b", "triton-cpu"): 3e-3, ("d", "torch"): 1.0, ("e", "torch"): 1.0, ("f", "torch"): 1.0}, seed=1)
+    for data, ops in ((old, "de"), (new, "e")):
+        for r in data["rows"]:
+            if r["op"] in ops:
+                r["status"] = "wrong"
+    result = changes.beside([("x", old), ("y", new)])
+    said = changes_report.data(result)
+    assert sum(said["count"].values()) == len(said["rows"]) == 8
+    assert said["count"] == {"slower": 1, "broken": 0, "faster": 0, "same": 1, "noisy": 0, "yardstick": 2, "mended": 1, "not right in either": 1, "only old": 1, "only new": 1}
+    assert "B against A: 1 slower, 0 broken, 0 faster, 1 same, 2 yardstick, 1 mended, 1 not right in either, 1 only old, 1 only new" in said["words"]
+
+
+@pytest.mark.parametrize("base, factor, said", [("manual", 2.0, True), ("manual", 1.01, False), ("torch", 2.0, False)])
+def test_a_baseline_of_ones_own_that_moved_is_named(base, factor, said):
+    """It and what is measured by it took twice as long: no row is slower, and a sentence says what happened. Of torch nobody asks."""
+    old, new = (made({("a", base): f * 1e-3, ("a", "fused"): f * 5e-4}, seed=n) for n, f in enumerate((1.0, factor)))
+    for data in (old, new):
+        for r in data["rows"]:
+            r["baseline"] = base
+    result = changes.beside([("x", old), ("y", new)])
+    assert not result.regressions
+    found = [r for r in changes_report.remarks(result) if "the baseline itself moved" in r]
+    assert len(found) == said and all("1 row (a 8x8 fp32 manual), " in r for r in found)
 
 
 def screen(result, width):

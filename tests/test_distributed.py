@@ -111,6 +111,23 @@ def test_bench_scales_ops_over_ranks(scene, folder):
         assert (spent["communication"] > 0) == (count == 2 and (op, way) in (("matmul", "K"), ("softmax", "columns"))), row
 
 
+def test_noisy_rows_of_ranks_are_marked(capsys):
+    """Few rounds, rounds that spread, and parts that took longer than the whole they are of; sound ones are not."""
+    from triport.bench import distributed
+    from triport.tools import distributed as command
+    assert distributed.noisy([1e-3] * 10, [9e-4] * 10, [0.0] * 10) is None
+    assert distributed.noisy([1e-3] * 3, [9e-4] * 3, [0.0] * 3) == "3 rounds are too few to tell noise"
+    assert "after 10 rounds" in distributed.noisy([1e-3, 5e-3] * 5, [9e-4] * 10, [0.0] * 10)
+    why = distributed.noisy([1.7e-3] * 10, [9e-4] * 10, [3.8e-3] * 10)
+    assert why == "communication, in other rounds, took longer than the whole"
+    summary = {"p20": 1e-3, "p50": 1e-3, "p80": 1e-3}
+    row = {"op": "softmax", "case": "8x8", "dtype": "fp32", "backend": "triton-cpu", "status": "ok", "wall_s": summary, "metrics": {"efficiency": 0.02},
+           "distributed": {"of": "8x8", "sharded": "rows", "scaling": "weak", "ranks": 2, "placed": "S(0)", "kernels_s": dict(summary), "communication_s": dict(summary)}}
+    command._show([row, {**row, "case": "9x9", "noisy": why}], 2, "cpu")
+    out = capsys.readouterr().out
+    assert out.count("1.00 ms noisy") == 1 and "1 of 2 rows is noisy, not to be relied on: softmax 9x9 fp32 on triton-cpu" in " ".join(out.split())
+
+
 def test_bench_finds_a_result_that_lacks_a_ranks_part(scene):
     assert [code for code, _ in scene("benched_wrong")] == [0, 0], scene("benched_wrong")
 

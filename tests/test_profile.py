@@ -125,6 +125,18 @@ def test_a_script_that_ends_early_keeps_what_was_seen(end, code, words, tmp_path
     assert named(events(tmp_path / "p"), "square_kernel", "launch") and f"exit code {code}" in (tmp_path / "p/index.html").read_text()
 
 
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"LC_ALL": "C.UTF-8"}])
+def test_a_script_whose_name_the_locale_has_no_letters_for(locale, tmp_path):
+    """The page is UTF-8, with the name as it is."""
+    (tmp_path / "scr_\u00fc\u2192.py").write_text("def \u00fcber():\n    return sum(range(2000000))\n\u00fcber()\n", encoding="utf-8")
+    done = subprocess.run([sys.executable, "-m", "triport.tools", "profile", "--no-roof", "-o", "p", "--", "scr_\u00fc\u2192.py"], capture_output=True, timeout=HANGS,
+                          cwd=tmp_path, env={**os.environ, **locale})
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    assert "<title>scr_\u00fc\u2192.py: profile</title>" in (tmp_path / "p/index.html").read_text(encoding="utf-8")
+    for name in ("flame.svg", "stacks.txt", "table.txt", "cprofile.txt", "trace.json"):
+        (tmp_path / "p" / name).read_text(encoding="utf-8")
+
+
 def test_a_script_that_goes_elsewhere_and_closes_its_output(tmp_path):
     (tmp_path / "there").mkdir()
     done = profile_script(tmp_path, "import os, sys, torch\nfrom triport import ops\nos.chdir('there')\nops.square(torch.ones(9))\nsys.stdout.close()\n")

@@ -48,7 +48,7 @@ def test_usage(tmp_path, capsys, args, said):
 def test_an_interrupted_run_says_so(tmp_path, capsys):
     path, = written(tmp_path, x=made() | {"complete": False})
     assert main(["report", str(path), "-o", str(tmp_path / "r.html")]) == 0
-    said = "The run was interrupted: it has 36 rows"
+    said = "The run was interrupted after 36 rows"
     assert said in (tmp_path / "r.html").read_text() and said in capsys.readouterr().err
 
 
@@ -58,7 +58,8 @@ def test_schema_2(tmp_path):
     data["rows"] += [row(backend=b, mode="bwd", t=1e-3) for b in ("torch", "triton-cpu")]
     data["rows"][4] |= {"status": "skipped", "reason": "there is no GPU"}
     run, = read(tmp_path, x=data)
-    assert [r["op"] for r in run.rows[-2:]] == ["softmax bwd"] * 2 and run.remarks == ["Row 5 is left out: it was skipped: there is no GPU."]
+    assert [r["op"] for r in run.rows[-2:]] == ["softmax bwd"] * 2 and not run.remarks
+    assert summary.words(run)[0] == ("skipped", "Skipped: softmax 256x256 fp32 on torch-compile: there is no GPU")
 
 
 @pytest.mark.parametrize("change,said", [

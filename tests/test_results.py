@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from triport.backends import host
 from triport.backends.base import Error
-from triport.bench import flat, results, schema
+from triport.bench import changes, changes_report, flat, results, schema
 from triport.tools.__main__ import main
 
 PAGE = (ROOT / "docs/results.md").read_text()
@@ -192,6 +192,22 @@ def test_csv_has_a_cell_for_each_figure():
     assert second["op"] == 'a "quoted", op' and second["reason"] == "two\nlines" and second["mode"] == "fwd" and second["wall_p50_s"] == ""
     empty = [c for c, v in first.items() if not v]
     assert empty == ["reason"], empty
+
+
+@pytest.mark.parametrize("text", ["b\rad", "a\r\nb", "two\nlines", "\r", 'a "quoted", b'])
+def test_csv_has_a_line_for_each_row_whatever_texts_say(text):
+    """Of a run and of a comparison; a program reads what was there."""
+    row = {"op": text, "case": "8x8", "dtype": "fp32", "backend": text, "device": "cpu", "status": "failed", "reason": text}
+    read, = csv.DictReader(io.StringIO(flat.as_csv({"rows": [row], "machine": {"cpu": "X", "time": "2026"}}), newline=""))
+    assert (read["op"], read["backend"], read["reason"], read["machine"], read["time"]) == (text, text, text, "X", "2026")
+    data = {"machine": {}, "rows": [results_files.row(op="a", backend="b")]}
+    read, = csv.DictReader(io.StringIO(changes_report.as_csv(changes.beside([(f"x{text}", data), ("y", data)])), newline=""))
+    assert (read["op"], read["verdict"], read["regression"]) == ("a", "same", "False")
+
+
+def test_a_reason_is_one_line():
+    from triport.bench import runner
+    assert runner._failed(RuntimeError("ssh: connect failed\r\nsecond line"))["reason"] == "RuntimeError: ssh: connect failed"
 
 
 def test_all_files_at_once_and_figures_on_stdout(tmp_path, capsys):

@@ -85,6 +85,83 @@ def test_what_is_wrong_later_is_wrong():
     assert rows["wipes"]["status"] in ("wrong", "failed") and "wall_s" not in rows["late"] and "wall_s" not in rows["wipes"]
 
 
+def test_what_asks_the_process_to_end_has_failed(tmp_path, capsys):
+    """The run goes on with what else there is, the table is printed, and the exit code is not the call's. A metric that does so is left out."""
+    (tmp_path / "mine.py").write_text("""import sys
+from triport.ops import Op
+op = Op("ends", eager=lambda x: x * 2, variants={"ends": lambda x: sys.exit(0)}, cases=("8x8",), metrics={"none": lambda seconds, x: sys.exit(0)})
+""")
+    path = tmp_path / "r.json"
+    assert main(["bench", "--op", "square", "--op", f"{tmp_path}/mine.py:op", "--case", "8x8", "--backend", "torch", "--backend", "ends", "--no-cold", "--reps", "1",
+                 "--json", str(path)]) == 1
+    data = json.loads(path.read_text())
+    rows = {(r["op"], r["backend"]): r for r in data["rows"]}
+    assert {k: r["status"] for k, r in rows.items()} == {("square", "torch"): "ok", ("ends", "torch"): "ok", ("ends", "ends"): "failed"}
+    assert rows["ends", "ends"]["reason"] == "SystemExit: 0" and data["complete"]
+    out, err = capsys.readouterr()
+    assert "FAILED: ends 8x8 fp32 on ends: SystemExit: 0" in out and "metric 'none' raised SystemExit: 0" in err
+
+
+def test_what_asks_the_process_to_end_after_it_was_timed_has_failed():
+    row = runner._still_right(lambda: sys.exit(0), 1.0)
+    assert (row["status"], row["reason"]) == ("failed", "SystemExit: 0")
+
+
+def test_what_ends_the_process_while_it_is_timed_ends_the_run():
+    """With the names of those that took turns: the clock does not know which it was."""
+    calls = []
+
+    def ends(x):
+        calls.append(1)
+        return sys.exit(0) if len(calls) == 5 else x * 2
+
+    with pytest.raises(Error, match=r"ends 8x8 fp32: a call that was timed, of torch or later, asked the process to end \(SystemExit: 0\)"):
+        rows_of(Op("ends", eager=lambda x: x * 2, variants={"later": ends}, cases=("8x8",)))
+
+
+def test_a_file_whose_import_ends_the_process(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("import sys\nsys.exit(0)\n")
+    assert main(["bench", "--op", f"{tmp_path}/mine.py:op"]) == 2
+    assert "failed: SystemExit: 0" in capsys.readouterr().err
+
+
+def test_what_is_named_twice_is_run_once(tmp_path):
+    """No two rows of a file have one identity, however ops, types, cases and backends are named."""
+    (tmp_path / "mine.py").write_text("from triport.ops import Op\nop = Op('mine', eager=lambda x: x * 2, cases=('8x8',))\n")
+    path, mine = tmp_path / "r.json", f"{tmp_path}/mine.py:op"
+    words = ["--op", "square", "--op", mine, "--op", "square", "--op", f"{tmp_path}/../{tmp_path.name}/mine.py:op", "--case", "8x8", "--case", "8x8", "--dtype", "fp32", "--dtype", "fp32"]
+    assert main(["bench", *words, "--backend", "torch", "--backend", "torch", "--no-cold", "--reps", "1", "--json", str(path)]) == 0
+    assert [(r["op"], r["case"], r["dtype"], r["backend"]) for r in json.loads(path.read_text())["rows"]] == [(op, "8x8", "fp32", "torch") for op in ("square", "mine")]
+
+
+def test_two_ops_of_one_name_are_refused(tmp_path, capsys):
+    """The sentence names both; nothing is run."""
+    for folder, by in (("A", 2), ("B", 3)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "o.py").write_text(f"from triport.ops import Op\nx = Op('dup', eager=lambda x: x * {by}, cases=('8x8',))\n")
+    path = tmp_path / "r.json"
+    assert main(["bench", "--op", f"{tmp_path}/A/o.py:x", "--op", f"{tmp_path}/B/o.py:x", "--json", str(path)]) == 2
+    assert f"two ops are called 'dup': {tmp_path.resolve()}/A/o.py:x and {tmp_path.resolve()}/B/o.py:x;" in capsys.readouterr().err and not path.exists()
+
+
+def test_rows_that_an_op_does_not_have_are_named(tmp_path, capsys):
+    """Of a dtype that another op takes, and of a column that was asked for by name; what is only among the defaults is not missed."""
+    (tmp_path / "mine.py").write_text("from triport.ops import Op\nop = Op('mine', eager=lambda x: x * 2, variants={'own': lambda x: x + x}, cases=('8x8',))\n")
+    line = ["bench", "--op", f"{tmp_path}/mine.py:op", "--op", "square", "--case", "8x8", "--no-cold", "--reps", "1"]
+    assert main([*line, "--dtype", "fp32", "--dtype", "int32", "--backend", "torch", "--backend", "triton-cpu", "--backend", "own"]) == 0
+    err = capsys.readouterr().err
+    for said in ("no rows of int32 for mine: not among the dtypes taken there", "no rows of triton-cpu for mine: triton-cpu does not run it", "no rows of own for square: own does not run it"):
+        assert said in err, said
+    assert "no rows of torch" not in err
+    assert plan.Plan([registry.get("square")], ["torch"], ["fp32"]).items()[1] == []
+    assert plan.Plan([registry.get("softmax")], ["torch"], ["fp32", "int32"]).items()[1] == ["no rows of int32: none of the ops takes it"]
+
+
+def test_a_board_that_nothing_would_run_on_is_refused(capsys):
+    assert main(["bench", "--on", "local", "--backend", "torch", "--op", "softmax"]) == 2
+    assert "--on is the board of backend spine, and --backend torch runs here" in capsys.readouterr().err
+
+
 def test_a_compiled_variant_meets_no_recompile_limit():
     """Each case starts without what was compiled for those before it."""
     seen = []

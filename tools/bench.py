@@ -122,6 +122,8 @@ def run(args) -> int:
     if args.timeout != _defaults()["timeout"]:
         raise Error("--timeout goes with --distributed: it is for ranks that wait for one another")
     if args.on:
+        if args.backend and "spine" not in args.backend:
+            raise Error(f"--on is the board of backend spine, and --backend {', '.join(dict.fromkeys(args.backend))} runs here: leave one of them out, or add --backend spine")
         from ..backends.spine import backend as spine
         with spine.on(args.on, args.target):
             return _selected(args, ops, args.backend or ["spine"], [])
@@ -217,7 +219,7 @@ def _selected(args, ops, names: list[str], usable: list) -> int:
         raise Error(f"--artefacts {args.artefacts}: it is a file; name a folder")
     wanted = plan.Plan(
         ops, backends, args.dtype or ["fp32"], args.case, args.sweep, variants, args.mode, args.reps, _share(args.precision), _seconds("--budget", args.budget),
-        cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0, drawn=args.random or 0)
+        cold=not args.no_cold, singles=(args.reps or 10) if args.format == "spine" else 0, seed=args.seed, device=device, threads=args.threads or 0, drawn=args.random or 0, named=bool(names))
     wanted.items()  # a selection that is empty, or a case that is none, says so before a board is asked
     for name in backends if names else ():
         reason = get(name).unavailable()

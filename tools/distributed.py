@@ -65,6 +65,7 @@ def _show(rows: list[dict], world: int, device: str):
     """A table for each op: a line for each number of ranks."""
     from rich.table import Table
 
+    from ..bench import words
     from ..bench.report import console, time_text
     from ..bench.units import percent
 
@@ -78,10 +79,13 @@ def _show(rows: list[dict], world: int, device: str):
             t.add_column(name, justify="right", no_wrap=True)
         for r in mine:
             how = r["distributed"]
-            figures = ([time_text(s["p50"]) for s in (r["wall_s"], how["kernels_s"], how["communication_s"])] + [percent(r["metrics"]["efficiency"])]
+            figures = ([time_text(s["p50"]) + " noisy" * (s is r["wall_s"] and words.is_noisy(r)) for s in (r["wall_s"], how["kernels_s"], how["communication_s"])] + [percent(r["metrics"]["efficiency"])]
                        if r["status"] == "ok" else ["WRONG", f"error {r['error']:.2g}", f"of {r['allowed']:.2g}", ""])
             t.add_row(how["sharded"], how["scaling"], how["placed"], str(how["ranks"]), *figures)
         out.print(t)
         out.print()
+    for kind, text in words.words(rows):
+        if kind == "remark":
+            print(text)
     wrong = sum(r["status"] != "ok" for r in rows)
     print(f"{len(rows)} results of up to {world} ranks on {device}, " + (f"{wrong} of them wrong" if wrong else "all right"))

@@ -52,7 +52,10 @@ def run(args) -> int:
         try:
             for n, t in enumerate(targets):
                 below = folder / "against" if n else folder
-                sides.append(("against" if n else "", session.script(t, below, not args.no_roof) if t.argv else _steps(session, t, below, args)))
+                sides.append(("against" if n else "", session.script(t, below, not args.no_roof) if t.argv else _own(
+                    t.title, folder, lambda t=t, below=below: _steps(session, t, below, args))))
+            if sides and not targets[0].argv:
+                _own(" or ".join(t.title for t in targets), folder, lambda: session.times([p for _, p in sides]))
         finally:
             if sides:
                 _page(sides, folder)
@@ -68,22 +71,27 @@ def run(args) -> int:
 
 
 def _steps(session, target, folder: Path, args):
-    """`session.steps`; what a user's step raises is an `Error` that says where."""
+    """`session.steps`, by the command's options."""
+    options = {name: getattr(args, name) for name in ("case", "dtype", "backend", "against", "variant", "size", "steps", "seed")}
+    return session.steps(target, folder, args.steps or 0, not args.no_counters, not args.no_roof, (args.target, options))
+
+
+def _own(title: str, folder: Path, run):
+    """`run()`; what a user's step raises in it is an `Error` that says where."""
     import traceback
 
     from ..backends.base import Error
     try:
-        options = {name: getattr(args, name) for name in ("case", "dtype", "backend", "against", "variant", "size", "steps", "seed")}
-        return session.steps(target, folder, args.steps or 0, not args.no_counters, not args.no_roof, (args.target, options))
+        return run()
     except Error:
         raise
     except OSError as e:
         if str(e.filename or "").startswith(str(folder)):
             raise  # ours
-        raise Error(f"{target.title} raised {type(e).__name__}: {e}") from e
+        raise Error(f"{title} raised {type(e).__name__}: {e}") from e
     except (Exception, SystemExit) as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
-        raise Error(f"{target.title} raised {type(e).__name__}: {e} ({last.filename}:{last.lineno})") from e
+        raise Error(f"{title} raised {type(e).__name__}: {e} ({last.filename}:{last.lineno})") from e
 
 
 def _page(sides, folder: Path):
@@ -102,6 +110,7 @@ def _said(profile) -> str:
     t = profile.target
     if t.argv:
         return f"{t.title}: {time_text(profile.wall[0])} under the profilers, exit code {profile.code}, {len(profile.kernels)} kernels of the CPU backend"
-    kernels = "".join(f", {k.name} {time_text(k.wall_s)}" + (f" with {100 * k.busy:.0f} % of {k.threads} threads busy" if k.busy is not None else "")
-                      for k in profile.kernels[:1])
-    return f"{t.title} by {t.backend}: {time_text(statistics.median(profile.wall))} a step, first call {time_text(profile.first_s)}{kernels}"
+    kernels = "".join(f", {k.name} {time_text(k.wall_s)} in the median" + (  # a few slow launches decide the share, and the median does not know of them
+        f" and all its launches together with {100 * k.busy:.0f} % of {k.threads} threads busy" if k.busy is not None else "") for k in profile.kernels[:1])
+    noisy = f" (noisy, not to be relied on: {profile.noisy})" if profile.noisy else ""
+    return f"{t.title} by {t.backend}: {'~' * bool(profile.unsteady)}{time_text(statistics.median(profile.wall))} a step{noisy}, first call {time_text(profile.first_s)}{kernels}"

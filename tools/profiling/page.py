@@ -11,6 +11,8 @@ import numpy as np
 
 from ...bench.report import time_text
 from ...bench.results import above_roof, least_time
+from ..template import filled
+from . import texts, timeline
 from .session import Profile
 
 _LANE, _WIDTH = 22, 1000
@@ -23,8 +25,8 @@ def write(sides: list[tuple[str, Profile]], path: Path, machine: dict, command: 
     target = sides[0][1].target
     facts = f"{machine['cpu']}; {machine['cores']} cores, {machine['threads']} threads; torch {machine['torch']}, triton {machine['triton']}, LLVM {machine['LLVM']}"
     body = "".join(f'<section>{_side(folder, p, path.parent / folder)}</section>' for folder, p in sides)
-    path.write_text(_PAGE.replace("@TITLE@", html.escape(target.title)).replace("@FACTS@", html.escape(facts)).replace("@COMMAND@", html.escape(command))
-                    .replace("@SUMMARY@", _summary(sides)).replace("@SIDES@", body).replace("@COLUMNS@", str(len(sides))))
+    texts.write(path, filled(_PAGE, {"TITLE": html.escape(target.title), "FACTS": html.escape(facts), "COMMAND": html.escape(command), "SUMMARY": _summary(sides), "SIDES": body,
+                                     "COLUMNS": str(len(sides))}))
 
 
 def _table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
@@ -58,7 +60,7 @@ def _summary(sides: list[tuple[str, Profile]]) -> str:
 
     rows = [row("first call (loads or compiles)", lambda p: time_text(p.first_s) if p.first_s else ""),
             row("wall of a step, no profiler on: median (from, to)" if not sides[0][1].target.argv else "wall of the run, profilers on",
-                lambda p: spread(p.wall) if p.wall else ""),
+                lambda p: "~" * bool(p.unsteady) + spread(p.wall) + ", noisy" * bool(p.noisy) if p.wall else ""),
             row("CPU time of a step, the mean" if not sides[0][1].target.argv else "CPU time", lambda p: time_text(statistics.fmean(p.cpu)) if p.cpu else ""),
             row("throughput", lambda p: rate(p, p.target.nbytes, "GB/s", 1e9)), row("arithmetic", lambda p: rate(p, p.target.flops, "GFLOP/s", 1e9)),
             row("of this machine's roof", roof),
@@ -68,7 +70,9 @@ def _summary(sides: list[tuple[str, Profile]]) -> str:
 
 def _side(folder: str, p: Profile, files: Path) -> str:
     parts = [f"<h2>{html.escape(p.target.backend or p.target.title)}</h2>"]
-    parts += [f'<p class="remark">{html.escape(r)}</p>' for r in p.remarks]
+    noise = [f"The time of a step is noisy, not to be relied on: {p.noisy}"] if p.noisy else []
+    pace = [f"The time of a step, marked ~, may be another in another run: {p.unsteady}"] if p.unsteady else []
+    parts += [f'<p class="remark">{html.escape(r)}</p>' for r in (*noise, *pace, *p.remarks)]
     if p.code:
         parts.append(f'<p class="remark">The script ended with exit code {p.code}; this is what was seen until then.</p>')
     parts.append("<h3>Kernels</h3>" + (_kernels(p) if p.kernels else "<p>No kernel of the CPU backend was launched.</p>"))
@@ -80,7 +84,7 @@ def _side(folder: str, p: Profile, files: Path) -> str:
             for c in p.trace.compilations], 4))
     parts.append("<h3>Counters</h3>" + (_counted(p) if p.counted else "") + (f"<p>{html.escape(p.uncounted)}</p>" if p.uncounted else ""))
     at = f"{folder}/" if folder else ""
-    width, height = re.search(r'viewBox="0 0 (\d+) (\d+)"', (files / "flame.svg").read_text(errors="replace")).groups()
+    width, height = re.search(r'viewBox="0 0 (\d+) (\d+)"', texts.read(files / "flame.svg")).groups()
     parts.append(f'<h3>Flame graph</h3><iframe title="flame graph" style="aspect-ratio: {width} / {height}" src="{html.escape(at, quote=True)}flame.svg"></iframe>')
     parts.append(f"<h3>torch.profiler</h3><pre>{html.escape(p.table)}</pre>")
     listed = "".join(f'<li><a href="{html.escape(at + n, quote=True)}">{html.escape(at + n)}</a>: {html.escape(what)}</li>' for n, what in p.files.items())
@@ -89,10 +93,16 @@ def _side(folder: str, p: Profile, files: Path) -> str:
 
 
 def _kernels(p: Profile) -> str:
-    return _table(["kernel", "grid", "tile", "launches", "threads", "wall p50", "total", "threads busy", "imbalance", "tensors", "GB/s", "of copy"], [
+    copy = p.limits.get("cpu", {}).get("bytes_per_s")
+    unknown = [f"{k.name} {'x'.join(map(str, k.grid))}" for k in p.kernels if k.rate is None and k.nbytes]
+    note = "What tensors span is all from an argument's first element to its last, whatever part a launch touches: GB/s of it is an upper bound."
+    if unknown:
+        named = ", ".join(unknown[:4]) + f" and {len(unknown) - 4} more" * (len(unknown) > 4)
+        note += f" Where it is above this machine's copy, {copy / 1e9:.1f} GB/s, none is shown ({named}): {timeline.UNKNOWN}."
+    return f"<p>{html.escape(note)}</p>" + _table(["kernel", "grid", "tile", "launches", "threads", "wall p50", "total", "threads busy, all launches", "imbalance p50", "tensors span", "GB/s, at most", "of copy, at most"], [
         [k.name, "x".join(map(str, k.grid)), ", ".join(f"{n}={v}" for n, v in k.tile.items()), k.launches, k.threads, time_text(k.wall_s), time_text(k.total_s),
-         *("" if x is None else f"{100 * x:.0f} %" for x in (k.busy, k.imbalance)), f"{k.nbytes / 1e6:.2f} MB", f"{k.nbytes / max(k.wall_s, 1e-9) / 1e9:.1f}",
-         f"{100 * k.roof:.0f} %" if k.roof else ""] for k in p.kernels], 3)
+         *("" if x is None else f"{100 * x:.0f} %" for x in (k.busy, k.imbalance)), f"{k.nbytes / 1e6:.2f} MB", "unknown" if k.rate is None and k.nbytes else "" if k.rate is None else f"{k.rate / 1e9:.1f}",
+         f"{100 * k.rate / copy:.0f} %" if k.rate and copy else ""] for k in p.kernels], 3)
 
 
 def _counted(p: Profile) -> str:
@@ -105,17 +115,18 @@ def _counted(p: Profile) -> str:
 
 
 def _threads(p: Profile) -> str:
-    """The median launch of the kernel that takes longest in all: a lane for each thread, a box for each chunk of programs."""
+    """The launch nearest to the median of the kernel and grid that take longest in all, of those whose chunks were kept: a lane for each thread that was to share it, also where
+    it came too late for any program, and a box for each chunk of programs."""
     launches, spans = p.trace.launches, p.trace.spans()
     drawn = set(spans["launch"].tolist())
-    steady = [n for n in range(p.steady, len(launches)) if launches[n].end and n in drawn] or sorted(drawn)
-    busiest = p.kernels[0].hash if p.kernels else ""
-    steady = sorted([n for n in steady if launches[n].kernel["hash"] == busiest] or steady, key=lambda n: launches[n].end - launches[n].start)
-    chosen = steady[len(steady) // 2]
+    kernel = next((k for k in p.kernels if drawn.intersection(k.numbers)), None)
+    candidates, wall = (drawn.intersection(kernel.numbers), kernel.wall_s) if kernel else (drawn, 0.0)
+    chosen = min(sorted(candidates), key=lambda n: abs((launches[n].end - launches[n].start) * 1e-9 - wall))
     one = launches[chosen]
     mine = spans[spans["launch"] == chosen]
     start, length = one.start, max(one.end - one.start, 1)
     threads = list(dict.fromkeys([one.thread, *mine["thread"].tolist()]))
+    threads += [-1 - k for k in range(one.threads - len(threads))]  # no thread's number: those that ran nothing have none here
     boxes = []
     for s in mine[:_DRAWN]:
         x, w = _WIDTH * (int(s["start"]) - start) / length, _WIDTH * int(s["end"] - s["start"]) / length
@@ -125,7 +136,7 @@ def _threads(p: Profile) -> str:
     lanes = "".join(f'<text x="0" y="{k * _LANE + 15}">thread {k}</text><text x="{_WIDTH + 98}" y="{k * _LANE + 15}">idle {100 * max(i, 0) / length:.0f} %</text>'
                     for k, i in enumerate(idle))
     more = f" (its first {_DRAWN} chunks)" if len(mine) > _DRAWN else ""
-    return (f"<p>A median launch{more}: {html.escape(one.name)}, {one.grid[0] * one.grid[1] * one.grid[2]} programs in {len(mine)} chunks, "
+    return (f"<p>A median launch{more}: {html.escape(one.name)}, {one.grid[0] * one.grid[1] * one.grid[2]} programs in {len(mine)} chunks for {one.threads} thread{'s' * (one.threads != 1)}, "
             f"{time_text(length * 1e-9)}. Boxes are chunks of programs; what is blank is idle.</p>"
             f'<div class="scroll"><svg class="lanes" viewBox="0 0 {_WIDTH + 170} {len(threads) * _LANE + 4}" role="img" aria-label="programs by thread">{"".join(boxes)}{lanes}</svg></div>')
 

@@ -25,18 +25,21 @@ from torch.profiler import record_function
 
 from ...backends.base import Error
 from ...backends.cpu.run.trace import Trace
-from ...bench import clock, results, roofline
+from ...bench import clock, load, noise, results, roofline
 from ...bench.memory import quiet
-from . import counters, flame, ncu, timeline
+from . import counters, flame, ncu, texts, timeline
 from .target import Target
 
 #: events of torch's that a table is made of
 LARGEST = 3_000_000
+#: turns of a step that are timed with no profiler on
+ROUNDS = 7
 
 
 @dataclass
 class Profile:
-    """What was found out. Times in seconds; wall, cpu: of each step timed with no profiler on; error, allowed: of an op against float64;
+    """What was found out. Times in seconds; wall, cpu: of each step timed with no profiler on; noisy: why the median of these is not to be trusted, unsteady: why it may be
+    another in another run (`bench.clock.Samples`); error, allowed: of an op against float64;
     steady: number of the trace's first launch in a
     steady step; counted: counters by kernel, or `uncounted` says why there are none; files: name -> what it is, in the folder."""
 
@@ -44,6 +47,8 @@ class Profile:
     first_s: float = 0.0
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+    noisy: str | None = None
+    unsteady: str | None = None
     error: float | None = None
     allowed: float | None = None
     limits: dict = field(default_factory=dict)
@@ -96,7 +101,7 @@ def steps(target: Target, folder: Path, count: int = 0, count_hardware: bool = T
           found_by: tuple[list[str], dict] = ([], {})) -> Profile:
     """Profile a step and write the files into `folder`. count: steps under the profiler (0: as many as fill a third of a second, 3 to 50);
     found_by: the words and options that another process would find the target by."""
-    profile = Profile(target)
+    profile, watch = Profile(target), load.Watch()
     _limits(profile, measure)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -126,10 +131,25 @@ def steps(target: Target, folder: Path, count: int = 0, count_hardware: bool = T
     _write(profile, folder, "table.txt", f"First call\n\n{_table(first, target.device)}\n\n{count} steady steps\n\n{profile.table}\n",
            "torch.profiler's tables: the first call's, and the steady steps'")
     _python(profile, folder, once)
-    samples = clock.interleave({"": (target.step, target.synchronize)}, rounds=7)[""]
-    profile.wall, profile.cpu = samples.wall, samples.cpu
+    _busy(profile, watch)
     _count(profile, count_hardware, count, found_by)
     return profile
+
+
+def times(profiles: list[Profile]):
+    """Time the steps of some profiles in turns, with no profiler on: what else the machine does meets all of them alike."""
+    watch = load.Watch()
+    samples = clock.interleave({str(n): (p.target.step, p.target.synchronize) for n, p in enumerate(profiles)}, rounds=ROUNDS)
+    busy = watch.busy(wait=True)  # also where seven short turns are too little to know
+    for profile, s in zip(profiles, samples.values()):
+        profile.wall, profile.cpu, profile.unsteady = s.wall, s.cpu, s.unsteady
+        profile.noisy = noise.why(s.wall, s.busy or busy)
+
+
+def _busy(profile: Profile, watch: load.Watch):
+    """Remark what others did to the machine while `watch` looked."""
+    if busy := watch.busy():
+        profile.remarks.append(f"The machine was busy while this was profiled: {busy}; the times of kernels and threads are not to be relied on")
 
 
 def _table(profiler, device: str = "cpu") -> str:
@@ -145,7 +165,7 @@ def _copy(profile: Profile) -> float:
 
 
 def _write(profile: Profile, folder: Path, name: str, text: str, what: str):
-    (folder / name).write_text(text)
+    texts.write(folder / name, text)
     profile.files[name] = what
 
 
@@ -159,8 +179,9 @@ def _write_trace(profile: Profile, folder: Path, traces: list[Path], count: int)
         if not t.op or per_step != 1 or not limits:
             return {}
         seconds = max(launch.end - launch.start, 1) * 1e-9
-        least = results.least_time(limits, t.nbytes, t.flops, t.dtype)
-        return {"bytes": t.nbytes, "FLOPs": t.flops, "% of this machine's roof": round(100 * least / seconds, 2)}
+        of = limits, t.nbytes, t.flops, t.dtype
+        share = results.least_time(*of) / seconds
+        return {"bytes": t.nbytes, "FLOPs": t.flops, "% of this machine's roof": round(100 * share, 2)} | ({"above the roof": results.above_roof(*of)} if share > 1 else {})
 
     remark = timeline.join(traces, profile.trace, folder / "trace.json", _copy(profile), step)
     profile.files["trace.json"] = "chrome trace: open it in Perfetto (ui.perfetto.dev) or chrome://tracing"
@@ -240,7 +261,7 @@ def _count(profile: Profile, wanted: bool, times: int, found_by):
 def script(target: Target, folder: Path, measure: bool = True) -> Profile:
     """Run a script as `python script.py arguments` would, once, under all profilers. Whatever was seen is written, however it ends; `code` is its
     exit code."""
-    profile, folder = Profile(target), folder.absolute()  # the script may go elsewhere
+    profile, watch, folder = Profile(target), load.Watch(), folder.absolute()  # the script may go elsewhere
     _limits(profile, measure)
     folder.mkdir(parents=True, exist_ok=True)
     deterministic, sampler = cProfile.Profile(), flame.Sampler(0.002)
@@ -268,6 +289,7 @@ def script(target: Target, folder: Path, measure: bool = True) -> Profile:
     _write(profile, folder, "table.txt", f"{profile.table}\n", "torch.profiler's table of the whole run")
     _save_cprofile(profile, folder, deterministic)
     _save_flame(profile, folder, flame.trimmed(sampler.stacks, "run_path"))
+    _busy(profile, watch)
     profile.uncounted = "counters need a step that can be repeated: an op, FILE.py:FUNCTION or a model"
     return profile
 

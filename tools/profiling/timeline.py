@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...backends.cpu.run.trace import Launch, Trace
+from . import texts
 
 #: the process number that our lanes stand under: above Linux's largest
 PID = 1 << 23
@@ -26,22 +27,38 @@ LARGEST = 256 << 20
 
 @dataclass
 class Kernel:
-    """Figures of one kernel's steady launches. wall_s: median of a launch; busy: share of threads x wall in which programs ran, over all launches;
-    imbalance: the busiest thread's time over the mean of the team's, less 1, median over launches; roof: bytes per second that its tensors span over copy
-    bandwidth, median; busy and imbalance are of launches whose chunks were all kept, None where there is none."""
+    """Figures of one kernel's steady launches of one grid. numbers: theirs in the trace; wall_s: median of a launch; busy: share of threads x wall in which programs ran, over all launches;
+    imbalance: the busiest thread's time over the mean of the team's, less 1, median over launches; nbytes: that its tensor arguments span, median; rate: what `most`
+    says of them and the median launch; busy and imbalance are of launches whose chunks were all kept, None where there is none."""
 
     name: str
     hash: str
     grid: tuple
     tile: dict
-    launches: int
+    numbers: list[int]
     threads: int
     wall_s: float
     total_s: float
     busy: float | None
     imbalance: float | None
     nbytes: int
-    roof: float
+    rate: float | None
+
+    @property
+    def launches(self) -> int:
+        """How many."""
+        return len(self.numbers)
+
+
+#: why there is no rate of a launch whose tensors span more than memory gives in its time
+UNKNOWN = "it touches a part of what its tensors span, or finds it in the caches"
+
+
+def most(nbytes: int, seconds: float, bytes_per_s: float) -> float | None:
+    """The bytes per second that a launch can have had from memory, whose tensors span `nbytes`: an upper bound, for nobody knows what part of them it touched. None where that
+    is more than a copy's `bytes_per_s` (0: not measured), and where it has no tensors: then nothing is known."""
+    rate = nbytes / max(seconds, 1e-9)
+    return rate if rate and (not bytes_per_s or rate <= bytes_per_s) else None
 
 
 def kernels(trace: Trace, bytes_per_s: float, first: int = 0) -> list[Kernel]:
@@ -66,20 +83,24 @@ def kernels(trace: Trace, bytes_per_s: float, first: int = 0) -> list[Kernel]:
         uneven = [max(work[n].values()) * threads / max(sum(work[n].values()), 1) - 1 for n in whole]
         nbytes = int(np.median([x.nbytes for x in some]))
         wall = float(np.median(walls))
-        out.append(Kernel(some[0].name, digest, grid, some[0].kernel["constants"], len(some), threads, wall, float(walls.sum()),
+        out.append(Kernel(some[0].name, digest, grid, some[0].kernel["constants"], numbers, threads, wall, float(walls.sum()),
                           busy if whole else None, float(np.median(uneven)) if whole else None, nbytes,
-                          nbytes / max(wall, 1e-9) / bytes_per_s if bytes_per_s else 0.0))
+                          most(nbytes, wall, bytes_per_s)))
     return sorted(out, key=lambda k: -k.total_s)
 
 
 def _arguments(n: int, launch: Launch, bytes_per_s: float, step: dict) -> dict:
     """What a launch's event says of it."""
     seconds = max(launch.end - launch.start, 1) * 1e-9
+    rate = most(launch.nbytes, seconds, bytes_per_s)
     out = {"backend": "triton-cpu", "grid": list(launch.grid), "tile": {k: str(v) for k, v in launch.kernel["constants"].items()}, "threads": launch.threads,
-           "kernel hash": launch.kernel["hash"], "launch": n, "bytes (that its tensors span)": launch.nbytes,
-           "GB/s": round(launch.nbytes / seconds / 1e9, 3)}
-    if bytes_per_s:
-        out["% of copy bandwidth"] = round(100 * launch.nbytes / seconds / bytes_per_s, 2)
+           "kernel hash": launch.kernel["hash"], "launch": n, "bytes (that its tensors span)": launch.nbytes}
+    if rate is not None:
+        out["GB/s, at most"] = round(rate / 1e9, 3)
+        if bytes_per_s:
+            out["% of copy bandwidth, at most"] = round(100 * rate / bytes_per_s, 2)
+    elif launch.nbytes:
+        out["no GB/s"] = UNKNOWN
     return out | step
 
 
@@ -147,12 +168,12 @@ def join(parts: list[Path], trace: Trace | None, path: Path, bytes_per_s: float 
                 while block := source.read(1 << 20):
                     to.write(block)
         if trace is not None:
-            path.write_text(json.dumps({"traceEvents": events(trace, 0, bytes_per_s, step)}, separators=(",", ":")))
+            texts.write(path, json.dumps({"traceEvents": events(trace, 0, bytes_per_s, step)}, separators=(",", ":")))
         return (f"torch's trace has {sum(sizes) >> 20} MiB: it is {path.stem}.torch.json.gz, and {path.name} has the kernels' launches and threads alone; "
                 "profile fewer steps for one trace of both")
     data = None
     for p in parts:
-        one = json.loads(p.read_text())
+        one = json.loads(texts.read(p))
         if data is None:
             data = one
         else:
@@ -168,5 +189,5 @@ def join(parts: list[Path], trace: Trace | None, path: Path, bytes_per_s: float 
                 n, x = waiting[e["name"]].pop(0)
                 e.setdefault("args", {}).update(_arguments(n, x, bytes_per_s, step(x)))
         data["traceEvents"] += events(trace, data.get("baseTimeNanoseconds", 0), bytes_per_s, step)
-    path.write_text(json.dumps(data, separators=(",", ":")))
+    texts.write(path, json.dumps(data, separators=(",", ":")))
     return None

@@ -6,6 +6,8 @@ const colourOf = backend => data.colours[backend];
 const shapeOf = run => data.marks[run % data.marks.length];
 const dashOf = run => data.dashes[run % data.dashes.length];
 const fits = rows => rows.filter(r => r.status === 'ok');
+// The name of what speed-ups are over, where it is one for all of some rows.
+const overOf = rows => { const names = new Set(rows.map(r => r.baseline)); return names.size === 1 ? [...names][0] : null; };
 
 function grouped(rows, keyOf) {
   const out = new Map();
@@ -61,23 +63,30 @@ function lanes(title, rows, groups, axis, right) {
 }
 
 function speedPanels(rows) {
-  const usable = fits(rows).filter(r => r.speedup && r.backend !== 'torch');
+  const usable = fits(rows).filter(r => r.speedup && r.backend !== r.baseline);
   const one = new Set(usable.map(r => r.op)).size === 1;  // one op: a bar for each of its cases
-  return byMachine(usable, (run, mine) => {
+  return grouped(usable, r => JSON.stringify([r.run, r.baseline])).map(([, mine]) => {
+    const {run, baseline} = mine[0], several = usable.some(r => r.run === run && r.baseline !== baseline);
+    const title = data.runs[run].name + (several ? `, over ${baseline}` : '');
     const named = r => one ? `${r.op} ${r.case} ${r.dtype}` : `${r.op} ${r.dtype}`;
     const groups = grouped(mine, named).map(([heading, list]) => [heading, backendsOf(list).map(backend => {
-      const its = list.filter(r => r.backend === backend), mean = geomean(its.map(r => r.speedup));
+      const its = list.filter(r => r.backend === backend), sound = its.filter(r => !r.noisy), mean = geomean(sound.map(r => r.speedup));
       return (panel, y, xs) => {
+        for (const r of its.filter(r => r.noisy)) panel.point(shapeOf(run), xs.at(r.speedup), y, r, colourOf(backend), ratioText(r.speedup), 3.6);
+        if (!sound.length) {  // what is noisy is in no bar and no mean
+          panel.add('text', {x: panel.width, y: y + 4, 'text-anchor': 'end'}, 'noisy');
+          return;
+        }
         const [from, to] = [xs.at(1), xs.at(mean)].sort((a, b) => a - b);
-        const opacity = its.length > 1 ? .6 : .8;
+        const opacity = sound.length > 1 ? .6 : .8;
         panel.add('rect', {class: 'bar', x: from, y: y - 6, width: Math.max(1, to - from), height: 12, fill: colourOf(backend), opacity});
         panel.add('text', {class: 'strong', x: panel.width, y: y + 4, 'text-anchor': 'end'}, ratioText(mean));
-        for (const r of its) panel.point(shapeOf(run), xs.at(r.speedup), y, r, colourOf(backend), ratioText(r.speedup), 3.6);
+        for (const r of sound) panel.point(shapeOf(run), xs.at(r.speedup), y, r, colourOf(backend), ratioText(r.speedup), 3.6);
       };
     })]);
     const wide = range([0.5, 2, ...mine.map(r => r.speedup)], 4, 1.1);
-    const axis = {range: wide, label: 'times as fast as torch on that machine', text: x => `${short(x)}x`};
-    const made = lanes(data.runs[run].name, mine, groups, axis, 52), draw = made.draw;
+    const axis = {range: wide, label: `times as fast as ${cut(baseline, 24)} on that machine`, text: x => `${short(x)}x`};
+    const made = lanes(title, mine, groups, axis, 52), draw = made.draw;
     made.draw = panel => {
       draw(panel);
       const x = logScale(...axis.range, 10, panel.width - 52, 54).at(1);
@@ -156,7 +165,7 @@ function firstPanels(rows) {
     const groups = grouped(mine, r => `${r.op} ${r.dtype}`).map(([heading, list]) => [heading, backendsOf(list).map(backend => (panel, y, xs) => {
       panel.add('line', {class: 'grid', x1: 10, x2: panel.width - 12, y1: y, y2: y});
       for (const r of list.filter(r => r.backend === backend)) for (const [kind, s] of Object.entries(r.first))
-        if (kind !== 'here' || !('cold' in r.first)) panel.point(FIRST[kind][0], xs.at(s), y, r, colourOf(backend), `${kind} ${timeText(s)}`, 4.2);
+        if (kind !== 'here' || !('cold' in r.first)) panel.point(FIRST[kind][0], xs.at(s), y, r, colourOf(backend), `${kind} ${timeText(s)}`, 4.2, false);
     })]);
     const axis = {range: range(mine.flatMap(r => Object.values(r.first)), 10), label: 'first call', text: timeText};
     return lanes(data.runs[run].name, mine, groups, axis, 12);
@@ -164,16 +173,16 @@ function firstPanels(rows) {
 }
 
 const FIGURES = [
-  {id: 'time', title: 'Time against size', panels: timePanels, machines: true, about:
+  {id: 'time', title: () => 'Time against size', panels: timePanels, machines: true, about:
     'Median of a call and, as a band and a bar, the 20th to 80th percentile of its rounds; both axes logarithmic. '
     + 'A line joins cases that differ in shape only.'},
-  {id: 'speed', title: 'Speed-up over torch', panels: speedPanels, about:
-    'A bar is the geometric mean of the cases shown, each a mark; where one op is shown, each case has its bar. '
-    + 'Right of the dashed line is faster than torch.'},
-  {id: 'roof', title: 'Roofline', panels: roofPanels, about:
+  {id: 'speed', title: rows => `Speed-up over ${overOf(rows) || "each op's baseline"}`, panels: speedPanels, about:
+    'A bar is the geometric mean of the cases shown that are not noisy, each a mark; where one op is shown, each case has its bar. '
+    + 'Right of the dashed line is faster than the baseline.'},
+  {id: 'roof', title: () => 'Roofline', panels: roofPanels, about:
     'What each row reached, under what the same run measured of its machine. Data that stays in a cache can pass the slope, '
     + 'and a matrix unit the FMA line.'},
-  {id: 'cpu', title: 'Wall time against CPU time', panels: cpuPanels, about: 'How many cores a call keeps busy. On a GPU the host\'s part.'},
-  {id: 'first', title: 'First call', panels: firstPanels, kinds: FIRST, about:
+  {id: 'cpu', title: () => 'Wall time against CPU time', panels: cpuPanels, about: 'How many cores a call keeps busy. On a GPU the host\'s part.'},
+  {id: 'first', title: () => 'First call', panels: firstPanels, kinds: FIRST, about:
     'Compiling, loading from disk, or starting a process: one sample each.'},
 ];

@@ -60,7 +60,9 @@ function details(r, extra) {
   facts.push([r.gpu ? 'host' : 'wall', spread(r.wall)]);
   if (r.cpu) facts.push(['CPU', spread(r.cpu)]);
   if (r.roof !== undefined) facts.push(['roof', `${short(100 * r.roof)}%`]);
-  if (r.speedup) facts.push(['torch', `${ratioText(r.speedup)} as fast`]);
+  if (r.speedup && r.backend !== r.baseline) facts.push([`vs ${r.baseline}`, `${ratioText(r.speedup)} as fast`]);
+  if (r.noisy) facts.push(['noisy', r.noisy]);
+  if (r.unsteady) facts.push(['unsteady', r.unsteady]);
   if (r.bytes) facts.push(['reached', prefixed(r.bytes / r.time[1], 'B/s') + (r.flops ? `, ${prefixed(r.flops / r.time[1], 'FLOP/s')}` : '')]);
   const first = Object.entries(r.first).map(([kind, s]) => `${kind} ${timeText(s)}`).join(', ');
   if (first) facts.push(['first call', first]);
@@ -76,11 +78,12 @@ function details(r, extra) {
 const text = of => ({of, left: true});
 const COLUMNS = {
   machine: text(r => data.runs[r.run].name), op: text(r => r.op), case: text(r => r.case), dtype: text(r => r.dtype), backend: text(r => r.backend),
-  time: {of: r => r.time && r.time[1], say: timeText},
+  time: {of: r => r.time && r.time[1], say: (t, r) => (r.unsteady ? '~' : '') + timeText(t)},
   'p20 to p80': {of: r => r.time && r.time[2] / r.time[0], say: (_, r) => `${timeText(r.time[0])} to ${timeText(r.time[2])}`},
   CPU: {of: r => r.cpu && r.cpu[1], say: timeText}, 'B/s': {of: r => r.bytes && r.time && r.bytes / r.time[1], say: x => prefixed(x, '')},
   'FLOP/s': {of: r => r.flops && r.time && r.flops / r.time[1], say: x => prefixed(x, '')},
-  roof: {of: r => r.roof, say: x => `${Math.round(100 * x)}%`}, 'vs torch': {of: r => r.speedup, say: ratioText},
+  roof: {of: r => r.roof, say: x => `${Math.round(100 * x)}%`}, [data.against]: {of: r => r.speedup, say: (x, r) => ratioText(x) + (r.noisy ? ' noisy' : '')},
+  baseline: {of: r => r.baseline, left: true},
   cold: {of: r => r.first && r.first.cold, say: timeText}, reload: {of: r => r.first && r.first.reload, say: timeText},
   process: {of: r => r.first && r.first.process, say: timeText}, here: {of: r => r.first && r.first.here, say: timeText},
   memory: {of: r => r.peak, say: bytesText}, error: text(r => r.error || ''),
@@ -90,7 +93,8 @@ const COLUMNS = {
 const order = {column: null, down: false};
 
 function drawTable(rows) {
-  const said = n => rows.some(r => ![undefined, ''].includes(COLUMNS[n].of(r))) && (n !== 'machine' || data.runs.length > 1);
+  const said = n => rows.some(r => ![undefined, ''].includes(COLUMNS[n].of(r))) 
+    && (n !== 'machine' || data.runs.length > 1) && (n !== 'baseline' || !overOf(data.rows));
   const names = Object.keys(COLUMNS).filter(n => n === 'time' || said(n));
   const sorted = [...rows].sort((a, b) => (a.status === 'ok') - (b.status === 'ok') || (order.column ? compared(a, b) : 0));  // a stable sort
   const head = node('tr', {}, ...names.map(name => {
@@ -132,6 +136,7 @@ function legend(figure, rows) {
   if (figure.machines && runs.length > 1) items.push(...runs.map(run => [swatch(shapeOf(run), 'currentColor', dashOf(run)), data.runs[run].name]));
   for (const [kind, [shape, words]] of Object.entries(figure.kinds || {}))
     if (rows.some(r => kind in r.first)) items.push([swatch(shape, 'currentColor'), words]);
+  if (!figure.kinds && rows.some(r => r.noisy)) items.push([swatch('circle', 'currentColor', null, true), 'noisy: not to be relied on']);
   return node('ul', {className: 'legend'}, ...items.map(parts => node('li', {}, ...parts)));
 }
 
@@ -142,7 +147,7 @@ function draw() {
   const sections = FIGURES.map(figure => {
     const panels = figure.panels(rows), places = panels.map(p => node('div', {className: 'panel'}, node('h3', {textContent: p.title})));
     const none = node('p', {className: 'note', textContent: 'No row that is shown has the figures for this.'});
-    const section = node('section', {id: figure.id}, node('h2', {textContent: figure.title}), node('p', {textContent: figure.about}),
+    const section = node('section', {id: figure.id}, node('h2', {textContent: figure.title(rows.filter(r => r.status === 'ok'))}), node('p', {textContent: figure.about}),
                          panels.length ? legend(figure, panels.flatMap(p => p.rows)) : none,
                          node('div', {className: 'panels'}, ...places));
     return {section, panels, places};

@@ -9,11 +9,13 @@ import html
 import json
 from importlib import resources
 
+from ...bench import fields
+from ..template import filled
 from . import colours, summary
 from .runs import Run
 
 _ROW = ("run", "op", "case", "variant", "dtype", "backend", "device", "status", "reason", "error", "allowed", "gpu", "time", "wall", "cpu", "first",
-        "bytes", "flops", "speedup", "roof", "peak", "asm", "trace", "verdict", "code_case")
+        "bytes", "flops", "speedup", "baseline", "noisy", "unsteady", "roof", "peak", "asm", "trace", "verdict", "code_case")
 
 
 def render(runs: list[Run]) -> str:
@@ -24,20 +26,16 @@ def render(runs: list[Run]) -> str:
               f"style-src {_digest(style)}; script-src {' '.join(map(_digest, scripts))}")
     parts = {"TITLE": html.escape("triport: " + ", ".join(r.name for r in runs)), "POLICY": policy, "STYLE": style,
              "SUMMARY": "\n".join(map(_card, runs)), "DATA": data(runs), "SCRIPT": "\n".join(f"<script>{s}</script>" for s in scripts)}
-    out, rest = [], _TEMPLATE
-    while rest:  # each part once: what a part says is not looked through for names of parts
-        before, mark, rest = rest.partition("@")
-        name, _, rest = rest.partition("@") if mark else ("", "", "")
-        out += [before, parts[name] if mark else ""]
-    return "".join(out)
+    return filled(_TEMPLATE, parts)
 
 
 def data(runs: list[Run]) -> str:
     """What the page draws, as JSON that may stand inside a script element: no "<" that could end it."""
     backends = [r["backend"] for run in runs for r in run.rows]
+    against, = (c.header for c in fields.of([r for run in runs for r in run.measured], ["speedup"]) if c.name == "speedup")
     text = json.dumps({
         "runs": [{"name": r.name, "threads": r.threads, "limits": r.limits} for r in runs], "colours": colours.of(backends),
-        "marks": list(colours.MARKS), "dashes": list(colours.DASHES),
+        "against": against, "marks": list(colours.MARKS), "dashes": list(colours.DASHES),
         "rows": [{k: row[k] for k in _ROW if row.get(k) not in (None, "")} for run in runs for row in run.rows],
     }, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -77,7 +75,8 @@ _TEMPLATE = """<!doctype html>
 <p><output id="count"></output> <button type="button" id="reset">Show all</button></p></section>
 <noscript><p>The plots and the table are drawn by this page's own script, which is switched off.</p></noscript>
 <div id="figures"></div>
-<section aria-labelledby="h-table"><h2 id="h-table">All figures</h2><p>Times are medians; a heading sorts. GPU rows give the GPU's own time.</p>
+<section aria-labelledby="h-table"><h2 id="h-table">All figures</h2><p>Times are medians; a heading sorts. GPU rows give the GPU's own time.
+Noisy: not to be relied on. ~: may be another in another run.</p>
 <div class="scroll" role="region" aria-labelledby="h-table" tabindex="0"><table id="rows"></table></div></section>
 </main>
 <div id="tip" role="dialog" aria-label="A measured row" hidden></div>

@@ -52,13 +52,16 @@ const outlines = {
   down: r => `M0,${r * 1.2}L${r * 1.1},${-r * .8}H${-r * 1.1}Z`,
   plus: r => { const a = r * .8; return `M${-r * 1.2},${-r * .4}h${a}v${-a}h${a}v${a}h${a}v${a}h${-a}v${a}h${-a}v${-a}h${-a}Z`; },
 };
-const mark = (shape, x, y, colour, r = 4.5) => svgNode('path', {
-  d: outlines[shape](r), transform: `translate(${x.toFixed(1)},${y.toFixed(1)})`, fill: colour, class: 'point'});
+const cut = (text, most) => text.length > most ? text.slice(0, most - 3) + '...' : text;
+// A mark; a hollow one, of which only the outline has a colour, is of a noisy row.
+const mark = (shape, x, y, colour, r = 4.5, hollow = false) => svgNode('path', {
+  d: outlines[shape](r), transform: `translate(${x.toFixed(1)},${y.toFixed(1)})`,
+  ...(hollow ? {fill: 'none', stroke: colour, class: 'point hollow'} : {fill: colour, class: 'point'})});
 
-function swatch(shape, colour, dash = null) {
+function swatch(shape, colour, dash = null, hollow = false) {
   const svg = svgNode('svg', {class: 'swatch', viewBox: '-8 -8 16 16', 'aria-hidden': 'true'});
   if (dash !== null) svg.append(svgNode('line', {x1: -8, x2: 8, y1: 0, y2: 0, stroke: colour, 'stroke-width': 1.5, 'stroke-dasharray': dash}));
-  svg.append(mark(shape, 0, 0, colour, dash === null ? 6.5 : 5));
+  svg.append(mark(shape, 0, 0, colour, dash === null ? 6.5 : 5, hollow));
   return svg;
 }
 
@@ -102,11 +105,11 @@ class Panel {
   }
 
   // A mark that stands for a row.
-  point(shape, x, y, row, colour, extra = '', r = 4.5) {
-    const made = mark(shape, x, y, colour, r);
+  point(shape, x, y, row, colour, extra = '', r = 4.5, noisy = Boolean(row.noisy)) {
+    const made = mark(shape, x, y, colour, r, noisy);
     made.setAttribute('tabindex', this.points.length ? -1 : 0);
     made.setAttribute('role', 'button');
-    made.setAttribute('aria-label', `${row.op} ${row.case} ${row.dtype} ${row.backend}${extra ? ', ' + extra : ''}`);
+    made.setAttribute('aria-label', `${row.op} ${row.case} ${row.dtype} ${row.backend}${extra ? ', ' + extra : ''}${noisy ? ', noisy' : ''}`);
     this.svg.append(made);
     this.points.push({x, y, row, extra, made});
   }

@@ -64,9 +64,11 @@ def _plots(runs: list[Run], rows: list[dict], palette: dict) -> Iterable[tuple[s
         yield f"time-{op}-{dtype}", f"{op} {dtype}: time against size", 4.5, lambda axes, mine=mine: _time(axes, mine, runs, palette)
     for n, run in enumerate(runs):
         mine = [r for r in rows if r["run"] == n]
-        if fast := [r for r in mine if r["speedup"] and r["backend"] != "torch"]:
+        over = _grouped([r for r in mine if r["speedup"] and r["backend"] != r["baseline"]], "baseline")
+        for (base,), fast in over:
             lanes = _lanes(fast, palette)
-            yield f"speed-{run.name}", f"{run.name}: speed-up over torch", _tall(lanes), lambda axes, lanes=lanes: _speed(axes, lanes, palette)
+            yield (f"speed-{run.name}" + f"-{base}" * (len(over) > 1), f"{run.name}: speed-up over {base}", _tall(lanes),
+                   lambda axes, lanes=lanes, base=base: _speed(axes, lanes, base, palette))
         for (device,), its in _grouped([r for r in mine if r["bytes"] and r["flops"]], "device"):
             limits = run.limits.get(device, {})
             yield (f"roof-{run.name}-{device}", f"{run.name} ({device}): roofline", 4.5,
@@ -110,8 +112,21 @@ def _colours(rows, palette) -> dict:
     return {b: {"color": c, "marker": "s", "linestyle": ""} for b, c in palette.items() if any(r["backend"] == b for r in rows)}
 
 
+def _hollow(rows) -> dict:
+    """What a hollow mark is, where there is one."""
+    return {"hollow: noisy": {"color": "none", "marker": "o", "markeredgecolor": "black", "linestyle": ""}} if any(r["noisy"] for r in rows) else {}
+
+
 def _mark(n: int) -> str:
     return list(colours.MARKS.values())[n % len(colours.MARKS)]
+
+
+def _point(axes, x, y, row, marker, palette, size: float = 5):
+    """A row's mark, hollow where it is noisy."""
+    colour = palette[row["backend"]]
+    look = {"color": "none", "markeredgecolor": colour, "markeredgewidth": 1} if row["noisy"] else {
+        "color": colour, "markeredgecolor": "white", "markeredgewidth": 0.5}
+    axes.plot(x, y, marker=marker, linestyle="", markersize=size, **look)
 
 
 def _time(axes, rows, runs, palette):
@@ -120,11 +135,13 @@ def _time(axes, rows, runs, palette):
         x, (low, mid, high) = [r["bytes"] for r in line], zip(*(r["time"] for r in line))
         axes.fill_between(x, low, high, color=palette[backend], alpha=0.18, linewidth=0)
         axes.vlines(x, low, high, color=palette[backend], alpha=0.6, linewidth=1)
-        axes.plot(x, mid, color=palette[backend], marker=_mark(n), markersize=5, linestyle=_DASHES[n % len(_DASHES)], linewidth=1.3)
+        axes.plot(x, mid, color=palette[backend], linestyle=_DASHES[n % len(_DASHES)], linewidth=1.3)
+        for r in line:
+            _point(axes, r["bytes"], r["time"][1], r, _mark(n), palette)
     _scales(axes, lambda b: prefixed(b, "B"), _seconds)
     axes.set(xlabel="bytes that the op must move")
     machines = sorted({r["run"] for r in rows})
-    _legend(axes, _colours(rows, palette) | ({runs[n].name: {"color": "black", "marker": _mark(n), "linestyle": _DASHES[n % len(_DASHES)]}
+    _legend(axes, _colours(rows, palette) | _hollow(rows) | ({runs[n].name: {"color": "black", "marker": _mark(n), "linestyle": _DASHES[n % len(_DASHES)]}
                                              for n in machines} if len(machines) > 1 else {}))
 
 
@@ -149,18 +166,18 @@ def _named(axes, lanes, palette):
     return _colours([r for _, _, its in lanes for r in its], palette)
 
 
-def _speed(axes, lanes, palette):
+def _speed(axes, lanes, base, palette):
     for y, (_, backend, rows) in enumerate(lanes):
-        values = [r["speedup"] for r in rows]
-        mean = geomean(values)
-        axes.barh(y, mean - 1, left=1, height=0.75, color=palette[backend], alpha=0.6)
-        axes.plot(values, [y] * len(values), "o", color=palette[backend], markersize=3.5, markeredgecolor="white", markeredgewidth=0.5)
-        axes.text(1.01, y, ratio(mean), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        sound = [r["speedup"] for r in rows if not r["noisy"]]  # the others are in no bar and no mean
+        if sound:
+            axes.barh(y, geomean(sound) - 1, left=1, height=0.75, color=palette[backend], alpha=0.6)
+        for r in rows:
+            _point(axes, r["speedup"], y, r, "o", palette, 3.5)
+        axes.text(1.01, y, ratio(geomean(sound)) if sound else "noisy", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.axvline(1, color="black", linestyle="--", linewidth=0.8)
     _scales(axes, x=lambda x: f"{short(x)}x")
-    axes.set(xlabel="times as fast as torch on that machine (bar: geometric mean)")
-    handles = _named(axes, lanes, palette)
-    _legend(axes, handles)
+    axes.set(xlabel=f"times as fast as {base if len(base) < 25 else base[:22] + '...'} on that machine (bar: geometric mean)")
+    _legend(axes, _named(axes, lanes, palette) | _hollow([r for _, _, its in lanes for r in its]))
     axes.get_legend().set_bbox_to_anchor((1.12, 1))
 
 
@@ -178,16 +195,15 @@ def _roof(axes, rows, limits, palette):
         axes.plot([value / slope if slope else low, high], [value, value], color="black", linewidth=1.3)
         axes.annotate(prefixed(value, "FLOP/s"), (high, value), (0, 3), textcoords="offset points", ha="right", fontsize=8)
     for a, b, r in zip(x, rates, rows):
-        axes.plot(a, b, marker=_mark(r["run"]), color=palette[r["backend"]], markersize=5, markeredgecolor="white", markeredgewidth=0.5)
+        _point(axes, a, b, r, _mark(r["run"]), palette)
     _scales(axes, short, prefixed)
     axes.set(xlabel="FLOP per byte that must move", ylabel="FLOP/s")
-    _legend(axes, _colours(rows, palette))
+    _legend(axes, _colours(rows, palette) | _hollow(rows))
 
 
 def _cpu(axes, rows, threads, palette):
     for r in rows:
-        axes.plot(r["wall"][1], r["cpu"][1], marker=_mark(r["run"]), color=palette[r["backend"]], markersize=5, markeredgecolor="white",
-                  markeredgewidth=0.5)
+        _point(axes, r["wall"][1], r["cpu"][1], r, _mark(r["run"]), palette)
     _scales(axes, _seconds, _seconds)
     ends = axes.get_xlim()
     for n in {1, threads or 1}:
@@ -195,7 +211,7 @@ def _cpu(axes, rows, threads, palette):
         axes.annotate(f"{n} core{'s' * (n > 1)} busy", (ends[1], n * ends[1]), (-4, 2 if n > 1 else -14), textcoords="offset points",
                       ha="right", fontsize=8, color="grey")
     axes.set(xlabel="wall time of a call", ylabel="CPU time")
-    _legend(axes, _colours(rows, palette))
+    _legend(axes, _colours(rows, palette) | _hollow(rows))
 
 
 def _first(axes, lanes, palette):

@@ -11,22 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...backends.base import Error
-from ...bench import results
+from ...bench import results, words
 from ...bench.schema import clean
+from . import rows
+from .rows import Bad
 
-STATUSES = ("ok", "wrong", "failed", "skipped")
 _SHOWN = 6  # rows left out that are named one by one
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:|[/\\]")
-
-
-class _Bad(Exception):
-    """Why a row is left out."""
 
 
 @dataclass
 class Run:
     """One results file. name: its short name on the page; about: its machine in words; limits: device -> {"bytes_per_s", "flop_per_s", ...};
-    remarks: what is missing from it, in sentences; rows: see `_row`."""
+    remarks: what `triport bench` says of the run, and what is missing from the file, in sentences; measured: its sound rows in the file's own terms
+    (`rows.measured`); rows: those as the page draws them (`rows.drawn`), in the same order."""
 
     name: str
     about: str = ""
@@ -34,6 +32,7 @@ class Run:
     threads: int | None = None
     limits: dict[str, dict[str, float]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    measured: list[dict] = field(default_factory=list)
     rows: list[dict] = field(default_factory=list)
 
 
@@ -67,22 +66,22 @@ def _run(name: str, path: Path, data: dict, page: Path) -> Run:
     machine = data["machine"]
     run = Run(name, about(machine), clean(machine["command"]) if isinstance(machine.get("command"), str) else "")
     try:
-        run.threads = int(_number(machine, "threads", 1, 1e6) or 0) or None
-        run.limits = _limits(machine)
-    except _Bad as e:
+        run.threads = int(rows.number(machine, "threads", 1, 1e6) or 0) or None
+        run.limits = rows.limits(machine)
+    except Bad as e:
         run.remarks.append(f"Of its machine's figures one cannot be: {e}.")
-    if data.get("complete") is not True:
-        run.remarks.append(f"The run was interrupted: it has {len(data['rows'])} row{'s' * (len(data['rows']) != 1)}, and those that would have "
-                           "followed are missing.")
     left, gone = [], 0
     for n, raw in enumerate(data["rows"]):
         try:
-            row = _row(raw)
-        except _Bad as e:
+            measured = rows.measured(raw)
+        except Bad as e:
             left.append(f"Row {n + 1} is left out: {e}.")
             continue
+        row = rows.drawn(measured)
         gone += _links(row, raw, path, page)
+        run.measured.append(measured)
         run.rows.append(row)
+    run.remarks = words.remarks(_said(run, data)) + run.remarks
     run.remarks += left[:_SHOWN] + ([f"{len(left) - _SHOWN} more rows are left out for such reasons."] if len(left) > _SHOWN else [])
     if gone:
         run.remarks.append(f"{gone} link{'s' * (gone != 1)} to machine code or a trace lead{'s' * (gone == 1)} nowhere and "
@@ -90,6 +89,15 @@ def _run(name: str, path: Path, data: dict, page: Path) -> Run:
     if not data["rows"]:
         run.remarks.append("It has no rows.")
     return run
+
+
+def _said(run: Run, data: dict) -> dict:
+    """What of a file's data the sentences of `bench.words` are made of, with what can be in it."""
+    machine = data["machine"]
+    busy, left_out = machine.get("busy"), machine.get("left_out")
+    texts = {clean(k): clean(v, 300) for k, v in left_out.items() if isinstance(v, str)} if isinstance(left_out, dict) else {}
+    return {"complete": data.get("complete") is True, "rows": run.measured,
+            "machine": {"busy": clean(busy, 300) if isinstance(busy, str) else "", "left_out": texts, "roofline": run.limits}}
 
 
 def about(machine: dict) -> str:
@@ -101,98 +109,6 @@ def about(machine: dict) -> str:
     said += [f"{k} {machine[k]}" for k in ("torch", "triton", "LLVM", "cuda") if isinstance(machine.get(k), str)]
     said.append(machine["time"][:10] if isinstance(machine.get("time"), str) else None)
     return ", ".join(clean(x, 80) for x in said if isinstance(x, str) and clean(x))
-
-
-# --- figures ---------------------------------------------------------------------------------------------------------
-
-
-def _shown(value) -> str:
-    return clean(repr(value), 40) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
-
-
-def _number(where: dict, key: str, low: float, high: float, called: str = ""):
-    """A figure within [low, high]; None where there is none. Raises `_Bad`."""
-    value = where.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (low <= value <= high):
-        raise _Bad(f"{called or key} is {_shown(value)}, which is no number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _percentiles(raw: dict, key: str, low: float) -> list[float] | None:
-    """[p20, p50, p80] of a row's samples in seconds."""
-    s = raw.get(key)
-    if s is None:
-        return None
-    if not isinstance(s, dict):
-        raise _Bad(f"{key} is no summary of samples")
-    out = [_number(s, p, low, 1e9, f"{key}.{p}") for p in ("p20", "p50", "p80")]
-    if None in out:
-        raise _Bad(f"{key} lacks p20, p50 or p80")
-    if out != sorted(out):
-        raise _Bad(f"{key} has percentiles out of order")
-    return out
-
-
-def _limits(machine: dict) -> dict[str, dict[str, float]]:
-    limits = machine.get("roofline") or {}
-    if not isinstance(limits, dict) or not all(isinstance(v, dict) for v in limits.values()):
-        raise _Bad("roofline is no object of devices")
-    return {clean(device): {clean(k): _number(v, k, 1, 1e24, f"roofline.{k}") for k in v if k.startswith(("bytes_per_s", "flop_per_s"))}
-            for device, v in limits.items()}
-
-
-def _row(raw) -> dict:
-    """A row as the page takes it: op, case, variant (what its case says beside shapes), dtype, backend, device, status; of a right one time,
-    wall, cpu: [p20, p50, p80] in seconds (time: the GPU's own where it was measured); first: kind -> seconds; bytes, flops, speedup, roof (1.0: all of
-    it), peak (bytes), error and allowed as text, reason; where the file has them mode, baseline, noisy, speedup_is. None where there is none. Raises
-    `_Bad`."""
-    if not isinstance(raw, dict):
-        raise _Bad(f"it is a {type(raw).__name__}, not an object")
-    row: dict = {}
-    for key in ("op", "case", "dtype", "backend"):
-        if not isinstance(raw.get(key), str) or not clean(raw[key]):
-            raise _Bad(f"its {key} is {'missing' if key not in raw else 'no text'}")
-        row[key] = clean(raw[key])
-    if isinstance(raw.get("mode"), str) and raw["mode"] != "fwd":
-        row["op"] = clean(f"{row['op']} {raw['mode']}")
-    if raw.get("status") == "skipped":
-        raise _Bad(f"it was skipped: {clean(str(raw.get('reason')), 80)}")
-    if raw.get("status") not in STATUSES:
-        raise _Bad(f"its status is {_shown(raw.get('status'))}, none of {', '.join(STATUSES)}")
-    row["device"] = clean(raw["device"]) if isinstance(raw.get("device"), str) else "cpu"
-    row |= {"variant": variant(row["case"]), "status": raw["status"],
-            "reason": clean(raw["reason"], 300) if isinstance(raw.get("reason"), str) else "", "error": _error(raw.get("error")),
-            "allowed": _error(raw.get("allowed"))}
-    row |= {key: clean(raw[key]) for key in ("mode", "baseline", "noisy", "speedup_is") if isinstance(raw.get(key), str) and clean(raw[key])}
-    if row["status"] != "ok":
-        return row
-    row["wall"], row["cpu"], device = (_percentiles(raw, k, low) for k, low in (("wall_s", 1e-12), ("cpu_s", 0.0), ("device_s", 1e-12)))
-    if row["wall"] is None:
-        raise _Bad("it has no wall_s")
-    row |= {"time": device or row["wall"], "gpu": device is not None}
-    first = raw.get("first_call_s") or {}
-    if not isinstance(first, dict):
-        raise _Bad("first_call_s is no object")
-    row["first"] = {k: v for k in ("cold", "reload", "process", "here") if (v := _number(first, k, 1e-12, 1e9, f"first_call_s.{k}")) is not None}
-    for name, key, high in (("bytes", "bytes", 1e24), ("flops", "flops", 1e30), ("speedup", "speedup", 1e12), ("roof", "roofline", 1e12),
-                            ("peak", "peak_bytes", 1e24)):
-        row[name] = _number(raw, key, 0.0, high)
-    row["speedup"] = row["speedup"] or None
-    return row
-
-
-def _error(value) -> str:
-    """An error for people; infinite and NaN are errors, too."""
-    return f"{value:.1e}" if isinstance(value, float) or isinstance(value, int) and abs(value) < 1e300 else ""
-
-
-def variant(case: str) -> str:
-    """What a case's name says beside its shapes: "dim=0" of "1024x1024,dim=0"; "transposed" where an argument is."""
-    parts = case.split(",")
-    said = [p for p in parts if not re.fullmatch(r"\d+(x\d+)*t?", p)]
-    return ", ".join((["transposed"] if any(re.fullmatch(r"[\dx]*t", p) for p in parts) else []) + said)
 
 
 # --- links -----------------------------------------------------------------------------------------------------------

@@ -8,9 +8,4 @@ from .runs import Run
 
 def words(run: Run) -> list[tuple[str, str]]:
     """(kind, sentence) in order; kinds: "bad" (wrong or failed), "skipped", "remark", "fact"."""
-    return words_of([_measured(r) for r in run.rows], run.remarks)
-
-
-def _measured(row: dict) -> dict:
-    """A page's row as a benchmark's: its median time where one is looked for."""
-    return row | ({"wall_s": {"p50": row["time"][1]}} if row.get("time") else {})
+    return words_of(run.measured, run.remarks)
