@@ -69,6 +69,7 @@ def test_schema_2(tmp_path):
     ({"wall_s": []}, "wall_s is no summary"),
     ({"bytes": -1}, "bytes is -1"), ({"flops": 1e300}, "flops is 1e+300"), ({"speedup": True}, "speedup is True"),
     ({"bytes": 10**400}, "bytes is 1000"),
+    ({"cpu_s": 3}, "cpu_s is no summary"), ({"cpu_s": {"avg": -1.0}}, "cpu_s.avg is -1.0"),
     ({"first_call_s": 3}, "first_call_s is no object"), ({"op": 3}, "its op is no text"),
     ({"status": "fine"}, "its status is 'fine', none of ok, wrong, failed"),
     ({"status": ["ok"]}, "its status is a list"), ({"device_s": {"p20": -1.0, "p50": 1.0, "p80": 1.0}}, "device_s.p20 is -1.0")])

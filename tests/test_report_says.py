@@ -107,6 +107,15 @@ def test_plots_as_pngs_have_no_bar_of_noise(tmp_path, monkeypatch):
     assert bars == ["noisy"] and count == 0
 
 
+def test_cpu_time_is_the_mean(tmp_path):
+    """As in bench's table: Linux may count it in ticks, of which most rounds have none and the median says nothing."""
+    rows = case({"torch": [1e-3 * s for s in SHAPE], "triton-cpu": [5e-4 * s for s in SHAPE]})
+    rows[1]["cpu_s"] = clock.summary([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7e-3])
+    assert [r["cpu"] for r in json.loads(page.data(read(tmp_path, x=data_of(rows))))["rows"]] == [pytest.approx(1e-3), pytest.approx(1e-3)]
+    del rows[1]["cpu_s"]["avg"]  # a file that has none
+    assert "cpu" not in json.loads(page.data(read(tmp_path, x=data_of(rows))))["rows"][1]
+
+
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
@@ -128,6 +137,15 @@ def test_a_plot_of_speed_ups_in_a_browser(browser, tmp_path):
     texts, points = _page(browser, tmp_path, data_of([*MANUAL, *MIXED]))
     titles = [e.text for e in browser.find_elements("css selector", "#speed h3")]
     assert titles == ["x, over manual", "x, over torch"] and browser.find_element("css selector", "#speed h2").text == "Speed-up over each op's baseline"
+
+
+def test_no_cpu_time_in_a_browser(browser, tmp_path):
+    """A row whose CPU time was too short to count is in the table, and said not to be drawn."""
+    rows = case({"torch": [1e-3 * s for s in SHAPE], "triton-cpu": [5e-4 * s for s in SHAPE]})
+    rows[1]["cpu_s"] = clock.summary([0.0] * 7)
+    _page(browser, tmp_path, data_of(rows))
+    texts = browser.execute_script("return [...document.querySelectorAll('#cpu svg text')].map(e => e.textContent)")
+    assert "not drawn: 1 whose CPU time was too short to count" in texts and browser.execute_script("return document.querySelectorAll('#cpu [role=button]').length") == 1
 
 
 def test_noise_in_a_browser(browser, tmp_path):

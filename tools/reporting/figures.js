@@ -137,22 +137,24 @@ function roofPanels(rows) {
 }
 
 function cpuPanels(rows) {
-  const usable = fits(rows).filter(r => r.cpu && r.cpu[1] > 0);
+  const usable = fits(rows).filter(r => r.cpu > 0);  // no logarithmic axis has a 0; the panel says how many there are
   return byMachine(usable, (run, mine) => ({title: data.runs[run].name, rows: mine, height: () => 300, draw: panel => {
     const threads = data.runs[run].threads || 1, [xs, ys] = panel.axes(
       {range: range(mine.map(r => r.wall[1])), label: 'wall time of a call', text: timeText},
-      {range: range(mine.flatMap(r => [r.cpu[1], r.wall[1]])), text: timeText, label: 'CPU time'}, {left: 70});
+      {range: range(mine.flatMap(r => [r.cpu, r.wall[1]])), text: timeText, label: 'CPU time'}, {left: 70});
     for (const n of new Set([1, threads])) {
       const from = Math.max(xs.low, ys.low / n), to = Math.min(xs.high, ys.high / n);
       if (from >= to) continue;
       panel.add('line', {class: 'unit', x1: xs.at(from), y1: ys.at(from * n), x2: xs.at(to), y2: ys.at(to * n)});
     }
     for (const r of mine) {
-      const said = `${timeText(r.wall[1])} wall, ${timeText(r.cpu[1])} CPU`;
-      panel.point(shapeOf(run), xs.at(r.wall[1]), ys.at(r.cpu[1]), r, colourOf(r.backend), said);
+      const said = `${timeText(r.wall[1])} wall, ${timeText(r.cpu)} CPU`;
+      panel.point(shapeOf(run), xs.at(r.wall[1]), ys.at(r.cpu), r, colourOf(r.backend), said);
     }
     const dashed = `dashed: 1 core busy${threads > 1 ? ` and ${threads} busy` : ''}`;
     panel.add('text', {class: 'halo', x: panel.width - 14, y: 240, 'text-anchor': 'end'}, dashed);
+    const none = rows.filter(r => r.run === run && r.cpu === 0).length;
+    if (none) panel.add('text', {class: 'halo', x: panel.width - 14, y: 224, 'text-anchor': 'end'}, `not drawn: ${none} whose CPU time was too short to count`);
   }}));
 }
 
@@ -182,7 +184,8 @@ const FIGURES = [
   {id: 'roof', title: () => 'Roofline', panels: roofPanels, about:
     'What each row reached, under what the same run measured of its machine. Data that stays in a cache can pass the slope, '
     + 'and a matrix unit the FMA line.'},
-  {id: 'cpu', title: () => 'Wall time against CPU time', panels: cpuPanels, about: 'How many cores a call keeps busy. On a GPU the host\'s part.'},
+  {id: 'cpu', title: () => 'Wall time against CPU time', panels: cpuPanels, about:
+    'How many cores a call keeps busy: the median wall time, and the CPU time of all threads, the mean of all calls. On a GPU the host\'s part.'},
   {id: 'first', title: () => 'First call', panels: firstPanels, kinds: FIRST, about:
     'Compiling, loading from disk, or starting a process: one sample each.'},
 ];

@@ -58,7 +58,7 @@ function details(r, extra) {
   const facts = [['machine', machine], ['type', r.dtype], ['backend', r.backend], ['point', extra]];
   if (r.gpu) facts.push(['GPU', spread(r.time)]);
   facts.push([r.gpu ? 'host' : 'wall', spread(r.wall)]);
-  if (r.cpu) facts.push(['CPU', spread(r.cpu)]);
+  if (r.cpu !== undefined) facts.push(['CPU', `${timeText(r.cpu)}, the mean`]);
   if (r.roof !== undefined) facts.push(['roof', `${short(100 * r.roof)}%`]);
   if (r.speedup && r.backend !== r.baseline) facts.push([`vs ${r.baseline}`, `${ratioText(r.speedup)} as fast`]);
   if (r.noisy) facts.push(['noisy', r.noisy]);
@@ -80,7 +80,7 @@ const COLUMNS = {
   machine: text(r => data.runs[r.run].name), op: text(r => r.op), case: text(r => r.case), dtype: text(r => r.dtype), backend: text(r => r.backend),
   time: {of: r => r.time && r.time[1], say: (t, r) => (r.unsteady ? '~' : '') + timeText(t)},
   'p20 to p80': {of: r => r.time && r.time[2] / r.time[0], say: (_, r) => `${timeText(r.time[0])} to ${timeText(r.time[2])}`},
-  CPU: {of: r => r.cpu && r.cpu[1], say: timeText}, 'B/s': {of: r => r.bytes && r.time && r.bytes / r.time[1], say: x => prefixed(x, '')},
+  CPU: {of: r => r.cpu, say: timeText}, 'B/s': {of: r => r.bytes && r.time && r.bytes / r.time[1], say: x => prefixed(x, '')},
   'FLOP/s': {of: r => r.flops && r.time && r.flops / r.time[1], say: x => prefixed(x, '')},
   roof: {of: r => r.roof, say: x => `${Math.round(100 * x)}%`}, [data.against]: {of: r => r.speedup, say: (x, r) => ratioText(x) + (r.noisy ? ' noisy' : '')},
   baseline: {of: r => r.baseline, left: true},

@@ -75,7 +75,7 @@ _TEMPLATE = """<!doctype html>
 <p><output id="count"></output> <button type="button" id="reset">Show all</button></p></section>
 <noscript><p>The plots and the table are drawn by this page's own script, which is switched off.</p></noscript>
 <div id="figures"></div>
-<section aria-labelledby="h-table"><h2 id="h-table">All figures</h2><p>Times are medians; a heading sorts. GPU rows give the GPU's own time.
+<section aria-labelledby="h-table"><h2 id="h-table">All figures</h2><p>Times are medians, CPU times means; a heading sorts. GPU rows give the GPU's own time.
 Noisy: not to be relied on. ~: may be another in another run.</p>
 <div class="scroll" role="region" aria-labelledby="h-table" tabindex="0"><table id="rows"></table></div></section>
 </main>

@@ -73,8 +73,9 @@ def _plots(runs: list[Run], rows: list[dict], palette: dict) -> Iterable[tuple[s
             limits = run.limits.get(device, {})
             yield (f"roof-{run.name}-{device}", f"{run.name} ({device}): roofline", 4.5,
                    lambda axes, its=its, limits=limits: _roof(axes, its, limits, palette))
-        if busy := [r for r in mine if r["cpu"] and r["cpu"][1] > 0]:
-            yield (f"cpu-{run.name}", f"{run.name}: wall time against CPU time", 4.5,
+        if busy := [r for r in mine if r["cpu"]]:
+            none = sum(r["cpu"] == 0 for r in mine)
+            yield (f"cpu-{run.name}", f"{run.name}: wall time against CPU time" + f" ({none} too short to count)" * bool(none), 4.5,
                    lambda axes, busy=busy, run=run: _cpu(axes, busy, run.threads, palette))
         if first := [r for r in mine if r["first"]]:
             lanes = _lanes(first, palette)
@@ -203,14 +204,14 @@ def _roof(axes, rows, limits, palette):
 
 def _cpu(axes, rows, threads, palette):
     for r in rows:
-        _point(axes, r["wall"][1], r["cpu"][1], r, _mark(r["run"]), palette)
+        _point(axes, r["wall"][1], r["cpu"], r, _mark(r["run"]), palette)
     _scales(axes, _seconds, _seconds)
     ends = axes.get_xlim()
     for n in {1, threads or 1}:
         axes.plot(ends, [n * e for e in ends], color="grey", linestyle="--", linewidth=0.8)
         axes.annotate(f"{n} core{'s' * (n > 1)} busy", (ends[1], n * ends[1]), (-4, 2 if n > 1 else -14), textcoords="offset points",
                       ha="right", fontsize=8, color="grey")
-    axes.set(xlabel="wall time of a call", ylabel="CPU time")
+    axes.set(xlabel="wall time of a call", ylabel="CPU time, the mean")
     _legend(axes, _colours(rows, palette) | _hollow(rows))
 
 

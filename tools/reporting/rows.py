@@ -9,7 +9,7 @@ from ...bench.schema import clean
 from ...bench.words import baseline, is_noisy
 
 _TEXTS = ("mode", "baseline", "noisy", "unsteady", "speedup_is", "new_process", "reason", "device")
-_SUMMARIES = {"wall_s": 1e-12, "cpu_s": 0.0, "device_s": 1e-12}  # -> the least that one can have
+_SUMMARIES = {"wall_s": 1e-12, "device_s": 1e-12}  # -> the least that one can have
 _FIGURES = {"bytes": 1e24, "flops": 1e30, "speedup": 1e12, "roofline": 1e12, "peak_bytes": 1e24}  # -> the most
 _FIRST = ("cold", "reload", "process", "here")
 
@@ -19,8 +19,8 @@ class Bad(Exception):
 
 
 def measured(raw) -> dict:
-    """A row of a file, its fields named as in the file and sound: texts cleaned (`error` and `allowed` are texts), figures as floats, summaries with p20, p50 and p80; what
-    no page needs is not in it. Raises `Bad` for a row that cannot be what it says."""
+    """A row of a file, its fields named as in the file and sound: texts cleaned (`error` and `allowed` are texts), figures as floats, summaries with p20, p50 and p80, of CPU time
+    with avg (docs/results.md); what no page needs is not in it. Raises `Bad` for a row that cannot be what it says."""
     if not isinstance(raw, dict):
         raise Bad(f"it is a {type(raw).__name__}, not an object")
     raw = {k: v for k, v in raw.items() if v is not None}
@@ -41,6 +41,10 @@ def measured(raw) -> dict:
             row[key] = _summary(raw, key, low)
     if "wall_s" not in row:
         raise Bad("it has no wall_s")
+    if "cpu_s" in raw:
+        if not isinstance(raw["cpu_s"], dict):
+            raise Bad("cpu_s is no summary of samples")
+        row["cpu_s"] = {"avg": number(raw["cpu_s"], "avg", 0.0, 1e9, "cpu_s.avg")}
     first = raw.get("first_call_s", {})
     if not isinstance(first, dict):
         raise Bad("first_call_s is no object")
@@ -53,15 +57,15 @@ def measured(raw) -> dict:
 
 def drawn(row: dict) -> dict:
     """A sound row as the page draws it: op (with the mode, where it is not forward), case, variant (what its case says beside shapes), dtype, backend, device,
-    status, baseline, reason, error, allowed; of a right one time, wall, cpu: [p20, p50, p80] in seconds (time: the GPU's own where it was measured); first: kind -> seconds; bytes,
+    status, baseline, reason, error, allowed; of a right one time, wall: [p20, p50, p80] in seconds (time: the GPU's own where it was measured); cpu: seconds, the mean; first: kind -> seconds; bytes,
     flops, speedup, roof (1.0: all of it), peak (bytes); noisy, unsteady: why. None where there is none."""
     out = {key: row.get(key, "") for key in ("case", "dtype", "backend", "device", "status", "reason", "error", "allowed", "unsteady")}
     out |= {"op": row["op"] + (f" {row['mode']}" if row.get("mode", "fwd") != "fwd" else ""), "variant": variant(row["case"]), "baseline": baseline(row),
             "noisy": (row.get("noisy") or "its rounds differ by too much to say") if row["status"] == "ok" and is_noisy(row) else ""}
     if row["status"] != "ok":
         return out
-    wall, cpu, device = ([row[key][q] for q in ("p20", "p50", "p80")] if key in row else None for key in _SUMMARIES)
-    return out | {"wall": wall, "cpu": cpu, "time": device or wall, "gpu": device is not None, "first": row["first_call_s"], "bytes": row.get("bytes"),
+    wall, device = ([row[key][q] for q in ("p20", "p50", "p80")] if key in row else None for key in _SUMMARIES)
+    return out | {"wall": wall, "cpu": row.get("cpu_s", {}).get("avg"), "time": device or wall, "gpu": device is not None, "first": row["first_call_s"], "bytes": row.get("bytes"),
                   "flops": row.get("flops"), "speedup": row.get("speedup") or None, "roof": row.get("roofline"), "peak": row.get("peak_bytes")}
 
 
