@@ -59,7 +59,7 @@ class Target:
     operations a division of f32 takes, where that is so many that an estimate and its steps are faster; estimate: LLVM's intrinsic for it.
 
     half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); fma: whether it multiplies and adds in
-    one; scalef: whether one instruction multiplies a vector of f32 by a power of two (AVX-512's vscalefps); assists: whether a result too small for a
+    one; saturates: whether vectors of floats become the nearest integers that there are by instruction (x86 knows nothing of that); scalef: whether one instruction multiplies a vector of f32 by a power of two (AVX-512's vscalefps); assists: whether a result too small for a
     normal number, zero too, takes hundreds of cycles (x86's microcode assists: 410 to 480 for a vector of exp(-inf) on an Emerald Rapids); to_bf16: LLVM's intrinsic that
     rounds a vector of f32 to bf16 ("": none).
 
@@ -108,6 +108,7 @@ class Target:
     divides: int = 0
     estimate: str = ""
     scalef: bool = False
+    saturates: bool = True
     assists: bool = False
     half: bool = True
     fma: bool = True
@@ -138,7 +139,7 @@ class Target:
 
 
 _X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin=("llvm.x86.sse2.pause", ()), futex=202,
-            counter="llvm.readcyclecounter", assists=True, exchanges=16, context=(168, 160, 216, 200, 13))
+            counter="llvm.readcyclecounter", assists=True, exchanges=16, context=(168, 160, 216, 200, 13), saturates=False)
 _ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin=("llvm.aarch64.hint", (1,)), context=(440, 432, 176))
 _RISCV = dict(triple="riscv64-unknown-linux-gnu", plain="rv64gc", abi="lp64d", model=("pic", "medium"), turns=False,
               adopts=False, context=(176, 192, -112))

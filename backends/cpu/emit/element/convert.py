@@ -93,7 +93,7 @@ def to_int(signed: bool):
 def to_int_sat(b, v: Val, to: str, signed: bool) -> Val:
     """The integers that floats are when truncated; out of range the nearest there is, of NaN 0."""
     name = "fptosi" if signed else "fptoui"
-    if v.lanes > 1 and b.fn.kernel.target.triple.startswith("x86"):
+    if v.lanes > 1 and not b.fn.kernel.target.saturates:
         return _within(b, v, to, name)
     ty = ir.vec(to, v.lanes)
     return b.call(f"llvm.{name}.sat.{ir.mangle(ty)}.{ir.mangle(v.ty)}", ty, [v])
