@@ -111,10 +111,11 @@ def test_bench_scales_ops_over_ranks(scene, folder):
         assert (spent["communication"] > 0) == (count == 2 and (op, way) in (("matmul", "K"), ("softmax", "columns"))), row
 
 
-def test_noisy_rows_of_ranks_are_marked(capsys):
+def test_noisy_rows_of_ranks_are_marked(capsys, monkeypatch):
     """Few rounds, rounds that spread, and parts that took longer than the whole they are of; sound ones are not."""
     from triport.bench import distributed
     from triport.tools import distributed as command
+    monkeypatch.setenv("COLUMNS", "100")  # of 80 the last column's words are cut, and the sentence below the table says it alone
     assert distributed.noisy([1e-3] * 10, [9e-4] * 10, [0.0] * 10) is None
     assert distributed.noisy([1e-3] * 3, [9e-4] * 3, [0.0] * 3) == "3 rounds are too few to tell noise"
     assert "after 10 rounds" in distributed.noisy([1e-3, 5e-3] * 5, [9e-4] * 10, [0.0] * 10)

@@ -79,7 +79,7 @@ def _show(rows: list[dict], world: int, device: str):
             t.add_column(name, justify="right", no_wrap=True)
         for r in mine:
             how = r["distributed"]
-            # the mark stands in the last column, whose heading leaves room for it on a screen of 80 columns
+            # the mark stands in the last column, where it costs other headings least on a screen of 80 columns
             figures = ([time_text(s["p50"]) for s in (r["wall_s"], how["kernels_s"], how["communication_s"])] + [percent(r["metrics"]["efficiency"]) + " noisy" * words.is_noisy(r)]
                        if r["status"] == "ok" else ["WRONG", f"error {r['error']:.2g}", f"of {r['allowed']:.2g}", ""])
             t.add_row(how["sharded"], how["scaling"], how["placed"], str(how["ranks"]), *figures)
