@@ -93,7 +93,7 @@ const COLUMNS = {
 const order = {column: null, down: false};
 
 function drawTable(rows) {
-  const said = n => rows.some(r => ![undefined, ''].includes(COLUMNS[n].of(r))) 
+  const said = n => rows.some(r => ![undefined, ''].includes(COLUMNS[n].of(r)))
     && (n !== 'machine' || data.runs.length > 1) && (n !== 'baseline' || !overOf(data.rows));
   const names = Object.keys(COLUMNS).filter(n => n === 'time' || said(n));
   const sorted = [...rows].sort((a, b) => (a.status === 'ok') - (b.status === 'ok') || (order.column ? compared(a, b) : 0));  // a stable sort

@@ -50,6 +50,10 @@ class Nest:
         self.ends_early = None  # of `run`
         self.finds(plan.reads)
 
+    def maskable(self, keeps) -> bool:
+        """May what the innermost loop does be done of some lanes alone? What it keeps for later roots is written whole."""
+        return not keeps and self.k.target.masks
+
     def finds(self, reads):
         """From here on `reads` are in memory."""
         self.reads = reads

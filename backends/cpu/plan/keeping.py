@@ -46,15 +46,15 @@ def _by_quotients(s, v: Value) -> bool:
         form = probe.affine(x, dims)
         if form.ptr is not None or vdim in form.coef:
             return False
-        return all(_made_of_one(y, on) for y, on, _ in form.opaque)
+        return all(made_of_one(y, on) for y, on, _ in form.opaque)
 
-    def _made_of_one(y: Value, on) -> bool:
+    def made_of_one(y: Value, on) -> bool:
         p = together(y, on)
         if p is not None:
             return not p.step
         return quotients.divides(y) and all(one(o, on) for o in y.op.operands)
 
-    return all(together(x, dims) is not None or _made_of_one(x, dims) for x, dims, _ in probe.affine(v, probe.identity).opaque)
+    return all(together(x, dims) is not None or made_of_one(x, dims) for x, dims, _ in probe.affine(v, probe.identity).opaque)
 
 
 def worth_keeping(s, v: Value, op: Op) -> bool:

@@ -74,7 +74,7 @@ def device_assert(k, step):
         good = b.alloca("i1", "good")
         b.store(const("i1", True), good, 1)
         nest = k.nest(step.nest)
-        nest.masked = not step.nest.keeps and k.target.masks
+        nest.masked = nest.maskable(step.nest.keeps)
 
         def body(u):
             k.write_keeps(nest, step.nest.keeps)

@@ -49,7 +49,7 @@ def fill(k, step: Fill):
             b.store(line, b.gep(line.elem, first, i64(n * apart)), ir.bits_of(line.elem) // 8)
 
     nest.first = ahead(nest, step.nest.chunks, [v])
-    nest.masked = not step.nest.keeps and k.target.masks and not step.turned and step.group <= 1 and buf.panel is None
+    nest.masked = nest.maskable(step.nest.keeps) and not step.turned and step.group <= 1 and buf.panel is None
     nest.run(block if step.turned else several if step.group > 1 else one, step.nest.chunks or step.unroll)
 
 
@@ -108,7 +108,7 @@ def _row(k, nest, stage: Stage, start: Val, combine) -> Val:
     found = []
     nest.times, nest.times_of_chunks = 1, stage.times
     nest.first = ahead(nest, stage.chunks if nest.plan.registers > 1 else 1, stage.op.operands)
-    nest.masked, nest.idle = start is not None and not stage.keeps and k.target.masks, lambda: False
+    nest.masked, nest.idle = start is not None and nest.maskable(stage.keeps), lambda: False
     nest.inner(partial.add, stage.chunks, partial.before, lambda chunks: found.append(partial.finals(chunks)[0][0]), partial.ends_early)
     return found[-1]
 

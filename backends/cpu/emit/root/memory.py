@@ -111,7 +111,7 @@ def store(k, step):
 def may_be_masked(nest, op, keeps):
     """The nest's innermost loop stores, and nothing else."""
     mask = op.operands[2] if len(op.operands) > 2 else None
-    nest.masked = not keeps and nest.k.target.masks
+    nest.masked = nest.maskable(keeps)
     nest.idle = lambda: mask is not None and bounds.is_false(nest, mask, nest.plan.identity)
 
 

@@ -205,7 +205,7 @@ def _pass(k, step, results, start: Val | None, combine=None, missed: Val | None 
     nest, b = k.nest(step.nest), k.b
     nest.times_of_chunks = step.times
     nest.first = ahead(nest, nest.plan.chunks, step.op.operands)
-    nest.masked = start is not None and not step.nest.keeps and k.target.masks
+    nest.masked = start is not None and nest.maskable(step.nest.keeps)
     partial = Partial(k, nest, step.op, step.chunks, step.nest.keeps, start, combine)
     dims = tuple(d for d in nest.plan.identity if d != step.op.attrs["axis"])
 
