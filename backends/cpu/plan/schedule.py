@@ -186,13 +186,14 @@ class Schedule:
         keeps = [v for v, dims in visited if dims == ident and v.type.shape == full and op and v not in turned and keeping.worth_keeping(self, v, op)]
         keeps = keeping.reached(self, keeps, self.sequence.done[op]) if op else []
         apart = loops[-1:] == [vdim] and self.checks is None and self.variables is None and not any(exchanges.counts_lanes(v) or v in known.buffers and known.buffers[v].panel for v, _ in visited)
-        looks = apart and order.work(space, [x for x in visited if not quotients.divides(x[0])]) <= LOOKS_UP_TO
+        divided = quotients.found(space, visited, vdim, self.proved)
+        looks = apart and any(p.mostly(lanes) for p in divided.values()) and order.work(space, [x for x in visited if not quotients.divides(x[0])]) <= LOOKS_UP_TO
         return NestPlan(
             shape, full, tuple(loops), vdim, lanes, 1 if shape != full or picked else order.times_unrolled(known, visited, self.target, self.before),
             tuple(space.atoms(visited, self.proved)),
             {v: known.buffers[v] for v, _ in visited if v in known.buffers},
             {v: self.inductions[v] for v, _ in visited if v in self.inductions},
-            tuple(Keep(v, None, None) for v in keeps), quotients.found(space, visited, vdim, self.proved), registers=registers, chunks=chunks,
+            tuple(Keep(v, None, None) for v in keeps), divided, registers=registers, chunks=chunks,
             picks=picked.picks if picked else (), apart=apart, looks=looks)
 
     def keep(self, nest: NestPlan, op: Op, kept: dict[Value, Buffer] | None = None) -> NestPlan:
