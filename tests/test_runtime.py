@@ -140,6 +140,41 @@ def test_follows_torchs_thread_count(count):
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("when", ["before torch", "after torch"])
+def test_threads_of_torch_where_a_process_has_another_openmp(tmp_path, when):
+    """scikit-learn brings an OpenMP runtime of its own, whose path comes before torch's: a kernel runs on torch's threads all the same."""
+    path = tmp_path / "two.py"
+    path.write_text(textwrap.dedent("""
+        import ctypes, importlib.util, pathlib, sys
+        when, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+        home = pathlib.Path(importlib.util.find_spec("torch").origin).with_name("lib")
+        theirs = next(iter(sorted(home.glob("libgomp*"))), None)
+        if theirs is None:
+            print("this torch brings no libgomp")
+            sys.exit()
+        def another():
+            copy = folder / "libgomp-another.so.1"
+            copy.write_bytes(theirs.read_bytes().replace(b"libgomp.so.1\\0", b"libgomp.so.9\\0"))  # another library's name: libtorch does not take it for its own
+            return ctypes.CDLL(str(copy)), copy
+        if when == "before torch":
+            lib, copy = another()
+        import torch
+        if when == "after torch":
+            lib, copy = another()
+        sys.path.insert(0, %r)
+        import conftest
+        from triport.backends.cpu.run import launch
+        address = lambda lib, name: ctypes.cast(getattr(lib, name), ctypes.c_void_p).value
+        assert address(lib, "GOMP_parallel") != address(ctypes.CDLL(str(theirs)), "GOMP_parallel")
+        assert launch.pool().openmp == tuple(address(ctypes.CDLL(str(theirs)), n) for n in ("GOMP_parallel", "omp_get_thread_num"))
+    """) % str(Path(__file__).parent))
+    here = {k: v for k, v in os.environ.items() if k not in ("TRIPORT_THREADS", "TRITON_CPU_THREADS", "LD_PRELOAD")}
+    done = subprocess.run([sys.executable, str(path), when, str(tmp_path)], capture_output=True, text=True, env=here)
+    if "brings no libgomp" in done.stdout:
+        pytest.skip("this torch brings no libgomp of its own")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("name", ["TRIPORT_THREADS", "TRITON_CPU_THREADS"])
 def test_own_threads(tmp_path, name):
     """Without OpenMP, by either name of the variable: the pool of our own, from several Python threads and after idling."""

@@ -50,7 +50,7 @@ def within(indirect_assert):
         from torch._inductor.virtualized import V
         if not mask and V.graph.get_current_device_or_throw().type == "cpu":
             from torch.utils._ordered_set import OrderedSet
-            masks = OrderedSet(tree.mask_name() for tree in self.active_range_trees())
+            masks = OrderedSet(tree.mask_name() if hasattr(tree, "mask_name") else f"{tree.prefix}mask" for tree in self.active_range_trees())  # torch 2.11 has no name for it
             self.filter_masks(masks)
             mask = " & ".join(masks) or None
         return indirect_assert(self, var, lower, upper, mask)

@@ -6,12 +6,14 @@ A launch packs its arguments into 8-byte slots and makes one foreign call, which
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import struct
 import threading
 import types
+from pathlib import Path
 from typing import Callable
 
 from ... import checking, forks
@@ -93,18 +95,17 @@ def _take_out(unload):
 
 
 def _openmp() -> tuple[int, int] | None:
-    """(GOMP_parallel, omp_get_thread_num) of the OpenMP runtime that torch has loaded, or None."""
-    import torch  # noqa: F401  (loads it)
-    try:
-        with open("/proc/self/maps") as f:
-            paths = {line.split()[-1] for line in f if any(n in line for n in ("libgomp", "libiomp", "libomp"))}
-        for path in sorted(paths):
-            lib = ctypes.CDLL(path)
-            if hasattr(lib, "GOMP_parallel"):
-                return tuple(ctypes.cast(getattr(lib, n), ctypes.c_void_p).value
-                             for n in ("GOMP_parallel", "omp_get_thread_num"))
-    except OSError:
-        pass
+    """(GOMP_parallel, omp_get_thread_num) of the OpenMP runtime whose threads are torch's, or None.
+
+    A process may have several: scikit-learn, which transformers imports where it is installed, brings one of its own. On the threads of another than torch's a
+    kernel behind an operator would wait until torch's cease to spin, some 2 ms, and the next operator for these. So names are looked up as libtorch's are: among
+    what all of the process sees (LD_PRELOAD's come first), then among what libtorch itself is linked to."""
+    import torch
+    for library in (None, Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"):
+        with contextlib.suppress(OSError):
+            found = ctypes.CDLL(library and str(library))
+            if hasattr(found, "GOMP_parallel"):
+                return tuple(ctypes.cast(getattr(found, n), ctypes.c_void_p).value for n in ("GOMP_parallel", "omp_get_thread_num"))
     return None
 
 
