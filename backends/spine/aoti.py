@@ -231,16 +231,18 @@ def _run(m: Module, at: dict[str, Val], asked: Val):
 
 
 def _find(m: Module, at: dict[str, Val], asked: Val, gone: Val):
-    """@find: look for what libtorch has, in it or in the whole process. Any thread may, and all find the same."""
+    """@find: look for what libtorch calls or has, in the whole process, as the loader did for it (LD_PRELOAD's OpenMP comes before its own), then in it. Any thread
+    may, and all find the same."""
     names = {"parallel": ("GOMP_parallel",), "number": ("omp_get_thread_num",), "counted": ("_ZN2at15get_num_threadsEv", "omp_get_max_threads"),
              "check": ("aoti_torch_check",)}
     b = define(m, "find", "void", "internal")
-    torch = b.call("dlopen", "ptr", [m.string("libtorch_cpu.so"), i32(_RTLD_LAZY_NOLOAD)])  # null is the whole process
+    torch = b.call("dlopen", "ptr", [m.string("libtorch_cpu.so"), i32(_RTLD_LAZY_NOLOAD)])
     for place, symbols in names.items():
         found = b.variable(b.address(NULL))
         for symbol in symbols:
-            with b.when(b.icmp("eq", found.get(), 0)):
-                found.set(b.address(b.call("dlsym", "ptr", [torch, m.string(symbol)])))
+            for among in (NULL, torch):  # null is the whole process, and there may be no libtorch
+                with b.when(b.icmp("eq", found.get(), 0)):
+                    found.set(b.address(b.call("dlsym", "ptr", [among, m.string(symbol)])))
         b.atomic_store(b.address(found.get(), "ptr"), at[place])
     with b.when(b.or_(b.icmp("eq", b.load("ptr", at["number"]), NULL), b.icmp("ne", b.load("i32", gone), 0))):
         b.atomic_store(NULL, at["parallel"])
