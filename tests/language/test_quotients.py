@@ -266,6 +266,43 @@ def test_an_assertion_by_pieces_that_fails():
 
 
 @triton.jit
+def rows_added_kernel(index_ptr, x_ptr, out_ptr, n, c, C: tl.constexpr, BLOCK: tl.constexpr, SOME: tl.constexpr, BACK: tl.constexpr):
+    """Rows of C (0: c) are added to rows that indices choose, as gradients of embeddings are. SOME: numbers above 0 alone; BACK: each row from its end."""
+    d = C if C else c
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    row, column = tl.load(index_ptr + i // d, mask=inside), i % d
+    x = tl.load(x_ptr + i, mask=inside, other=0)
+    if SOME:
+        inside &= x > 0
+    tl.atomic_add(out_ptr + row * d + (d - 1 - column if BACK else column), x, mask=inside, sem="relaxed")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64])
+@pytest.mark.parametrize("c", [3, 16, 50, 100])
+@pytest.mark.parametrize("alone", [True, False])
+def test_rows_added_by_pieces(c, dtype, alone, seed):
+    """By a kernel that runs alone and adds vectors, in pieces, and by one that adds atomically; whole numbers, so that no order rounds otherwise."""
+    torch.manual_seed(seed)
+    for k, (some, back) in enumerate(((False, False), (True, False), (False, True))):
+        rows, of = 41, 5  # each row is chosen several times, also one behind the other
+        index, x = torch.randint(of, (rows,)), torch.randint(-4, 5, (rows * c,)).to(dtype)
+        out = fenced(torch.zeros(of * c, dtype=dtype), True)
+        rows_added_kernel[(triton.cdiv(rows * c, 256),)](fenced(index, True, writable=False), fenced(x, True, writable=False), out, rows * c, c, c if k != 1 else 0, 256, some, back, alone=alone)
+        y = x.view(rows, c)
+        y = (y.clamp(min=0) if some else y).flip(1) if back else y.clamp(min=0) if some else y
+        assert torch.equal(out.view(of, c).double(), torch.zeros(of, c, dtype=torch.float64).index_add(0, index, y.double()))
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3"])
+def test_rows_added_alone_are_vectors(target):
+    signature, constants = {"index_ptr": "*i64", "x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "c": "i32"}, {"C": 100, "BLOCK": 256, "SOME": False, "BACK": False}
+    k = triton.compile(ASTSource(rows_added_kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants), target=GPUTarget("cpu", targets.get(target).name, 1),
+                       options={"alone": True})
+    assert gathers(k) <= 2 and k.asm["llir"].count("call void @llvm.masked.store") >= 1  # what masks leave over is gathered
+
+
+@triton.jit
 def rows_kernel(x_ptr, w_ptr, out_ptr, n, C: tl.constexpr, BLOCK: tl.constexpr):
     """A softmax of a row, of which each C numbers have a weight."""
     i = tl.arange(0, BLOCK)

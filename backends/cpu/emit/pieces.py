@@ -32,12 +32,14 @@ def long_enough(nest) -> Val:
 
 def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
     """The loop over dimension `d` round `inside()`, whose chunks begin and end where they may: `step` indices at a time, and those that are left one chunk at a time."""
-    b, chunks, quotients = nest.b, nest.chunks, nest.quotients
-    first, nest.quotients = b.variable(lo), nest.plan.pieces
+    b, chunks, quotients, found = nest.b, nest.chunks, nest.quotients, nest.plan.pieces
+    first, nest.quotients = b.variable(lo), found
+    # Of each divisor, the index from which on its quotient is another one: counted on from piece to piece, for a division would be what each next piece waits for.
+    changes = [(b.variable(_next_change(nest, *key, lo)), _far(nest, key[0], found[key])) for key in finest(found)]
     with b.loop_while(lambda: b.icmp("slt", first.get(), hi)):
         nest.first_index = start = first.get()
-        nest.at_first = {key: _divided(nest, *key, p, start) for key, p in nest.plan.pieces.items()}
-        end = functools.reduce(lambda x, y: b.intrinsic("smin", x, y), [_next_change(nest, *key, start) for key in finest(nest.plan.pieces)], hi)
+        nest.at_first = {key: _divided(nest, *key, p, start) for key, p in found.items()}
+        end = functools.reduce(lambda x, y: b.intrinsic("smin", x, y), [change.get() for change, _ in changes], hi)
         whole = b.add(start, b.and_(b.sub(end, start), i64(-step)))
         nest.loop_over(start, whole, step, d, inside)
         nest.chunks = 1
@@ -51,6 +53,9 @@ def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
         nest.loop_over(whole, end, nest.lanes, d, masked)
         nest.chunks = chunks
         first.set(end)
+        for change, divisor in changes:
+            at = change.get()
+            change.set(b.select(b.icmp("eq", at, end), b.add(at, divisor), at) if len(changes) > 1 else b.add(at, divisor))
     nest.first_index, nest.quotients = None, quotients
 
 
@@ -58,6 +63,12 @@ def _next_change(nest, v, dims, start: Val) -> Val:
     """The index from which on a quotient is another one than at `start`."""
     b, divisor = nest.b, by(nest, v, nest.plan.pieces[v, dims])
     return b.add(start, b.cast("zext", b.sub(divisor, b.bin("urem", nest.dividend(v, dims, start), divisor)), "i64"))
+
+
+def _far(nest, v, p: Quotient) -> Val:
+    """A divisor as indices are added to, which no sum of it and of one goes beyond: behind 2^62 there are none."""
+    b, divisor = nest.b, by(nest, v, p)
+    return b.cast("zext", divisor, "i64") if divisor.elem != "i64" else b.intrinsic("smin", divisor, i64(1 << 62))
 
 
 def _divided(nest, v, dims, p: Quotient, at: Val | None = None) -> Val:

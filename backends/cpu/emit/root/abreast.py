@@ -9,6 +9,7 @@ from __future__ import annotations
 from ...llvm import ir
 from ...llvm.elements import REGISTER, bytes_of
 from ...llvm.ir import Val, const, i64
+from .. import access
 from ..access import Access, Same, Strided, Unit
 from ..element import convert
 
@@ -20,10 +21,14 @@ def lanes_of(k, elem: str, lanes: int, where: Access) -> int:
     return 0 if apart or many < 2 or lanes % many else many
 
 
-def add_alone(b, elem: str, p: Val, v: Val) -> Val:
-    """What lies from `p` on, to which `v` is added, a number or a vector of them; nobody else writes there."""
-    old = b.load(v.ty, p, bytes_of(elem))
-    b.store(b.add(old, v) if elem[0] == "i" else total(b, elem, old, v), p, bytes_of(elem))
+def add_alone(b, elem: str, p: Val, v: Val, mask: Val | None = None) -> Val:
+    """What lies from `p` on, to which `v` is added, a number or a vector of them, of which lanes `mask` may say; nobody else writes there."""
+    old = b.load(v.ty, p, bytes_of(elem)) if mask is None else access.masked_load(b, v.ty, p, mask, b.splat(const(v.elem, 0), v.lanes))
+    new = b.add(old, v) if elem[0] == "i" else total(b, elem, old, v)
+    if mask is None:
+        b.store(new, p, bytes_of(elem))
+    else:
+        access.masked_store(b, new, p, mask)
     return old
 
 

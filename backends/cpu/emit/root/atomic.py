@@ -11,7 +11,7 @@ from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER, memory_type
 from .. import access
 from . import abreast
-from .memory import from_memory, to_memory
+from .memory import from_memory, may_be_masked, to_memory
 from .scalars import register_type
 
 _ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}
@@ -47,13 +47,14 @@ def rmw(k, step):
             return abreast.add_alone(k.b, elem, p, v)
         return _exchange(k, _RMW[kind], elem, order, p, v)
 
-    def some(first: Val, v: Val, many: int):
+    def some(first: Val, v: Val, many: int, active: Val | None = None):
         if k.alone:
-            abreast.add_alone(k.b, elem, first, v)
+            abreast.add_alone(k.b, elem, first, v, active)
         else:
             abreast.add(k.b, elem, order, first, v, many, _compare_and_swap)
 
-    _each(k, step, [ptr, val], mask, one, some if kind == "fadd" and not step.out else None)
+    neighbours = not step.out and (kind == "fadd" or kind == "add" and k.alone)
+    _each(k, step, [ptr, val], mask, one, some if neighbours else None)
 
 
 def _exchange(k, name: str, elem: str, order: str, p: Val, v: Val) -> Val:
@@ -151,8 +152,8 @@ def _nanoseconds(k) -> Val:
 
 
 def _each(k, step, operands, mask, one, some=None):
-    """`one(pointer, *values)` for every element where the mask holds; its results are the operation's. some(pointer of the first, value, at a time): the same
-    for a whole vector of neighbours, where there is such."""
+    """`one(pointer, *values)` for every element where the mask holds; its results are the operation's. some(pointer of the first, value, at a time[, active lanes]): the
+    same for a vector of neighbours, where there is such; of some lanes alone where the kernel runs alone."""
     if step.nest is None:
         _once(k, step.op, operands, mask, one)
         return
@@ -162,6 +163,8 @@ def _each(k, step, operands, mask, one, some=None):
     lanes = nest.lanes
     elem = op.result.type.elem if step.out else None
     olds = b.alloca(ir.vec(memory_type(elem), lanes), "olds", 64) if step.out else None
+    if some is not None and k.alone:
+        may_be_masked(nest, op, step.nest.keeps)
 
     def body(u):
         k.write_keeps(nest, step.nest.keeps)
@@ -169,6 +172,8 @@ def _each(k, step, operands, mask, one, some=None):
         ptrs = access.pointers(nest, where, memory_type(operands[0].type.pointee.elem))
         vals = [b.splat(v, lanes) for v in [ptrs] + [nest.at(o, dims) for o in operands[1:]]]
         m = b.splat(nest.at(mask, dims), lanes) if mask is not None else const("i1", True, lanes)
+        if nest.part is not None:
+            m = b.and_(m, nest.part)
         if step.out:
             b.store(ir.Val(ir.vec(memory_type(elem), lanes), "zeroinitializer"), olds, 8)
 
@@ -189,7 +194,9 @@ def _each(k, step, operands, mask, one, some=None):
 
         stored = operands[0].type.pointee.elem
         many = 0 if some is None else abreast.lanes_of(k, stored, lanes, where)
-        if many:
+        if many and k.alone and isinstance(where, access.Unit) and k.target.masks:
+            some(b.extract(vals[0], 0), vals[1], many, None if m.const else m)
+        elif many:
             k.either(abreast.possible(k, where, vals[0], m, stored, many), lambda: some(b.extract(vals[0], 0), vals[1], many), apart)
         else:
             apart()
