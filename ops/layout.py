@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
+from ..backends import huge
 from ..backends.dispatch.replay import temporary
 from .sizes import known
 
 #: outputs of at least this many bytes ask for huge pages: glibc keeps smaller blocks, once used, in its heap
 HUGE = 32 << 20
-_PAGE = 2 << 20
 
 
 def roomy(out: torch.Tensor) -> torch.Tensor:
-    """`out`, a fresh output, on huge pages where it is large and on the CPU.
-
-    The C library maps every such block anew, so each call meets untouched memory: 4 KiB at a time the page faults of a
-    33 MB result take 4 ms, three times as long as the work (measured; MADV_HUGEPAGE, see Linux's transhuge.rst)."""
+    """`out`, a fresh output, on huge pages where it is large and on the CPU (`backends/huge.py`)."""
     if type(out) is torch.Tensor and out.is_cpu and out.nbytes >= HUGE:
-        start = (out.data_ptr() + _PAGE - 1) & -_PAGE
-        length = ((out.data_ptr() + out.nbytes) & -_PAGE) - start
-        if length > 0:
-            _madvise(start, length, 14)  # advice only: where it is refused nothing changes
+        huge.advise(out)
     return out
 
 
 roomy.from_bytes = HUGE
-_madvise = ctypes.CDLL(None).madvise
-_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def held(shape: tuple, device: torch.device) -> torch.Tensor | None:

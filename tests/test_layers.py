@@ -13,7 +13,7 @@ TOPS = ("backends", "ops", "bench", "tools", "checking", "testing")
 #: longest counts
 LAYERS = (
     ("what a backend is, and leaves", ("backends.base", "backends.checking", "backends.memo", "backends.host", "backends.context", "backends.active", "backends.table",
-                                       "backends.cpu.pages", "backends.forks", "backends.of_torch", "backends.of_triton", "backends.platforms", "backends.trust")),
+                                       "backends.cpu.pages", "backends.forks", "backends.huge", "backends.of_torch", "backends.of_triton", "backends.platforms", "backends.trust")),
     ("LLVM", ("backends.cpu.llvm",)),
     ("TTIR", ("backends.cpu.ttir",)),
     ("plan", ("backends.cpu.plan",)),
