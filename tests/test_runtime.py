@@ -543,13 +543,15 @@ def test_a_program_counts_as_work_however_little_it_does():
 
 
 def test_a_tensor_without_memory_is_an_error_not_a_crash():
-    """A fake one, a nested one; an empty tensor has none either, and is fine."""
+    """A fake one, a nested one, one whose memory was given back, as of FSDP's parameters; an empty tensor has none either, and is fine."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     with FakeTensorMode():
         fake = torch.empty(50)
     nested = torch.nested.nested_tensor([torch.ones(20), torch.ones(30)], layout=torch.jagged)
+    freed = torch.ones(50)
+    freed.untyped_storage().resize_(0)
     out = torch.empty(50)
-    for given in (fake, nested):
+    for given in (fake, nested, freed):
         with pytest.raises(ArgumentError, match=f"argument 'x_ptr' is a {type(given).__name__}.*without memory of its own"):
             copy_of_64[(1,)](given, out, 50)
     copy_of_64[(1,)](torch.empty(0), torch.empty(0), 0)

@@ -58,7 +58,8 @@ def page(target: str) -> str:
              "Written by `triport language`: for every operation in the compiler's rule tables a kernel per element type was "
              "compiled. What is not listed is refused with a `CompileError` that names the operation, the Python line and the "
              "target. These are operations of Triton's IR (TTIR): its front end may refuse more of `tl` before they are made (Triton 3.9 takes `tl.histogram` "
-             "of 32-bit integers and no `tl.atomic_xchg` in 16 bits, and has `tl.make_block_ptr` no longer).", "", "| operation | rule | done | refused |", "|---|---|---|---|"]
+             "of 32-bit integers and no `tl.atomic_xchg` in 16 bits, and has `tl.make_block_ptr` no longer). What `tl.reduce` combines by has to commute: elements are not combined in their order, "
+             "as on a GPU they are not; `tl.associative_scan` keeps it.", "", "| operation | rule | done | refused |", "|---|---|---|---|"]
     count = failed = 0
     for name, done, refused in probes.rows(target):
         where = next(t for t, table in tables.items() if name in table)

@@ -301,7 +301,7 @@ def test_device_print(tmp_path):
 def assert_kernel(x_ptr, limit, N: tl.constexpr):
     i = tl.arange(0, N)
     x = tl.load(x_ptr + tl.program_id(1) * N + i)
-    tl.device_assert(x < limit, "x is too large")
+    tl.device_assert(x < limit, "größer als erlaubt: x – 数")
     tl.store(x_ptr + tl.program_id(1) * N + i, x + 1)
 
 
@@ -310,7 +310,7 @@ def test_device_assert():
     assert_kernel[(1, 4)](x, 100, 16)
     assert torch.equal(x, torch.arange(64.0) + 1)
     line = assert_kernel.starting_line_number + 4
-    with pytest.raises(Error, match=rf"test_control.py:{line} in program \(0, 3, 0\): x is too large"):
+    with pytest.raises(Error, match=rf"test_control.py:{line} in program \(0, 3, 0\): größer als erlaubt: x – 数"):
         assert_kernel[(1, 4)](x, 60, 16)
     assert x[63] == 64, "the program stops where the assertion fails"
     assert_kernel[(1, 4)](x, 100, 16)  # and the next launch is none the worse

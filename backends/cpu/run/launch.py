@@ -170,7 +170,7 @@ def _pointer(kernel: str, name: str, arg) -> int:
         raise _type_error(kernel, name, arg)
     address = ptr()
     if not address and getattr(arg, "numel", int)():
-        raise ArgumentError(f"triton-cpu: kernel {kernel}: argument {name!r} is a {type(arg).__name__} of {tuple(arg.shape)} without memory of its own (a fake or nested "
+        raise ArgumentError(f"triton-cpu: kernel {kernel}: argument {name!r} is a {type(arg).__name__} of {tuple(arg.shape)} without memory of its own (a fake, freed or nested "
                             "tensor); it takes tensors in CPU memory")
     return address
 
@@ -257,7 +257,7 @@ def packed(name: str, flat) -> tuple[str, list[str]]:
     for n, (expr, label, ty) in enumerate(flat):
         if ty.startswith("*"):
             fmt += "Q"
-            values.append(f"(p{n} := {expr}.data_ptr() if type({expr}) in tensors and {expr}.is_cpu else pointer(name, {label!r}, {expr}))")
+            values.append(f"(p{n} := type({expr}) in tensors and {expr}.is_cpu and {expr}.data_ptr() or pointer(name, {label!r}, {expr}))")
         elif ty == "bf16":
             fmt += "H6x"
             values.append(f"bf16_bits({expr})")

@@ -24,8 +24,8 @@ Token = tuple[str, str, int]  # kind (a group of `_TOKEN`, or "end"), text, plac
 
 def unescape(tok: str) -> str:
     """What a quoted text says."""
-    return re.sub(r"\\([0-9A-Fa-f]{2}|.)", lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else
-                  {"n": "\n", "t": "\t"}.get(m[1], m[1]), tok[1:-1])
+    said = re.sub(rb"\\([0-9A-Fa-f]{2}|.)", lambda m: bytes([int(m[1], 16)]) if len(m[1]) == 2 else {b"n": b"\n", b"t": b"\t"}.get(m[1], m[1]), tok[1:-1].encode())
+    return said.decode(errors="replace")  # MLIR writes what is not ASCII byte by byte
 
 
 class Cursor:
