@@ -1,7 +1,7 @@
 """Huge pages under large tensors that Inductor's graphs allocate for Triton's kernels on a CPU.
 
-A training step of a small Llama takes some 150 MB of tensors of 4 MB and more, which the C library gives back to the system behind it. On an Emerald Rapids where huge pages
-are to be asked for, as on most Linux, their page faults were a sixth of the step.
+What glibc maps anew at each call (from 32 MiB on, and smaller tensors where it has given memory at its heap's end back) meets untouched memory: `x * 2 + 1` of 3000 x 3000 in fp32
+takes 9 ms on two threads of a Zen 4, and took 29 to 33 by pages of 4 KiB.
 """
 
 from __future__ import annotations
