@@ -11,9 +11,23 @@ _ISA = (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"), ("sse4_2", "SS
 
 @functools.lru_cache(maxsize=1)
 def cpu_info() -> dict:
-    """py-cpuinfo's facts (it takes a second to gather them, so once)."""
+    """py-cpuinfo's facts (it takes a second to gather them, so once). It reads them from a Python that it starts, and fails where that prints something else as well, as
+    by a `sitecustomize`: then name and flags are the system's."""
     import cpuinfo
-    return cpuinfo.get_cpu_info()
+    try:
+        return cpuinfo.get_cpu_info()
+    except Exception:
+        return _of_system()
+
+
+def _of_system() -> dict:
+    """The first CPU's name and flags by /proc/cpuinfo; empty where there is none."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
+            first = dict(map(str.strip, line.split(":", 1)) for line in f.read().split("\n\n")[0].splitlines() if ":" in line)
+    except OSError:
+        return {}
+    return {"flags": (first.get("flags") or first.get("Features") or "").split()} | ({"brand_raw": first["model name"]} if "model name" in first else {})
 
 
 def cpu_name() -> str:

@@ -25,6 +25,24 @@ def largest(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
     return max((error(g, w) for g, w in zip(got, want)), default=float("inf")) if len(got) == len(want) else float("inf")
 
 
+def differs(got: list[torch.Tensor], want: list[torch.Tensor]) -> str:
+    """Where results differ so that no number says by how much: their count, a shape, NaN or an infinity. "" where they do not."""
+    if len(got) != len(want):
+        return f"{len(got)} results, {len(want)} expected"
+    for k, (g, w) in enumerate(zip(got, want)):
+        name = f"result {k}: " if len(want) > 1 else ""
+        if g.shape != w.shape:
+            return f"{name}shape {tuple(g.shape)}, {tuple(w.shape)} expected"
+        if g.is_complex() != w.is_complex():
+            return f"{name}{'complex' if g.is_complex() else 'real'} numbers, {'complex' if w.is_complex() else 'real'} ones expected"
+        x, y = (t.detach().cpu().to(torch.complex128 if t.is_complex() else torch.float64) for t in (g, w))
+        off = (torch.isfinite(x) != torch.isfinite(y)) | (torch.isnan(x) != torch.isnan(y)) | torch.isinf(y) & (x != y)
+        if off.any():
+            at = tuple(torch.nonzero(off)[0].tolist())
+            return f"{name}{x[at].item():.4g} at {list(at)}, {y[at].item():.4g} expected" + (f", the first of {int(off.sum()):,} such elements" if off.sum() > 1 else "")
+    return ""
+
+
 def put_back(given: list, kept: list) -> list[int]:
     """Which of `given` are tensors that differ from what they were (`kept`); these get their values back."""
     changed = [k for k, (x, y) in enumerate(zip(given, kept)) if isinstance(x, torch.Tensor) and error(x, y) != 0]

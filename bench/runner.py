@@ -60,6 +60,9 @@ def run(plan: Plan, results: Results, tick: Callable = lambda *a: None, remark: 
     items, remarks = plan.items()
     for text in remarks:
         remark(text)
+    for op in {id(op): op for op, *_ in items}.values():
+        if op.truth is op.call:
+            remark(f"{op.name} is held against itself in float64: it has no eager, reference or baseline to be held against")
     wrong = 0
     backends = [get_backend(name) for name in plan.backends]
     for text in filter(None, (b.remark() for b in backends)):
@@ -165,7 +168,11 @@ def _inputs(plan: Plan, op, dtype: str, case, device: str, truths: dict[str, Tru
     if device not in truths:
         args = case.make(DTYPES[dtype], device, plan.seed)
         own = Inputs(op, case, [t.clone() for t in args], plan.mode, plan.seed)
-        truths[device] = Truth(args, own.expected(), own.flow)
+        try:
+            expected = own.expected()
+        except (Exception, SystemExit) as e:
+            raise Error(f"the reference raised {words.raised(e)}") from e
+        truths[device] = Truth(args, expected, own.flow)
     return Inputs(op, case, [t.clone() for t in truths[device].args], plan.mode, plan.seed, truths[device].flow)
 
 
@@ -173,9 +180,19 @@ def _row(plan: Plan, op, dtype: str, case, column: Column, args: list | None) ->
     """What is known of a row before it is run."""
     forward = plan.mode == "fwd" and args is not None
     row = {"op": op.name, "case": case.name, "dtype": dtype, "backend": column.name, "device": column.device, "baseline": op.baseline, "first_call_s": {},
-           "bytes": int(op.nbytes(*args, **case.kwargs)) if op.nbytes and forward else None,
-           "flops": int(op.flops(*args, **case.kwargs)) if op.flops and forward else None}
+           "bytes": _number(op, case, "nbytes", args) if op.nbytes and forward else None, "flops": _number(op, case, "flops", args) if op.flops and forward else None}
     return row | ({"mode": plan.mode} if plan.mode != "fwd" else {})
+
+
+def _number(op, case, what: str, args: list) -> int:
+    """What an op says of a call's bytes or FLOPs."""
+    said = getattr(op, what)(*args, **case.kwargs)
+    try:
+        if (number := int(said)) >= 0:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise Error(f"{op.name}: {what} gave {said!r:.80}; it takes a number, 0 or more")
 
 
 def allowed(op, dtype: str, mode: str) -> float:
@@ -216,6 +233,8 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
         inputs.check_unchanged(truth.args)
         e, most = check.largest(got, truth.expected), allowed(op, dtype, plan.mode)
         row |= {"status": "ok" if e <= most else "wrong", "error": e, "allowed": most}
+        if math.isinf(e) and (why := check.differs(got, truth.expected)):
+            row["reason"] = why
         del got
         if row["status"] != "ok":
             return row, None
@@ -240,7 +259,7 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
 
 def _failed(e: Exception | SystemExit) -> dict:
     """What a row says whose call raised, or asked the process to end: that is the call's failure, not the end of the run."""
-    return {"status": "failed", "reason": f"{type(e).__name__}: {e}".splitlines()[0], "trace": traceback.format_exc(limit=-3)}
+    return {"status": "failed", "reason": words.raised(e), "trace": traceback.format_exc(limit=-3)}
 
 
 def _metrics(op, dtype: str, case, row: dict, remark: Callable[[str], None]):

@@ -7,6 +7,7 @@ torch and compiled. Rows are those of `triport bench --json`, a candidate's name
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import traceback
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ..backends.base import Error, suggest
 from ..ops.records import TOLERANCE
 from . import check, clock, load, memory, roofline
 from .results import Results, add_rates, add_times, machine
+from .words import raised
 
 
 @dataclass
@@ -113,16 +115,20 @@ def _checked(study: Study, name: str, step: Callable, want, kept, device: str) -
     try:
         wait = torch.cuda.synchronize if device == "cuda" else lambda: None
         row["first_call_s"] = {"here": clock.once(lambda: made.append(study.candidates[name](*study.inputs)), wait)[0]}
-        e = check.largest(check.tensors(f"candidate {name}", made.pop()), want)
+        got = check.tensors(f"candidate {name}", made.pop())
+        e = check.largest(got, want)
         _unchanged(name, study.inputs, kept)
         row |= {"status": "ok" if e <= allowed else "wrong", "error": e, "allowed": allowed}
+        if math.isinf(e) and (why := check.differs(got, want)):
+            row["reason"] = why
+        del got
         if row["status"] == "ok":
             step()
             row["peak_bytes"] = memory.peak(step, device)
     except (Exception, SystemExit) as e:
         with contextlib.suppress(Error):
             _unchanged(name, study.inputs, kept)
-        row |= {"status": "failed", "reason": f"{type(e).__name__}: {e}".splitlines()[0], "trace": traceback.format_exc(limit=-3)}
+        row |= {"status": "failed", "reason": raised(e), "trace": traceback.format_exc(limit=-3)}
     return row
 
 

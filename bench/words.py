@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from typing import Any, Iterable
 
 from ..backends.host import board_text
@@ -11,6 +12,8 @@ from .units import geomean, percent, plain, ratio
 
 #: cases whose noisy rows are named; the others are counted
 _NAMED = 4
+#: characters of what an exception says
+LONGEST = 1000
 #: a share of the roof above this is shown as more than 100 %
 _WHOLE = 1.005
 #: columns that others are held against; what remains serves ops here, and is held against each of them
@@ -47,6 +50,26 @@ def beyond(row: dict) -> str:
     return f"error {error}, allowed {allowed}" if error and allowed else ""
 
 
+def raised(e: BaseException) -> str:
+    """An exception in one line, all that it says."""
+    errors = sys.modules.get("triton.compiler.errors")
+    if errors is not None and isinstance(e, errors.CompilationError):
+        return f"{type(e).__name__}: {_of_kernel(e, errors.CompilationError)}"
+    text = " ".join(str(e).split())
+    return f"{type(e).__name__}: {text if len(text) <= LONGEST else text[:LONGEST] + ' ...'}"
+
+
+def _of_kernel(e, kind: type) -> str:
+    """What Triton's front end does not take, and the kernel's line; it tells the place first, and what is wrong last."""
+    while isinstance(e.__cause__, kind):
+        e = e.__cause__
+    cause = e.__cause__ or e.__context__
+    said = " ".join((e.error_message or (f"{type(cause).__name__}: {cause}" if cause else "")).split())
+    line = getattr(e.node, "lineno", None)
+    lines = (e.src or "").splitlines()
+    return said + (f" in `{lines[line - 1].strip()}`" if line and line <= len(lines) else "")
+
+
 def words(rows: list[dict[str, Any]], remarks: Iterable[str] = ()) -> list[tuple[str, str]]:
     """(kind, sentence) in order; kinds: "bad" (wrong or failed), "skipped", "remark", "fact". remarks: what else is to be known, in sentences."""
     bad = [("skipped" if r["status"] == "skipped" else "bad", not_right(r)) for r in rows if r["status"] != "ok"]
@@ -56,7 +79,9 @@ def words(rows: list[dict[str, Any]], remarks: Iterable[str] = ()) -> list[tuple
 def not_right(row: dict) -> str:
     """Why a row has no time."""
     at = f"{where(row)} on {plain(row['backend'])}"
-    why = beyond(row) if row["status"] == "wrong" else plain(row.get("reason") or "")
+    said = plain(row.get("reason") or "")
+    by = "" if said and (row["status"] != "wrong" or str(row.get("error")) == "inf") else beyond(row)
+    why = "; ".join(filter(None, (said, by)))
     return {"wrong": "WRONG", "failed": "FAILED", "skipped": "Skipped"}[row["status"]] + f": {at}" + (f": {why}" if why else "")
 
 

@@ -187,3 +187,68 @@ def test_a_profiler_sees_checked_launches():
     with checks("bounds"), torch.profiler.profile() as p:
         reciprocals[(2,)](x, out, 256, BLOCK=128)
     assert [e.key for e in p.key_averages() if e.key.startswith("reciprocals")] == ["reciprocals[triton-cpu] grid(2, 1, 1)"]
+
+
+STEPS = """
+import subprocess, sys, torch, triton, triton.language as tl
+
+@triton.jit
+def double_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i) * 2)
+
+@triton.jit
+def odd_kernel(x_ptr):
+    i = tl.arange(0, 3)
+
+def launch(n):
+    double_kernel[(1,)](torch.ones(n), torch.empty(n), BLOCK=16)
+
+def exits():
+    launch(16)
+    sys.exit(0)
+
+def hides():
+    try:
+        launch(10)
+    finally:
+        sys.exit(0)
+
+def three():
+    launch(16)
+    sys.exit(3)
+
+def raises():
+    launch(16)
+    raise ValueError("no good")
+
+def odd():
+    odd_kernel[(1,)](torch.ones(16))
+
+if __name__ == "__main__":
+    launch(int(sys.argv[1]) if len(sys.argv) > 1 else 16)
+    if len(sys.argv) > 2:
+        sys.exit(subprocess.run([sys.executable, __file__, sys.argv[2]]).returncode)
+"""
+
+
+@pytest.mark.parametrize("function, code, words", [
+    ("exits", 0, "1 launch of 1 kernel checked for bounds, race: nothing found"), ("three", 3, "nothing found"), ("hides", 1, "1 fault in 1 kernel"),
+    ("raises", 2, "steps.py:raises raised ValueError: no good ("), ("odd", 2, "CompilationError: arange's range must be a power of 2 in `i = tl.arange(0, 3)` (")])
+def test_a_step_that_exits_or_raises(function, code, words, tmp_path, monkeypatch, capsys):
+    """What it found until then is told, and what the user's code raises is no fault of triport's."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.py").write_text(STEPS)
+    got, out, err = said(["check", f"steps.py:{function}"], capsys)
+    assert got == code and words in out + err and "Traceback" not in err and "report" not in err
+    assert ("8 bytes behind the end" in err) == (function == "hides")
+    if function == "raises":
+        line = next(n for n, text in enumerate(STEPS.splitlines(), 1) if "no good" in text)
+        assert f"{tmp_path}/steps.py:{line})" in err and "1 launch of 1 kernel checked for bounds, race: nothing found" in out
+
+
+def test_processes_of_a_script_are_checked(tmp_path):
+    (tmp_path / "steps.py").write_text(STEPS)
+    done = subprocess.run([sys.executable, "-m", "triport.tools", "check", "--", "steps.py", "16", "10"], cwd=tmp_path, capture_output=True, text=True, timeout=HANGS)
+    assert done.returncode == 1 and "CheckError" in done.stderr and "8 bytes behind the end" in done.stderr
+    assert "1 launch of 1 kernel checked for bounds, race: nothing found" in done.stdout  # of its own process

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from unittest import mock
 
 from . import exits
 from .profiling import target
@@ -36,13 +38,21 @@ def run(args) -> int:
     if "uninit" in kinds:
         from ..backends.cpu.run import unwritten
         unwritten.watch()
-    seen, code = _Seen(), exits.GOOD
+    seen, code, raised = _Seen(), exits.GOOD, None
     checking.watchers.append(seen)
+    told = {checking.VARIABLE: kinds} | ({checking.KEEP_GOING: "1"} if args.keep_going else {})  # to processes that a script starts
     try:
-        with checking.checks(kinds), checking.keeping_going(print_error) if args.keep_going else checking.raising():
+        with mock.patch.dict(os.environ, told), checking.checks(kinds), checking.keeping_going(print_error) if args.keep_going else checking.raising():
             code = _targets(args)
+        if not args.keep_going and code == exits.GOOD:
+            for e in seen.errors:  # which nobody let out
+                print_error(e)
     except checking.CheckError as e:
         print_error(e)
+    except Error as e:
+        if not seen.launches:
+            raise
+        raised = e  # behind what was found until then
     finally:
         checking.watchers.remove(seen)
     if not seen.launches:  # a CI job must not take it for a run that found nothing
@@ -51,7 +61,11 @@ def run(args) -> int:
     places = {(r.kind, r.file, r.line) for e in seen.errors for r in e.reports}
     said = f"{_count(len(places), 'fault')} in {_count(len({e.kernel for e in seen.errors}), 'kernel')}" if places else "nothing found"
     print(f"triport check {args.target[0]}: {_count(seen.launches, 'launch')} of {_count(len(seen.kernels), 'kernel')} checked for "
-          f"{kinds.replace(',', ', ')}: {said}")
+          f"{kinds.replace(',', ', ')}: {said}", flush=True)
+    if raised is not None:
+        if not places:
+            raise raised
+        print_error(raised)
     return exits.WRONG if places else code
 
 
@@ -76,13 +90,29 @@ def _targets(args) -> int:
         return session.run_script(t.argv)
     op = t.op
     if op is None:
-        t.step()
-        t.synchronize()
-        return exits.GOOD
+        return _step(t.title, lambda: (t.step(), t.synchronize()))
     for dtype in [args.dtype] if args.dtype else op.dtypes:
         chosen = [cases.one(op, args.case, op.cases[0])] if args.case is not None else op.cases_on("cpu")
         for case in chosen:
-            target.of_op(op, case, dtype, "triton-cpu", "cpu", args.seed, reference=False).step()
+            of = target.of_op(op, case, dtype, "triton-cpu", "cpu", args.seed, reference=False)
+            if code := _step(of.title, of.step):
+                return code
+    return exits.GOOD
+
+
+def _step(title: str, step) -> int:
+    """A user's step. The exit code that it asks for; what else it raises is an `Error` that says where, and no fault of ours."""
+    from ..backends.base import Error
+    try:
+        step()
+    except Error:
+        raise
+    except SystemExit as e:
+        if isinstance(e.code, str):
+            print_error(e.code)
+        return e.code if isinstance(e.code, int) else exits.WRONG if e.code else exits.GOOD
+    except Exception as e:
+        raise Error(f"{title} raised {target.raised(e)}") from e
     return exits.GOOD
 
 

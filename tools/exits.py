@@ -29,7 +29,7 @@ _NEEDED = ("torch", "triton", "llvmlite", "numpy", "rich", "sympy")
 #: seconds between two looks at whether an import is over
 _AGAIN = 0.01
 #: what a disk, or whatever stdout is, answers that takes no more
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Ctrl-C: 128 + SIGINT, as shells have it; at SIGTERM and SIGHUP it is 128 + theirs
 INTERRUPTED = 130
 
@@ -62,7 +62,7 @@ def _guarded(name: str, run: Callable[[], int]) -> int:
         return INTERRUPTED
     except Exception as e:
         from ..backends.base import Error
-        if isinstance(e, OSError) and e.errno in _FULL:
+        if isinstance(e, OSError) and e.errno in FULL:
             _close_stdout()
             print(f"{name}: {e.filename or 'what it writes'} cannot be written: {e.strerror}", file=sys.stderr)
             return USAGE

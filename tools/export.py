@@ -35,7 +35,7 @@ def add(parser):
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="the folder; it is made")
     parser.add_argument("--name", default="", metavar="NAME", help="name of library, header and program (default: the op, or ops)")
     parser.add_argument("--reps", type=int, default=20, metavar="N", help="timed calls of a case file (default: 20)")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads that functions will be called with, for which tiles are chosen (default: the "
+    parser.add_argument("--threads", type=int, metavar="N", help="threads that functions will be called with, for which tiles are chosen (default: the "
                         "board's cores where they are known, 8 for a K1; else this machine's). Any number is right")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the case files' inputs (default: 0)")
 
@@ -113,7 +113,7 @@ def run(args) -> int:
     counts.seed(args.seed)
     if not 0 <= args.reps <= 10_000:
         raise Error(f"--reps {args.reps}: it takes a number from 0 to 10000")
-    if not 0 <= args.threads <= 1024:
+    if args.threads is not None and not 1 <= args.threads <= 1024:
         raise Error(f"--threads {args.threads}: it takes a number from 1 to 1024")
     for above in args.output.absolute().parents:
         if above.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from . import exits
 from .profiling import target
 
 EXAMPLES = (
@@ -78,8 +79,6 @@ def _steps(session, target, folder: Path, args):
 
 def _own(title: str, folder: Path, run):
     """`run()`; what a user's step raises in it is an `Error` that says where."""
-    import traceback
-
     from ..backends.base import Error
     try:
         return run()
@@ -88,10 +87,11 @@ def _own(title: str, folder: Path, run):
     except OSError as e:
         if str(e.filename or "").startswith(str(folder)):
             raise  # ours
-        raise Error(f"{title} raised {type(e).__name__}: {e}") from e
+        if e.errno in exits.FULL and not e.filename:  # a full disk's error names no file
+            raise Error(f"{folder}: it cannot be written: {e.strerror}") from None
+        raise Error(f"{title} raised {target.raised(e)}") from e
     except (Exception, SystemExit) as e:
-        last = traceback.extract_tb(e.__traceback__)[-1]
-        raise Error(f"{title} raised {type(e).__name__}: {e} ({last.filename}:{last.lineno})") from e
+        raise Error(f"{title} raised {target.raised(e)}") from e
 
 
 def _page(sides, folder: Path):

@@ -32,13 +32,14 @@ def run(args) -> int:
     for r in found:
         for remark in r.remarks:
             print(f"{r.name}: {remark}", file=sys.stderr)
+    at = args.output  # a full disk's error names no file
     try:
         args.output.write_text(page.render(found), encoding="utf-8")
         print(f"wrote {args.output}", file=sys.stderr)
-        if args.png:
+        if at := args.png:
             from .reporting import png
             written = png.write(found, args.png)
             print(f"wrote {len(written)} plots in {args.png}", file=sys.stderr)
     except OSError as e:
-        raise Error(f"{e.filename or args.output} cannot be written: {e.strerror}") from None
+        raise Error(f"{e.filename or at} cannot be written: {e.strerror}") from None
     return 0

@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
     from ...ops.records import Case, Op
+
+#: where our own files are
+_OURS = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass
@@ -70,6 +74,15 @@ def find(words: list[str], args) -> list[Target]:
         raise Error(suggest("target", first, [*registry.NAMES, *known]) + ", or FILE.py:FUNCTION, or a script with its arguments after --")
     refuse(args, "an op", "variant", "size")
     return _op(registry.get(first), args)
+
+
+def raised(e: BaseException) -> str:
+    """What a user's step raised, and where that was in files that are neither ours nor a library's."""
+    from ...bench import words
+
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((_OURS, "<"))]
+    theirs = [f for f in frames if "site-packages" not in f.filename] or frames
+    return words.raised(e) + (f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else "")
 
 
 def _no_script(path: str) -> str:
