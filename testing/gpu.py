@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import weakref
 
 import torch
 import torch._dynamo  # noqa: F401  (tables of torch's functions, which it makes when it is imported; the first operation under a mode imports it)
@@ -30,7 +31,7 @@ def pretending(gpu: GPU):
         _registered(patches)
         _threads(patches)
         _driver(patches, gpu)
-        with following:
+        with following, torch.compiler.set_stance("force_eager"):  # what would be compiled is followed operation by operation, with fullgraph=True as well
             yield
     finally:
         patches.undo()
@@ -54,15 +55,41 @@ def _extensions(patches: Patches):
 
 def _registered(patches: Patches):
     """What Python code registers for CUDA (`torch.library`) serves the GPU's tensors."""
-    impl = Library.impl
+    impl, destroy = Library.impl, Library._destroy
+    registered: dict[str, list] = {}  # operation -> (its library's token, function), the last one serves
+    tokens: dict[int, object] = {}
 
     def seen(self, op_name, fn, dispatch_key="", **kwargs):
         if dispatch_key == "CUDA" and callable(fn):
             name = op_name if isinstance(op_name, str) else op_name.name()
-            implementations[name if "::" in name else f"{self.ns}::{name}"] = fn
+            name = name if "::" in name else f"{self.ns}::{name}"
+            if id(self) not in tokens:
+                tokens[id(self)] = object()
+                weakref.finalize(self, gone, id(self), tokens[id(self)])
+            registered.setdefault(name, []).append((tokens[id(self)], fn))
+            implementations[name] = fn
         return impl(self, op_name, fn, dispatch_key, **kwargs)
 
+    def gone(library: int, token: object):
+        """What a library registered goes with it."""
+        if tokens.get(library) is token:
+            del tokens[library]
+        for name, each in registered.items():
+            left = [(t, fn) for t, fn in each if t is not token]
+            if len(left) < len(each):
+                each[:] = left
+                if left:
+                    implementations[name] = left[-1][1]
+                else:
+                    implementations.pop(name, None)
+
+    def destroyed(self):
+        if (token := tokens.get(id(self))) is not None:
+            gone(id(self), token)
+        return destroy(self)
+
     patches.put(Library, "impl", seen)
+    patches.put(Library, "_destroy", destroyed)
 
 
 def _threads(patches: Patches):

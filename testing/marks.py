@@ -79,25 +79,32 @@ def tensors(values):
 implementations: dict = {}
 
 
+_COPY = torch.ops.aten._to_copy.default
+#: `on`: a tensor is being moved from one device to the other, in this thread
+moving = threading.local()
+
+
 class Following(TorchDispatchMode):
     """See the module."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or ())
         given = [*tensors(args), *tensors(kwargs.values())]
-        told = kwargs.get("device")
+        told, asked = kwargs.get("device"), kwargs
+        if func is _COPY and told is not None and not is_gpu(told) and not getattr(moving, "on", False):
+            told = None  # torch's own derivatives of a cast name the device that they find
         if told is not None:
             gpu = is_gpu(told)
             if gpu:
-                kwargs["device"] = CPU
+                kwargs = {**kwargs, "device": CPU}
         else:
             gpu = any(map(marked, given))
         if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
+            kwargs = {**kwargs, "pin_memory": False}
         own = implementations.get(func.name()) if gpu and implementations else None
         if own is not None:
             with self:
-                out = own(*args, **kwargs)
+                out = own(*args, **asked)
         else:
             out = func(*args, **kwargs)
         if gpu:

@@ -8,11 +8,25 @@ import sys
 
 import torch
 
-from .marks import CPU, GPU, is_gpu, mark, marked
+from .marks import CPU, GPU, is_gpu, mark, marked, moving
 from .patches import Patches
 
 _Base = torch._C.TensorBase
-_to, _numpy, _array, _type = _Base.to, _Base.numpy, torch.Tensor.__array__, _Base.type
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _by_torch(original):
+    """A method of torch's own, that no mode for functions (`torch.set_default_device`) sends back to what stands in its place here."""
+    def called(self, *args, **kwargs):
+        if type(self) not in _PLAIN:
+            return original(self, *args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            return original(self, *args, **kwargs)
+
+    return called
+
+
+_to, _numpy, _array, _type = map(_by_torch, (_Base.to, _Base.numpy, torch.Tensor.__array__, _Base.type))
 _PYTORCH = {"device": _Base.device, "is_cuda": _Base.is_cuda, "is_cpu": _Base.is_cpu}
 #: code that has to know where a tensor really is: ours, and what torch compiles by
 _INSIDE = ("triport.backends", "triport.ops", "torch._dynamo", "torch._inductor", "torch._subclasses", "torch._functorch")
@@ -33,7 +47,11 @@ class _Move(torch.autograd.Function):
 
     @staticmethod
     def forward(x, gpu, dtype, memory_format):
-        return torch.ops.aten._to_copy.default(x, device=GPU if gpu else CPU, dtype=dtype, memory_format=memory_format)
+        before, moving.on = getattr(moving, "on", False), True
+        try:
+            return torch.ops.aten._to_copy.default(x, device=GPU if gpu else CPU, dtype=dtype, memory_format=memory_format)
+        finally:
+            moving.on = before
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -112,15 +130,17 @@ def _asked_inside() -> bool:
 
 
 def _device_now(self):
-    return GPU if marked(self) and not _asked_inside() else _PYTORCH["device"].__get__(self)
+    if marked(self):
+        return CPU if _asked_inside() else GPU
+    return _PYTORCH["device"].__get__(self)
 
 
 def _is_cuda(self):
-    return marked(self) and not _asked_inside() or _PYTORCH["is_cuda"].__get__(self)
+    return not _asked_inside() if marked(self) else _PYTORCH["is_cuda"].__get__(self)
 
 
 def _is_cpu(self):
-    return _PYTORCH["is_cpu"].__get__(self) and (not marked(self) or _asked_inside())
+    return _asked_inside() if marked(self) else _PYTORCH["is_cpu"].__get__(self)
 
 
 def _get_device(self):

@@ -207,7 +207,8 @@ def test_csv_has_a_line_for_each_row_whatever_texts_say(text):
 
 def test_a_reason_is_one_line():
     from triport.bench import runner
-    assert runner._failed(RuntimeError("ssh: connect failed\r\nsecond line"))["reason"] == "RuntimeError: ssh: connect failed"
+    assert runner._failed(RuntimeError("ssh: connect failed\r\nsecond line"))["reason"] == "RuntimeError: ssh: connect failed second line"
+    assert len(runner._failed(RuntimeError("word " * 1000))["reason"]) < 1100
 
 
 def test_all_files_at_once_and_figures_on_stdout(tmp_path, capsys):

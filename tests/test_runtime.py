@@ -542,6 +542,17 @@ def test_a_program_counts_as_work_however_little_it_does():
     assert launch.team_of(800, work, 16) & 0xFFFF > 1 and launch.team_of(100, work, 16) == 1
 
 
+def test_too_few_arguments_of_a_compiled_kernel():
+    x, out = torch.ones(50), torch.zeros(50)
+    compiled = copy_of_64.warmup(x, out, 50, grid=(1,))
+    names = ", ".join(copy_of_64.arg_names)
+    for given in ((x, out), (x,), ()):
+        with pytest.raises(ArgumentError, match=rf"kernel copy_of_64 takes {len(copy_of_64.arg_names)} arguments, constexprs among them \({names}\); {len(given)} were given"):
+            compiled[(1, 1, 1)](*given)
+    compiled[(1, 1, 1)](x, out, 50)
+    assert torch.equal(x, out)
+
+
 def test_a_tensor_without_memory_is_an_error_not_a_crash():
     """A fake one, a nested one, one whose memory was given back, as of FSDP's parameters; an empty tensor has none either, and is fine."""
     from torch._subclasses.fake_tensor import FakeTensorMode

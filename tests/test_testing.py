@@ -541,3 +541,96 @@ def test_what_torch_cuda_answers(project):
         ''', "--triton-cpu-as=a100")
     assert code == 0 and counts["passed"] == 7 and counts["skipped"] == 4, told
     assert all(why in told for why in (": torch.cuda.CUDAGraph: a CPU runs", "CUDA C++ runs on a GPU alone", "are no pytest")), told
+
+
+FOLLOWED = '''
+import gc
+
+@triton.jit
+def one_more(x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+
+def wrong_relu(x):
+    out = torch.empty_like(x)
+    one_more[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), B=128)
+    return out
+
+@pytest.mark.parametrize("how", ["destroyed", "scoped", "collected", "kept"])
+def test_a_librarys_kernels_go_with_it(how):
+    x = torch.randn(1000, device="cuda")
+    if how == "scoped":
+        with torch.library._scoped_library("aten", "IMPL") as lib:
+            lib.impl("relu", wrong_relu, "CUDA")
+            out = torch.relu(x)
+    else:
+        lib = torch.library.Library("aten", "IMPL")
+        lib.impl("relu", wrong_relu, "CUDA")
+        out = torch.relu(x)
+        if how == "destroyed":
+            lib._destroy()
+        elif how == "collected":
+            del lib
+            gc.collect()
+    assert torch.equal(out, x + 1)
+    assert torch.equal(torch.relu(x), x + 1 if how == "kept" else x.clamp(min=0))
+    if how == "kept":
+        lib._destroy()
+
+def test_a_librarys_kernel_is_told_the_gpu():
+    seen = []
+    def randn(size, *, dtype=None, layout=None, device=None, pin_memory=None):
+        seen.append(torch.device(device).type)
+        return torch.empty(size, device=device, dtype=dtype).fill_(7)
+    with torch.library._scoped_library("aten", "IMPL") as lib:
+        lib.impl("randn", randn, "CUDA")
+        x = torch.randn((4, 4), device="cuda")
+        y = torch.randn((4, 4))
+    assert seen == ["cuda"] and x.is_cuda and (x == 7).all() and not y.is_cuda and not (y == 7).any()
+
+@pytest.mark.parametrize("default", [False, True])
+def test_where_the_gpu_is_the_default(default):
+    if default:
+        torch.set_default_device("cuda")
+    try:
+        with torch.device("cuda"):
+            x = torch.zeros(3)
+            y = x.to("cuda")
+            y.add_(1)
+            assert y is x and x.to(x.device) is x and x.cuda() is x and x.is_cuda and not x.is_cpu and x.device == torch.device("cuda", 0)
+            assert x.to(torch.float16).is_cuda and x.to("cuda", torch.float16).is_cuda and not x.cpu().is_cuda and x.cpu().is_cpu
+            assert x.tolist() == [1, 1, 1] and x.cpu().numpy().tolist() == [1, 1, 1] and x.type() == "torch.cuda.FloatTensor"
+            launch(device="cuda")
+            with pytest.raises(TypeError):
+                x.numpy()
+    finally:
+        torch.set_default_device(None)
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_gradients_of_casts_are_the_gpus(dtype):
+    x = torch.randn(2, 10, device="cuda", dtype=dtype, requires_grad=True)
+    x.float().pow(2).sum().backward()
+    assert x.grad.is_cuda and x.grad.dtype == dtype
+    x.grad = None
+    torch.nn.functional.cross_entropy(x.float(), torch.tensor([1, 2], device="cuda")).backward()
+    assert x.grad.is_cuda and x.softmax(-1, dtype=torch.float32).is_cuda and torch.autograd.grad(x.log_softmax(-1, dtype=torch.float32).sum(), x)[0].is_cuda
+    c = x.detach().cpu().requires_grad_()
+    c.to("cuda").float().sum().backward()
+    assert not c.grad.is_cuda and not x.to("cpu").is_cuda and x.type_as(x.float()).is_cuda
+
+@torch.compile(fullgraph=True)
+def clamped(x):
+    return torch.clamp(x.float() / 3, -1, 1)
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_is_compiled_runs_eagerly(fullgraph):
+    x = torch.randn(100, device="cuda")
+    assert torch.equal(torch.compile(lambda x: torch.clamp(x / 3, -1, 1), fullgraph=fullgraph)(x), torch.clamp(x / 3, -1, 1))
+    assert torch.equal(clamped(x), torch.clamp(x / 3, -1, 1)) and clamped(x).is_cuda
+'''
+
+
+def test_a_gpus_tensors_are_followed_everywhere(project):
+    """A library's kernel does not outlive the library, `torch.device("cuda")` as the default, gradients of casts, `torch.compile(fullgraph=True)`."""
+    code, counts, told = project(FOLLOWED, "--triton-cpu")
+    assert code == 0 and counts == {"passed": 12}, told

@@ -236,6 +236,10 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
     except wrong as e:
         sizes(name, (gx, gy, gz))  # says so if it was the grid
         return launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *fitted(name, signature, a, e))
+    except IndexError:
+        if len(a) >= len(signature):
+            raise
+        raise too_few(name, signature, len(a)) from None
     if {beyond}:
         return overlapping(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
     if enter is not None and (lm is not None or not chained(enter)):  # without `lm`, Triton's chain of hooks had none when the launch began
@@ -249,6 +253,10 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
     if status:
         failed(name, status, scratch, asserts, gx, gy)
 """
+
+
+def _too_few(name: str, signature, given: int) -> ArgumentError:
+    return ArgumentError(f"triton-cpu: kernel {name} takes {len(signature)} arguments, constexprs among them ({', '.join(label for label, _ in signature)}); {given} were given")
 
 
 def packed(name: str, flat) -> tuple[str, list[str]]:
@@ -301,7 +309,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
            "profiler": profiler, "traced": traced, "failed": failed, "asserts": known["asserts"],
            "checking": checking if checked is not None else types.SimpleNamespace(on=""), "checked": checked, "sizes": grid.sizes, "chained": chained, "wrong": UNFIT,
-           "fitted": fitted, "signature": signature}
+           "fitted": fitted, "signature": signature, "too_few": _too_few}
     work = worked(known, [f"{expr}" for expr, _, _ in flat])
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
     plain = len(flat) == sum(t != "constexpr" for _, t in signature)
