@@ -186,3 +186,14 @@ def test_padding_of_several_sizes(dynamic, seed):
     for shape in ((2, 8, 6, 6), (3, 5, 7, 4), (1, 1, 1, 1)):
         x = R(shape)
         torch.testing.assert_close(fn(x), PADDED["of a pool"][0](x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16], ids=str)
+def test_small_integers_wrap_behind_a_division_and_a_relu(dtype):
+    """Both came out in 32 bits: what follows is computed in the dtype's own."""
+    limits = torch.iinfo(dtype)
+    t = torch.arange(limits.min, limits.max + 1).to(dtype)
+    for f in (lambda t: ((t // 2) * 100).float(), lambda t: (t // 2) * 4 > 50, lambda t: (-(t // 3)).long(), lambda t: (t // (t | 1) * 99).float(),
+              lambda t: (t.relu() * 100).long(), lambda t: (t // 3).argmin(0), lambda t: t // 3):
+        torch._dynamo.reset()
+        equal(f, t)

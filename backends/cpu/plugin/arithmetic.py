@@ -1,6 +1,7 @@
 """Arithmetic that Inductor's Triton kernels do wrong, or a CPU's would: as eager does it.
 
 - floordiv: torch 2.13 makes both numbers positive first, for a GPU's sake, which the least integer cannot be: -2147483648 // -3 was a negative number. Here none changes its sign.
+- floordiv and relu of int8, uint8 and int16 came out in 32 bits, and what was computed of them did not wrap: relu(x) * 100.
 - signbit: of -0.0 in fp64 and, where kernels do not compute in fp32, in 16 bits, torch's text asks whether it is less than 0.
 """
 
@@ -12,6 +13,7 @@ from ... import of_torch
 
 #: of which there are as many below 0 as from 0 on
 _SIGNED = {"torch.int8", "torch.int16", "torch.int32", "torch.int64"}
+_SMALL = {"torch.int8", "torch.uint8", "torch.int16"}
 
 
 def mend(module):
@@ -20,7 +22,9 @@ def mend(module):
     if not of_torch.checked():
         return
     if of_torch.takes(divides := getattr(of, "floordiv", None), "a", "b"):
-        of.floordiv = staticmethod(in_range(divides))
+        of.floordiv = staticmethod(as_wide_as(in_range(divides)))
+    if of_torch.takes(clamps := getattr(of, "relu", None), "x"):
+        of.relu = staticmethod(as_wide_as(clamps))
     if of_torch.takes(asks := getattr(of, "signbit", None), "x"):
         of.signbit = staticmethod(of_zero(asks))
 
@@ -28,6 +32,21 @@ def mend(module):
 def _for_cpu() -> bool:
     from torch._inductor.virtualized import V
     return V.graph.get_current_device_or_throw().type == "cpu"
+
+
+def as_wide_as(operation):
+    """`operation`, whose result has the dtype that its operands have together, where that is a small integer's."""
+    @functools.wraps(operation)
+    def narrow(*operands):
+        made = operation(*operands)
+        given = [dtype for x in operands if (dtype := getattr(x, "dtype", None)) is not None]
+        if not given or not {str(dtype) for dtype in given} <= _SMALL or not _for_cpu():
+            return made
+        import torch
+        from torch._inductor.virtualized import _ops as ops
+        return ops.to_dtype(made, functools.reduce(torch.promote_types, given))
+
+    return narrow
 
 
 def in_range(floordiv):
