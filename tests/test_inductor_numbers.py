@@ -197,3 +197,15 @@ def test_small_integers_wrap_behind_a_division_and_a_relu(dtype):
               lambda t: (t.relu() * 100).long(), lambda t: (t // 3).argmin(0), lambda t: t // 3):
         torch._dynamo.reset()
         equal(f, t)
+
+
+def test_sizes_are_divided_in_fp64():
+    """Dynamic shapes: what is chosen by a quotient of a size is what Python chooses, and a factor of fp64 has all its digits."""
+    chosen = torch.compile(lambda x: (x[int(x.shape[0] / 3 * 0.87)] * 2, x[int(x.shape[0] / 7 * 6.3):] * 2, x + int(x.shape[0] * (1 - 1 / x.shape[0]))), dynamic=True)
+    for n in (7, 100, 200, 311, 400, 700, 1000):
+        x = torch.arange(float(n))
+        torch.testing.assert_close(chosen(x), (x[int(n / 3 * 0.87)] * 2, x[int(n / 7 * 6.3):] * 2, x + int(n * (1 - 1 / n))), rtol=0, atol=0)
+    factor = torch.compile(lambda x: (x * (x.shape[-1] / 9), F.interpolate(x, size=(9, 13), mode="bilinear")), dynamic=True)
+    for n in (31, 40):
+        x = torch.randn(2, 3, n, n, dtype=torch.float64)
+        torch.testing.assert_close(factor(x), (x * (n / 9), F.interpolate(x, size=(9, 13), mode="bilinear")), rtol=1e-13, atol=1e-13)

@@ -2,6 +2,7 @@
 
 - floordiv: torch 2.13 makes both numbers positive first, for a GPU's sake, which the least integer cannot be: -2147483648 // -3 was a negative number. Here none changes its sign.
 - floordiv and relu of int8, uint8 and int16 came out in 32 bits, and what was computed of them did not wrap: relu(x) * 100.
+- Sizes divided (`x[int(x.shape[0] / 3 * 0.87)]` with dynamic shapes) are fp64 in Python and in Inductor's C++; in Triton `/` of two integers is fp32.
 - signbit: of -0.0 in fp64 and, where kernels do not compute in fp32, in 16 bits, torch's text asks whether it is less than 0.
 """
 
@@ -25,6 +26,9 @@ def mend(module):
         of.floordiv = staticmethod(as_wide_as(in_range(divides)))
     if of_torch.takes(clamps := getattr(of, "relu", None), "x"):
         of.relu = staticmethod(as_wide_as(clamps))
+    printer = getattr(module, "TritonPrinter", None)
+    if of_torch.takes(prints := getattr(printer, "_print_IntTrueDiv", None), "self", "expr"):
+        printer._print_IntTrueDiv = in_fp64(prints)
     if of_torch.takes(asks := getattr(of, "signbit", None), "x"):
         of.signbit = staticmethod(of_zero(asks))
 
@@ -67,6 +71,19 @@ def in_range(floordiv):
         return ops.where(by_zero, zero, ops.where(down, ops.sub(found, one), found))
 
     return quotient
+
+
+def in_fp64(prints):
+    """`TritonPrinter._print_IntTrueDiv`, by fp64."""
+    @functools.wraps(prints)
+    def printed(self, expr):
+        from torch._inductor.virtualized import V
+        if getattr(getattr(V.graph, "current_device", None), "type", None) != "cpu":
+            return prints(self, expr)
+        dividend, divisor = (f"tl.full([], {x}, tl.float64)" if x.is_number else f"({self._print(x)}).to(tl.float64)" for x in expr.args)
+        return f"({dividend} / {divisor})"
+
+    return printed
 
 
 def of_zero(signbit):
