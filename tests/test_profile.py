@@ -409,3 +409,25 @@ def test_an_earlier_page_does_not_stay_beside_other_figures(tmp_path, monkeypatc
     monkeypatch.setattr(session, "steps", ends)
     assert main(["profile", "gelu", "--case", "8x8", "-o", str(tmp_path)]) == 130
     assert not (tmp_path / "index.html").exists()
+
+
+def test_clocks_are_compared_while_nobody_takes_the_core(monkeypatch):
+    """Of readings between which others ran, the one without them counts."""
+    from triport.tools.profiling import timeline
+    now, late = [0], iter([5_000_000, 3, 5_000_000, 7_000_000] * 100)
+
+    class Clocks:
+        @staticmethod
+        def perf_counter_ns():
+            now[0] += next(late)
+            return now[0]
+
+        @staticmethod
+        def time_ns():
+            now[0] += next(late)
+            return now[0] + 1_000_000_000
+
+    monkeypatch.setattr(timeline, "time", Clocks)
+    assert abs(timeline.between_clocks(4) - 1_000_000_000) < 5_000_001
+    late = iter([10, 20, 30, 5_000_000, 6_000_000, 10] * 100)
+    assert abs(timeline.between_clocks(2) - 1_000_000_000) <= 30

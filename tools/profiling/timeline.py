@@ -104,10 +104,18 @@ def _arguments(n: int, launch: Launch, bytes_per_s: float, step: dict) -> dict:
     return out | step
 
 
+def between_clocks(tries: int = 50) -> int:
+    """Nanoseconds by which the clock of torch's events is ahead of CLOCK_MONOTONIC, by the two readings of this that lie closest round one of that: another program
+    may take the core between them, for milliseconds."""
+    readings = [(time.perf_counter_ns(), time.time_ns(), time.perf_counter_ns()) for _ in range(tries)]
+    before, ahead, behind = min(readings, key=lambda r: r[2] - r[0])
+    return ahead - (before + behind) // 2
+
+
 def events(trace: Trace, base: int, bytes_per_s: float = 0.0, step=lambda launch: {}) -> list[dict]:
     """Trace events of all that `trace` holds. base: the trace file's "baseTimeNanoseconds", which times are counted from; step: what else a launch's
     event says."""
-    ahead = time.time_ns() - time.perf_counter_ns() - base
+    ahead = between_clocks() - base
 
     def at(ns: int) -> float:
         return (ns + ahead) / 1e3
