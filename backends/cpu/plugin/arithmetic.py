@@ -48,7 +48,10 @@ def as_wide_as(operation):
             return made
         import torch
         from torch._inductor.virtualized import _ops as ops
-        return ops.to_dtype(made, functools.reduce(torch.promote_types, given))
+        dtype = functools.reduce(torch.promote_types, given)
+        if isinstance(made, str):  # what is written into the kernel, as torch 2.11 has it
+            return f"({made}).to(tl.{str(dtype).removeprefix('torch.')})"
+        return ops.to_dtype(made, dtype)
 
     return narrow
 
