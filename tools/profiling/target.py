@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Callable
 if TYPE_CHECKING:
     from ...ops.records import Case, Op
 
-#: where our own files are
-_OURS = str(Path(__file__).resolve().parents[2])
+#: where our own files are; a checkout has examples beside them
+_OURS = tuple(f"{Path(__file__).resolve().parents[2] / part}/" for part in ("backends", "ops", "bench", "tools", "checking", "testing"))
 
 
 @dataclass
@@ -80,7 +80,7 @@ def raised(e: BaseException) -> str:
     """What a user's step raised, and where that was in files that are neither ours nor a library's."""
     from ...bench import words
 
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((_OURS, "<"))]
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith((*_OURS, "<"))]
     theirs = [f for f in frames if "site-packages" not in f.filename] or frames
     return words.raised(e) + (f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else "")
 
