@@ -4,6 +4,7 @@ for them; what stands is never cut."""
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import IO, Any
 
@@ -25,7 +26,9 @@ _COLOURS = {"faster": "green", "slower": "red", "noisy": "bright_black"}
 def console(away: int = AWAY, stderr: bool = False, **options: Any) -> Console:
     """Standard output, or standard error: as wide as COLUMNS says, which is a number above 0, or as the terminal; away from one `away` columns. options:
     rich's own."""
-    return Console(width=_width(sys.stderr if stderr else sys.stdout, away), stderr=stderr, **options)
+    width = _width(sys.stderr if stderr else sys.stdout, away)
+    height = None if width is None else shutil.get_terminal_size().lines  # without one rich reads COLUMNS all the same, and "\u00b2" is a digit to it and no number
+    return Console(width=width, height=height, stderr=stderr, **options)
 
 
 def _width(stream: IO[str], away: int) -> int | None:
