@@ -74,3 +74,18 @@ def warn():
     known = "lacks what" if checked() else "is not one that"
     warnings.warn(f"triton-cpu: Triton {triton.__version__} {known} this triport was checked with ({first} to {last}): {'; '.join(new)}; a newer triport may know it",
                   RuntimeWarning, stacklevel=2)
+
+
+def innermost(e):
+    """Of a CompilationError of Triton's front end, the one in the function that it is about: each that called it raises one of its own."""
+    from triton.compiler.errors import CompilationError
+    while isinstance(e.__cause__, CompilationError):
+        e = e.__cause__
+    return e
+
+
+def refused(e) -> str:
+    """What a CompilationError of Triton's front end says is wrong, without the place and the source that stand before it."""
+    inner, text = innermost(e), str(e).strip()
+    cause = inner.__cause__ or inner.__context__
+    return (inner.error_message or (f"{type(cause).__name__}: {cause}" if cause else text.splitlines()[-1] if text else type(inner).__name__)).strip()

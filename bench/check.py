@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ..backends.base import Error
@@ -23,6 +25,13 @@ def tensors(name: str, out, nothing: bool = False) -> list[torch.Tensor]:
 def largest(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
     """The largest of several results' errors; infinite where one has more results than the other, or there are none."""
     return max((error(g, w) for g, w in zip(got, want)), default=float("inf")) if len(got) == len(want) else float("inf")
+
+
+def judged(got: list[torch.Tensor], want: list[torch.Tensor], allowed: float) -> dict:
+    """What a row says of results: right or wrong, the error, and where they differ if that has no number."""
+    e = largest(got, want)
+    out = {"status": "ok" if e <= allowed else "wrong", "error": e, "allowed": allowed}
+    return out | ({"reason": why} if math.isinf(e) and (why := differs(got, want)) else {})
 
 
 def differs(got: list[torch.Tensor], want: list[torch.Tensor]) -> str:

@@ -231,10 +231,7 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
         got = inputs.result(fn)
         column.synchronize()
         inputs.check_unchanged(truth.args)
-        e, most = check.largest(got, truth.expected), allowed(op, dtype, plan.mode)
-        row |= {"status": "ok" if e <= most else "wrong", "error": e, "allowed": most}
-        if math.isinf(e) and (why := check.differs(got, truth.expected)):
-            row["reason"] = why
+        row |= check.judged(got, truth.expected, allowed(op, dtype, plan.mode))
         del got
         if row["status"] != "ok":
             return row, None

@@ -7,7 +7,6 @@ torch and compiled. Rows are those of `triport bench --json`, a candidate's name
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 import traceback
 from dataclasses import dataclass, field
@@ -116,11 +115,9 @@ def _checked(study: Study, name: str, step: Callable, want, kept, device: str) -
         wait = torch.cuda.synchronize if device == "cuda" else lambda: None
         row["first_call_s"] = {"here": clock.once(lambda: made.append(study.candidates[name](*study.inputs)), wait)[0]}
         got = check.tensors(f"candidate {name}", made.pop())
-        e = check.largest(got, want)
+        verdict = check.judged(got, want, allowed)
         _unchanged(name, study.inputs, kept)
-        row |= {"status": "ok" if e <= allowed else "wrong", "error": e, "allowed": allowed}
-        if math.isinf(e) and (why := check.differs(got, want)):
-            row["reason"] = why
+        row |= verdict
         del got
         if row["status"] == "ok":
             step()

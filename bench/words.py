@@ -53,21 +53,16 @@ def beyond(row: dict) -> str:
 def raised(e: BaseException) -> str:
     """An exception in one line, all that it says."""
     errors = sys.modules.get("triton.compiler.errors")
-    if errors is not None and isinstance(e, errors.CompilationError):
-        return f"{type(e).__name__}: {_of_kernel(e, errors.CompilationError)}"
-    text = " ".join(str(e).split())
+    text = " ".join((_of_kernel(e) if errors is not None and isinstance(e, errors.CompilationError) else str(e)).split())
     return f"{type(e).__name__}: {text if len(text) <= LONGEST else text[:LONGEST] + ' ...'}"
 
 
-def _of_kernel(e, kind: type) -> str:
+def _of_kernel(e) -> str:
     """What Triton's front end does not take, and the kernel's line; it tells the place first, and what is wrong last."""
-    while isinstance(e.__cause__, kind):
-        e = e.__cause__
-    cause = e.__cause__ or e.__context__
-    said = " ".join((e.error_message or (f"{type(cause).__name__}: {cause}" if cause else "")).split())
-    line = getattr(e.node, "lineno", None)
-    lines = (e.src or "").splitlines()
-    return said + (f" in `{lines[line - 1].strip()}`" if line and line <= len(lines) else "")
+    from ..backends import of_triton
+    inner = of_triton.innermost(e)
+    line, lines = getattr(inner.node, "lineno", None), (inner.src or "").splitlines()
+    return of_triton.refused(e) + (f" in `{lines[line - 1].strip()}`" if line and line <= len(lines) else "")
 
 
 def words(rows: list[dict[str, Any]], remarks: Iterable[str] = ()) -> list[tuple[str, str]]:

@@ -57,23 +57,21 @@ def _registered(patches: Patches):
     """What Python code registers for CUDA (`torch.library`) serves the GPU's tensors."""
     impl, destroy = Library.impl, Library._destroy
     registered: dict[str, list] = {}  # operation -> (its library's token, function), the last one serves
-    tokens: dict[int, object] = {}
+    libraries = weakref.WeakKeyDictionary()  # library -> (its token, what ends it)
 
     def seen(self, op_name, fn, dispatch_key="", **kwargs):
         if dispatch_key == "CUDA" and callable(fn):
             name = op_name if isinstance(op_name, str) else op_name.name()
             name = name if "::" in name else f"{self.ns}::{name}"
-            if id(self) not in tokens:
-                tokens[id(self)] = object()
-                weakref.finalize(self, gone, id(self), tokens[id(self)])
-            registered.setdefault(name, []).append((tokens[id(self)], fn))
+            if self not in libraries:
+                token = object()
+                libraries[self] = token, weakref.finalize(self, gone, token)
+            registered.setdefault(name, []).append((libraries[self][0], fn))
             implementations[name] = fn
         return impl(self, op_name, fn, dispatch_key, **kwargs)
 
-    def gone(library: int, token: object):
+    def gone(token: object):
         """What a library registered goes with it."""
-        if tokens.get(library) is token:
-            del tokens[library]
         for name, each in registered.items():
             left = [(t, fn) for t, fn in each if t is not token]
             if len(left) < len(each):
@@ -84,8 +82,8 @@ def _registered(patches: Patches):
                     implementations.pop(name, None)
 
     def destroyed(self):
-        if (token := tokens.get(id(self))) is not None:
-            gone(id(self), token)
+        if self in libraries:
+            libraries.pop(self)[1]()
         return destroy(self)
 
     patches.put(Library, "impl", seen)

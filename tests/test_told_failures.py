@@ -19,6 +19,15 @@ def odd_kernel(x_ptr, out_ptr):
     i = tl.arange(0, 3)
     tl.store(out_ptr + i, tl.load(x_ptr + i))
 
+@triton.jit
+def outer_kernel(x_ptr, out_ptr):
+    odd_kernel(x_ptr, out_ptr)
+
+def within(x):
+    out = torch.empty_like(x)
+    outer_kernel[(1,)](x, out)
+    return out
+
 def launch(x):
     out = torch.empty_like(x)
     odd_kernel[(1,)](x, out)
@@ -29,6 +38,7 @@ def boom(x):
 
 twice = lambda x: x * 2
 compile_error = Op("compile_error", call=launch, eager=twice, cases=("8x8",))
+called = Op("called", call=within, eager=twice, cases=("8x8",))
 raising = Op("raising", call=boom, eager=twice, cases=("8x8",))
 reference = Op("reference", call=twice, eager=twice, reference=boom, cases=("8x8",))
 nbytes = Op("nbytes", call=twice, eager=twice, nbytes=lambda x: "many", cases=("8x8",))
@@ -41,7 +51,8 @@ alone = Op("alone", call=twice, cases=("8x8",))
 
 
 @pytest.mark.parametrize("op, status, words", [
-    ("compile_error", "failed", r"CompilationError: arange's range must be a power of 2 in `i = tl.arange\(0, 3\)`"), ("raising", "failed", "ValueError: the first line and the second"),
+    ("compile_error", "failed", r"CompilationError: arange's range must be a power of 2 in `i = tl.arange\(0, 3\)`"), ("called", "failed", r"power of 2 in `i = tl.arange\(0, 3\)`"),
+    ("raising", "failed", "ValueError: the first line and the second"),
     ("reference", "failed", "the reference raised ValueError: the first line"), ("nbytes", "failed", "nbytes gave 'many'; it takes a number, 0 or more"),
     ("flops", "failed", "flops gave -5; it takes"), ("shape", "wrong", r"shape \(1, 8\), \(8, 8\) expected"), ("nan", "wrong", r"nan at \[0, 3\], -?[\d.e-]+ expected, the first of 8 such elements"),
     ("two", "wrong", "2 results, 1 expected")])

@@ -10,6 +10,7 @@ import re
 import textwrap
 from pathlib import Path
 
+from .. import of_triton
 from ..base import ArgumentError, CompileError, Error, Unsupported
 from .symbols import users_line
 
@@ -74,7 +75,7 @@ def _kernels_place(e: BaseException, kernel) -> str:
     from triton.compiler.errors import CompilationError
     if kernel is None or not isinstance(e, CompilationError):
         return ""
-    inner = _innermost(e)
+    inner = of_triton.innermost(e)
     function, line = _function_of(inner, kernel), getattr(inner.node, "lineno", None)
     if line is None:
         return f", kernel {kernel.__name__}"
@@ -83,13 +84,6 @@ def _kernels_place(e: BaseException, kernel) -> str:
     line += first + next((k for k, text in enumerate(lines) if re.match(r"\s*def\s", text)), 0) - 1  # decorators are no part of what Triton reads
     code = linecache.getline(path, line).strip()
     return f", {Path(path).name}:{line} (`{code[:100]}`, kernel {kernel.__name__})"
-
-
-def _innermost(e):
-    from triton.compiler.errors import CompilationError
-    while isinstance(e.__cause__, CompilationError):
-        e = e.__cause__
-    return e
 
 
 def _function_of(e, kernel):
@@ -112,9 +106,7 @@ def _said(e: BaseException, call) -> str:
     from triton.compiler.errors import CompilationError
     text = str(e).strip()
     if isinstance(e, CompilationError):
-        inner = _innermost(e)
-        cause = inner.__cause__ or inner.__context__
-        text = (inner.error_message or (f"{type(cause).__name__}: {cause}" if cause else text.splitlines()[-1] if text else type(inner).__name__)).strip()
+        text = of_triton.refused(e)
     elif isinstance(e, Error):
         return text
     elif isinstance(e, AssertionError) and _users_own(e):
