@@ -290,6 +290,10 @@ class Scalars(Memory):
         """What a value "{ i64, i1 }" and the like is made of."""
         return tuple(self.value(ty, f"extractvalue {v.ty} {v.s}, {n}") for n, ty in enumerate(v.ty[2:-2].split(", ")))
 
+    def acquire(self):
+        """What another thread stored before what was just loaded is there for what is loaded behind it."""
+        self.emit("fence acquire")
+
     def compiler_fence(self):
         """Memory is read anew behind it: an order for LLVM, and no instruction."""
         self.emit('fence syncscope("singlethread") seq_cst')

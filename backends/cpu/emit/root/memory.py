@@ -31,6 +31,18 @@ def to_memory(b, v: Val, elem: str) -> Val:
 
 def load(nest, op, dims):
     """Elements of a masked load."""
+    v = _loaded(nest, op, dims)
+    _acquire(nest.b, op)
+    return v
+
+
+def _acquire(b, op):
+    """Behind a volatile load, with which kernels wait for what another program stores: it is carried out each time, and what is loaded after it is not loaded before."""
+    if op.attrs.get("isVolatile"):
+        b.acquire()
+
+
+def _loaded(nest, op, dims):
     b, k = nest.b, nest.k
     ptr = op.operands[0]
     mask = nest.at(op.operands[1], dims) if len(op.operands) > 1 else const("i1", True)
@@ -90,7 +102,8 @@ def scalar_load(k, op):
     mem = memory_type(elem)
     mask = k.scalar(op.operands[1]) if len(op.operands) > 1 else const("i1", True)
     other = k.scalar(op.operands[2]) if len(op.operands) > 2 else const(REGISTER[elem], 0)
-    v = b.load(mem, b.select(mask, ptr, k.zeros), ir.bits_of(mem) // 8)
+    v = b.load(mem, b.select(mask, ptr, k.zeros), ir.bits_of(mem) // 8, volatile=bool(op.attrs.get("isVolatile")))
+    _acquire(b, op)
     v = from_memory(b, v, elem)
     k.env[op.result] = v if mask.const else b.select(mask, v, other)
 
