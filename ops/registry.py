@@ -65,6 +65,8 @@ def load(path: Path, attr: str):
         raise Error(f"{path}:{attr}: {path} is no Python file; its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # Triton looks a kernel's module up by name
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)  # where `python file.py` finds what the file imports
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:

@@ -3,9 +3,11 @@
 import ctypes
 import inspect
 import platform
+import random
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -228,11 +230,141 @@ def test_expressions_in_c():
     from torch.utils._sympy.functions import FloorDiv, Mod
     a, b = sympy.symbols("a b", integer=True)
     for e, text in ((sympy.Eq(Mod(a, 2), 0), "a % 2 == 0"), (FloorDiv(a + 63, 64) * b, "(a + 63)/64*b"), (sympy.Max(a, b), "(a > b ? a : b)"), (a - b, "a - b"),
-                    (sympy.And(a > 1, b < 2), "a > 1 && b < 2"), (sympy.Not(sympy.Eq(a, b)), "a != b"), (a**2, "a*a")):
-        assert sorted(ctext.c(e)) == sorted(text), ctext.c(e)
-    assert ctext.value("(a + 63)/64*b", {"a": 65, "b": 3}) == 6
-    with pytest.raises(ValueError):
-        ctext.value("__import__('os')", {})
+                    (sympy.And(a > 1, b < 2), "a > 1 && b < 2"), (sympy.Not(sympy.Eq(a, b)), "a != b"), (a**2, "a*a"), (10 * Mod(a, 7), "10*(a % 7)"), (FloorDiv(a, 3) ** 2, "(a/3)*(a/3)")):
+        assert sorted(ctext.c(e, {a, b})) == sorted(text), ctext.c(e, {a, b})
+    assert ctext.value("(a + 63)/64*b", {"a": 65, "b": 3}) == 6 and ctext.value("-7/2 + -7 % 2 + (1 < 2 ? 10 : 1/1)", {}) == -3 - 1 + 10
+    for text in ("__import__('os')", "a +", "(a", "a b", "1.5", "a/0", "a ? 1", "", "2a", "a.b", "(" * 3000 + "a" + ")" * 3000, "1 << 100"):
+        with pytest.raises(ValueError):
+            ctext.value(text, {"a": 1, "b": 2})
+
+
+def expressions(rng, depth: int):
+    """A whole-number expression in sizes a, b and a number k, at random: what functions compute sizes by."""
+    import sympy
+    from torch.utils._sympy.functions import FloorDiv, Max, Min, PythonMod
+    a, b, k = sympy.symbols("a b k", integer=True)
+    if not depth or rng.random() < 0.15:
+        return rng.choice([a, b, k, *map(sympy.Integer, (1, 2, 3, 7, 16, -1, -16))])
+    x, y, by = expressions(rng, depth - 1), expressions(rng, depth - 1), sympy.Integer(rng.choice((2, 3, 7, 16, -3)))
+    return rng.choice([lambda: x + y, lambda: x - y, lambda: x * y, lambda: FloorDiv(x, by), lambda: PythonMod(x, by), lambda: Max(x, y), lambda: Min(x, y), lambda: -x, lambda: x**2,
+                       lambda: sympy.Abs(x), lambda: FloorDiv(x, k), lambda: -FloorDiv(-x, by) * by])()
+
+
+def test_sizes_in_c_are_python_s(tmp_path, seed):
+    """What headers say of sizes, computed by a C compiler and by `ctext.value`, is what Python computes: divisions round down, whatever is negative."""
+    import sympy
+    rng = random.Random(seed)
+    names = sympy.symbols("a b k", integer=True)
+    places = [(0, 1, 1), (5, 3, -2), (6, 130, 7), (100, 0, -7), (17, 16, 2)]
+    wanted, lines = [], []
+    while len(wanted) < 1000:
+        e = expressions(rng, rng.randint(1, 4))
+        at = dict(zip(names, rng.choice(places)))
+        try:
+            value = e.xreplace({s: sympy.Integer(v) for s, v in at.items()})
+        except (ZeroDivisionError, ValueError, TypeError, AssertionError):
+            continue  # a divisor is 0: the function says so
+        if not value.is_Integer or abs(value) >= 1 << 40:
+            continue
+        text = ctext.c(e, set(names[:2]))
+        try:
+            got = ctext.value(text, {s.name: v for s, v in at.items()})
+        except ValueError:  # of the side that is not chosen
+            continue
+        assert got == value, (text, at, e)
+        wanted.append(int(value))
+        lines.append("{ long a = %d, b = %d, k = %d; (void)a; (void)b; (void)k; printf(\"%%ld\\n\", (long)(%s)); }" % (*at.values(), text))
+    if shutil.which("g++") is None:
+        pytest.skip("no g++, which computes what headers say")
+    (tmp_path / "sizes.cpp").write_text("#include <stdio.h>\nint main() {\n" + "\n".join(lines) + "\n}\n")
+    subprocess.run(["g++", "-w", "-O0", "-o", tmp_path / "sizes", tmp_path / "sizes.cpp"], check=True)
+    assert list(map(int, subprocess.run([tmp_path / "sizes"], capture_output=True, text=True, check=True).stdout.split())) == wanted
+
+
+@triton.jit
+def scaled_kernel(x_ptr, out_ptr, n, scale: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        tl.store(out_ptr + offs, tl.load(x_ptr + offs) * scale)
+    else:
+        tl.store(out_ptr + offs, tl.load(x_ptr + offs, mask=offs < n) * scale, mask=offs < n)
+
+
+def scaled(x, out, scale):
+    n = x.shape[0]
+    scaled_kernel[(triton.cdiv(n, 64),)](x, out, n, scale, EVEN=n % 64 == 0, BLOCK=64)
+    return out
+
+
+def whole_blocks(x):
+    return scaled(x, torch.empty_like(x), 2)
+
+
+def of_kind(x, kind: int):
+    if kind == 0:
+        return scaled(x, torch.empty_like(x), 2)
+    if kind == 7:
+        return scaled(x, torch.empty_like(x), 3)
+    return scaled(x, torch.empty_like(x), 4)
+
+
+def a_number(x, kind: int):
+    return scaled(x, torch.empty_like(x), int(kind) + 1)
+
+
+def a_quotient(x, kind: int):
+    n = x.shape[0]
+    out = torch.empty(n // (kind + 1))
+    scaled_kernel[(triton.cdiv(out.shape[0], 64),)](x, out, out.shape[0], 2, EVEN=False, BLOCK=64)
+    return out
+
+
+def at_most_fifty(x):
+    n = x.shape[0]
+    return scaled(x[:min(n, 50)], torch.empty(min(n, 50)), 2)
+
+
+def classes_of(function, example: str):
+    return classes.programs(user.calls(function, Path(__file__), inspect.getmodule(function), [example]), ROW)
+
+
+@pytest.mark.parametrize("n", [64, 100])
+def test_what_leaves_nothing_over_in_the_example_has_another_class(n):
+    found, _ = classes_of(whole_blocks, f"x=fp32[{n}]")
+    for size in (1, 63, 64, 65, 128):
+        fits = [p for p in found if classes._holds(p, {"x_size0": max(2, size)})]
+        assert len(fits) == 1 and fits[0].launches[0].consts["EVEN"] == (size % 64 == 0), (size, [p.conditions for p in found])
+
+
+@pytest.mark.parametrize("kind", [0, 7, 3])
+def test_each_kind_that_is_asked_for_has_a_class(kind):
+    found, _ = classes_of(of_kind, f"x=fp32[100], kind={kind}")
+    for k, scale in ((0, 2), (7, 3), (3, 4), (-1, 4), (8, 4)):
+        fits = [p for p in found if classes._holds(p, {"x_size0": 100, "kind": k})]
+        assert len(fits) == 1 and fits[0].launches[0].consts["scale"] == scale, (k, [p.conditions for p in found])
+
+
+def test_a_number_that_is_asked_for_has_the_example_s_class_alone():
+    found, _ = classes_of(a_number, "x=fp32[100], kind=3")
+    assert all(p.hints["kind"] == 3 for p in found)
+
+
+def test_a_divisor_that_may_be_0():
+    found, _ = classes_of(a_quotient, "x=fp32[100], kind=3")
+    assert all(classes._holds(p, {"x_size0": 100, "kind": 3}) for p in found)
+
+
+def test_results_of_another_shape_are_another_function():
+    found, remarks = classes_of(at_most_fifty, "x=fp32[100]")
+    assert found and all(not classes._holds(p, {"x_size0": 20}) for p in found)
+    assert any("x_size0" in r and "--example" in r for r in remarks), remarks
+
+
+def test_a_file_imports_its_neighbour(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    (tmp_path / "neighbour_of_it.py").write_text("WORD = 'found'\n")
+    (tmp_path / "importing_it.py").write_text("from neighbour_of_it import WORD\ndef told(): return WORD\n")
+    assert registry.load(tmp_path / "importing_it.py", "told")() == "found"
 
 
 # --- errors --------------------------------------------------------------------------------------------------------------------

@@ -171,9 +171,9 @@ def _description(f: Function) -> dict:
                                                                        for k, v in p.kwargs.items()},
             "declaration": header.declaration(f), "order": [a.name for a in f.call.arguments if a.kind != "constant"],
             "numbers": [{"name": q.name, "kind": q.kind, "tensor": q.tensor} for q in p.parameters],
-            "conditions": [c(e) for e in p.conditions if all(e in v.program.conditions for v in f.variants)],
+            "conditions": [c(e, p.sizes) for e in p.conditions if all(e in v.program.conditions for v in f.variants)],
             "classes": [header.class_text(v) for v in f.variants] if len(f.variants) > 1 else [],
-            "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [c(s) for s in b.shape], "strides": [c(s) for s in b.strides],
+            "arguments": [{"name": b.name, "role": b.role, "dtype": dtype_name(b.dtype), "shape": [c(s, p.sizes) for s in b.shape], "strides": [c(s, p.sizes) for s in b.strides],
                            "transposed": b.turned, "ld": str(b.ld) if b.ld is not None else ""}
                           for b in p.arguments],
             "results": [p.buffers[k].name for k in p.results], "needs": list(f.needs),

@@ -28,7 +28,7 @@ def programs(calls: list[Call], row, within: tuple[int, int] | None = None, expl
         if not any(_holds(p, _values(call, made[0])) for p in made):
             _add(made, trace_call(call, row, groups=made[0].groups))
     reach = within or (1, max([LARGEST, *(power for p in made for _, power in p.powers)]))
-    tried, left_out, turn = set(), False, 0
+    tried, left_out, turn, shaped = set(), False, 0, []
     while explore and turn < len(made):
         at, turn = made[turn], turn + 1
         for hints in _others(at, reach, bool(calls[0].file)):
@@ -43,9 +43,15 @@ def programs(calls: list[Call], row, within: tuple[int, int] | None = None, expl
                 other = trace_call(calls[0], row, _spread(made[0], hints), made[0].groups)
             except (Error, CompileError):
                 continue  # the function does not take such sizes: no class
-            if all(reach[0] <= power <= reach[1] for _, power in other.powers) and _holds(other, hints):
+            if not (all(reach[0] <= power <= reach[1] for _, power in other.powers) and _holds(other, hints)):
+                continue
+            if other.is_like(made[0]):
                 _add(made, other)
+            else:
+                shaped.append(_text(hints))
     remarks = []
+    if shaped:
+        remarks.append(f"results have other shapes for {shaped[0]}{' and others' * (len(shaped) > 1)}, which is another function: export it by an --example of its own")
     if left_out:
         remarks.append(f"there are more classes than these {MOST}; those nearest to the examples are here. Another --example, or --classes A..B, chooses others")
     return made, remarks
@@ -85,8 +91,13 @@ def _number(v):
 
 
 def _true(e, names: dict) -> bool:
+    return _is(e, names, sympy.true)
+
+
+def _is(e, names: dict, wanted) -> bool:
+    """Is a condition `wanted` for these values? It is neither where a divisor is 0."""
     try:
-        return e.xreplace(names) == sympy.true
+        return e.xreplace(names) == wanted
     except (ZeroDivisionError, TypeError, ValueError):
         return False
 
@@ -115,8 +126,8 @@ def _others(p: Program, reach: tuple[int, int], all_of_them: bool):
 
 def _fixes(p: Program, e) -> bool:
     """Does a condition tie sizes and numbers to one another, so that there is no class in which it does not hold? A leading dimension that is the line's
-    length, and a truth value, do have another."""
-    return isinstance(e, sympy.Eq) and not any(q.kind in ("bool", "ld") for q in p.parameters if q.symbol in e.free_symbols)
+    length, a truth value, and what the function compares do have another."""
+    return isinstance(e, sympy.Eq) and e not in p.equations and not any(q.kind in ("bool", "ld") for q in p.parameters if q.symbol in e.free_symbols)
 
 
 def _names(p: Program, hints: dict) -> dict:
@@ -125,7 +136,7 @@ def _names(p: Program, hints: dict) -> dict:
 
 def _turned(p: Program, before: list, e, hints: dict) -> bool:
     names = _names(p, hints)
-    return e.xreplace(names) == sympy.false and all(_true(x, names) for x in before if not x.free_symbols & e.free_symbols)
+    return _is(e, names, sympy.false) and all(_true(x, names) for x in before if not x.free_symbols & e.free_symbols)
 
 
 def _tied(p: Program, hints: dict, symbol) -> dict:

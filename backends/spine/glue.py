@@ -197,7 +197,7 @@ class _Body:
         for launch, n, v in passed:
             ty = launch.types[n]
             if (refused := scalars.outside(e, v, ty)) is not None:
-                self._refuse(refused, BAD_SIZE, f"kernel {launch.kernel.__name__} takes {n} as {ty}, {scalars.range_text(ty)}, and {c(v)} is none of these")
+                self._refuse(refused, BAD_SIZE, f"kernel {launch.kernel.__name__} takes {n} as {ty}, {scalars.range_text(ty)}, and {c(v, p.sizes)} is none of these")
         for launch, kernel in zip(p.launches, self.kernels):
             for kind, place, most in kernel.metadata.most:  # beyond it the kernel's numbers might wrap
                 given = sympy.sympify(launch.grid[place] if kind == "grid" else launch.args[kernel.order[place]])
@@ -205,7 +205,7 @@ class _Body:
                     self._refuse(b.icmp("sgt", e.value(given), most), BAD_SIZE, _BEYOND)
         if len(self.f.variants) == 1:
             for condition in p.conditions:
-                self._refuse(b.not_(e.value(condition)), BAD_SHAPE, f"the sizes do not fulfil {c(condition)}")
+                self._refuse(b.not_(e.value(condition)), BAD_SHAPE, f"the sizes do not fulfil {c(condition, p.sizes)}")
 
     def _refuse_nothing(self):
         """Return where there is nothing to compute, or nothing to compute it from."""

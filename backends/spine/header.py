@@ -56,8 +56,8 @@ def _described(f: Function) -> list[str]:
         change = "the result" if len(returned) == 1 else "a result"
         role = {"in": "", "out": " (result)", "inout": f" (changed in place: {change})" if b in returned else " (changed in place, beside the result)"
                 if returned else " (changed in place)"}[b.role]
-        lines.append(f"{b.name}: {dtype_name(b.dtype)}, {' x '.join(map(c, b.shape)) or 'one element'}{', transposed' if b.turned else ''}"
-                     f"{'; strides ' + ', '.join(map(c, b.strides)) if b.shape else ''}{role}")
+        lines.append(f"{b.name}: {dtype_name(b.dtype)}, {' x '.join(c(s, p.sizes) for s in b.shape) or 'one element'}{', transposed' if b.turned else ''}"
+                     f"{'; strides ' + ', '.join(c(s, p.sizes) for s in b.strides) if b.shape else ''}{role}")
     for q in p.parameters:
         if q.kind == "ld":
             lines.append(f"{q.name}: leading dimension of {q.tensor}, elements from line to line")
@@ -73,13 +73,13 @@ def _described(f: Function) -> list[str]:
 
 def _conditions(f: Function) -> list[str]:
     if len(f.variants) == 1:
-        return [f"condition: {c(e)}{f' ({line})' if line else ''}; otherwise TRIPORT_BAD_SHAPE" for e, line in f.program.conditions.items()]
+        return [f"condition: {c(e, f.program.sizes)}{f' ({line})' if line else ''}; otherwise TRIPORT_BAD_SHAPE" for e, line in f.program.conditions.items()]
     common = [e for e in f.program.conditions if all(e in v.program.conditions for v in f.variants)]
-    lines = [f"condition: {c(e)}{f' ({f.program.conditions[e]})' if f.program.conditions[e] else ''}; otherwise TRIPORT_BAD_SHAPE" for e in common]
+    lines = [f"condition: {c(e, f.program.sizes)}{f' ({f.program.conditions[e]})' if f.program.conditions[e] else ''}; otherwise TRIPORT_BAD_SHAPE" for e in common]
     lines.append(f"made for {len(f.variants)} classes of sizes, of which a call takes the one that fits; what fits none returns TRIPORT_BAD_SHAPE:")
     return lines + [f"  {n}: {class_text(v, common)}" for n, v in enumerate(f.variants, 1)]
 
 
 def class_text(v, common=()) -> str:
     """What holds for the calls that a variant is for."""
-    return " && ".join(c(e) if "||" not in c(e) else f"({c(e)})" for e in v.program.conditions if e not in common) or "everything else"
+    return " && ".join(text if "||" not in text else f"({text})" for text in (c(e, v.program.sizes) for e in v.program.conditions if e not in common)) or "everything else"

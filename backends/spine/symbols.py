@@ -74,6 +74,7 @@ class _Env(ShapeEnv):
 
     lines: dict
     ones: dict  # what was asked and is otherwise where a size is 1 -> the line
+    equal: set  # equations among the guards that a function asked by `==`, as a condition and not as a number
     strict = False  # are `ones` asked for?
     where = ""  # who asks, where that is not to be seen
     addresses: dict  # a symbol for where a tensor's memory begins -> that memory
@@ -93,6 +94,8 @@ class _Env(ShapeEnv):
                 if guard.expr.free_symbols & self.addresses.keys():
                     raise Unsupported("what it does depends on a tensor's address, which a bundle's function does not look at")
                 self.lines.setdefault(guard.expr, self.where or users_line())
+                if isinstance(guard.expr, sympy.Eq) and isinstance(orig_expr, sympy.logic.boolalg.Boolean) and _asked_by_user():
+                    self.equal.add(guard.expr)
         return out
 
 
@@ -102,7 +105,7 @@ class Open:
 
     def __init__(self, arguments: list[Argument], hints: dict[str, object], strict: bool = False):
         self.env = _Env(duck_shape=False)
-        self.env.lines, self.env.ones, self.env.addresses, self.env.strict = {}, {}, {}, strict
+        self.env.lines, self.env.ones, self.env.addresses, self.env.equal, self.env.strict = {}, {}, {}, set(), strict
         self.mode = FakeTensorMode(shape_env=self.env)
         self.raw: list[tuple[Parameter, sympy.Symbol]] = []  # each argument's own symbols: the parameter that it would be alone
         self.powers: list[tuple[sympy.Expr, int, str]] = []  # (what was asked for its power of two, that, where)
@@ -221,6 +224,12 @@ class Open:
     def simple(self, value) -> sympy.Expr:
         """A number as an expression in the parameters' symbols."""
         return self.env.simplify(expression(value)).xreplace(self.names)
+
+    def equations(self) -> set[sympy.Expr]:
+        """Those of `conditions` that say what one parameter is, or leaves over, and that the function asked for as such: `if kind == 0`, `n % 64 == 0`."""
+        own = {self.env.replace(e).xreplace(self.names) for e in self.env.equal}
+        fixed = {sympy.Eq(self.names[raw], self.env.replace(raw), evaluate=False) for _, raw in self.raw if raw in self.names and any(raw in e.free_symbols for e in self.env.equal)}
+        return {e for e in own | fixed if isinstance(e, sympy.Eq) and len(e.free_symbols) == 1}
 
     def conditions(self) -> dict[sympy.Expr, str]:
         """What must hold of the parameters -> the line that asked."""

@@ -90,7 +90,7 @@ class Launch:
 class Program:
     """parameters: the open sizes and numbers, in the order of the arguments that have them first; conditions: what must hold of them -> the line that
     asked; results: the numbers of the buffers that the function returns; powers: (expression, the power of two that holds it here); hints:
-    parameter -> its value in this trace; groups: parameters that are one."""
+    parameter -> its value in this trace; groups: parameters that are one; equations: conditions that may be otherwise for another class (`Open.equations`)."""
 
     op: str
     dtype: str
@@ -103,10 +103,16 @@ class Program:
     powers: list = field(default_factory=list)
     hints: dict = field(default_factory=dict)
     groups: list = field(default_factory=list)
+    equations: set = field(default_factory=set)
 
     @property
     def arguments(self) -> list[Buffer]:
         return [b for b in self.buffers if b.role != "temporary"]
+
+    @property
+    def sizes(self) -> set:
+        """The symbols of those parameters that are never negative."""
+        return {q.symbol for q in self.parameters if q.kind in ("size", "ld", "bool")}
 
     def is_like(self, other: Program) -> bool:
         """Do both have one C function: the same arguments and results, where this program's conditions hold?"""
@@ -179,7 +185,7 @@ class _Tracing:
         powers = [(opened.env.replace(e).xreplace(opened.names), p) for e, p, _ in opened.powers]
         hints = {p.name: opened.hints[p.name] for p in opened.parameters}
         made = Program(call.name, call.dtype, call.constants, self.buffers, opened.parameters, done, opened.conditions(), results, powers, hints,
-                       opened.groups)
+                       opened.groups, opened.equations())
         self._check(made)
         taken = [b.name for b in made.arguments] + [p.name for p in made.parameters]
         if twice := next((n for n in taken if taken.count(n) > 1), None):
