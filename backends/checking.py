@@ -13,7 +13,7 @@ from .base import Error, suggest
 #: what can be checked -> what is reported
 KINDS = {"bounds": "an access outside the storage that its argument lives in", "race": "two programs that meet in one element without order",
          "uninit": "reading elements of torch.empty that nobody has written", "overflow": "integer arithmetic beyond its type",
-         "nan": "the first operation that makes a NaN or infinity of finite numbers"}
+         "nan": "the first operation that makes an infinity of finite numbers, or a NaN of what is none"}
 VARIABLE, KEEP_GOING = "TRITON_CPU_CHECK", "TRITON_CPU_CHECK_KEEP_GOING"
 #: places of a kernel that one launch reports for each kind
 MOST = 16

@@ -154,6 +154,30 @@ def test_sums_in_loops_are_looked_at():
     assert out[0] == 1
 
 
+@triton.jit
+def masked_softmax(x_ptr, out_ptr, n, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    x = tl.where(cols < n, tl.load(x_ptr + row * BLOCK + cols), -float("inf"))
+    largest = tl.max(x)
+    shifted = x - largest  # here
+    if SHIFT:
+        tl.store(out_ptr + row * BLOCK + cols, tl.exp(shifted))
+    else:
+        tl.store(out_ptr + row * BLOCK + cols, tl.cumsum(tl.maximum(x, largest)))
+
+
+def test_a_row_of_nothing_makes_nan_where_infinities_meet():
+    """Minus infinity, as such a row's largest element, is what the kernel says; less itself it is NaN."""
+    x, out = torch.ones(2, 16), torch.zeros(2, 16)
+    for n, shift in ((3, True), (3, False), (0, False)):
+        masked_softmax[(2,)](x, out, n, BLOCK=16, SHIFT=shift, check="nan")
+    assert out.isinf().all(), "sums of what the kernel put there are its own"
+    with pytest.raises(CheckError) as e:
+        masked_softmax[(2,)](x, out, 0, BLOCK=16, SHIFT=True, check="nan")
+    assert {r.line for r in e.value.reports} == {line(masked_softmax)} and all("NaN (f32) of what is none" in r.text for r in e.value.reports)
+
+
 # --- off ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Where a checked kernel looks for NaN and infinities: which operations may make them of finite numbers, and which of those a store writes out.
+"""Where a checked kernel looks for NaN and infinities: which operations may make infinities of finite numbers, or NaN of what is none, and which of those a store writes out.
 
 Lanes that nobody stores hold anything: what stands behind a mask is computed, too. So what an operation made is only noted, in a *site* of its own, and
 becomes a finding where a store writes something that is not finite: then the first noted operation on the way there is to blame, unless what was loaded on
@@ -16,6 +16,8 @@ from ..ttir.types import Func, Op, Value, walk
 FLOATS = ("f16", "bf16", "f32", "f64")
 #: roots that make floats; what they make is looked at behind them
 _MAKERS = ("tt.dot", "tt.dot_scaled", "tt.reduce", "tt.scan", "tt.map_elementwise")
+#: what a reduction or scan does that only chooses among what it is given
+_CHOOSE = {"arith.maxnumf", "arith.minnumf", "arith.maximumf", "arith.minimumf", "arith.cmpf", "arith.cmpi", "arith.select", "arith.ori", "arith.andi", "arith.xori", "arith.constant"}
 #: a float's bits may go on as an integer's for a while, as where neighbours change places
 _BITCASTS = ("tt.bitcast", "arith.bitcast")
 _STORES = {"tt.store": (1, 2), "tt.atomic_rmw": (1, 2), "tt.atomic_store": (1, 2)}
@@ -31,9 +33,10 @@ class Maker:
 
     @property
     def given(self) -> list[Value]:
-        """The operands that are finite numbers where it makes something that is none; of loads, reductions and products nothing is asked."""
+        """The operands that are finite numbers where it makes an infinity, and no NaN where it makes one; of loads, sums and products nothing is asked. A scan's
+        are those in the same place: what came before is not looked at."""
         op = self.op
-        return [] if self.loaded or op.regions or op.name.startswith("tt.dot") else [o for o in op.operands if o.type.elem in FLOATS]
+        return [] if self.loaded or op.regions and op.name != "tt.scan" or op.name.startswith("tt.dot") else [o for o in op.operands if o.type.elem in FLOATS]
 
     @property
     def mask(self) -> Value | None:
@@ -69,7 +72,7 @@ class Finite:
         order = {}
         for op in walk(func.body):
             order[op] = len(order)
-            if op in combined or not op.results or op.results[0].type.elem not in FLOATS or op.name == "arith.constant":
+            if op in combined or not op.results or op.results[0].type.elem not in FLOATS or op.name == "arith.constant" or _chooses(op):
                 continue
             if op.name == "tt.load" or op.name in _MAKERS or row(op).cost and not row(op).renames and (is_lazy(op) or not op.results[0].type.is_tensor) \
                     and not op.regions and any(o.type.elem in FLOATS for o in op.operands) and op.name not in ("arith.select", "tt.join"):
@@ -99,3 +102,8 @@ class Finite:
                     alike = FLOATS if v.type.elem in FLOATS else (v.type.elem,)
                     stack += [o for o in v.op.operands if o.type.elem in alike or o in given or v.op.name in _BITCASTS]
         return found
+
+
+def _chooses(op: Op) -> bool:
+    """Is it a reduction or scan that makes no numbers, as the largest of some?"""
+    return op.name in ("tt.reduce", "tt.scan") and all(o.name in _CHOOSE or row(o).region_return for r in op.regions for o in walk(r))

@@ -155,7 +155,7 @@ class _Page:
         n, out = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}[site.elem], self.kernel.sites[store]
         mantissa = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}[site.elem]
         what = "NaN" if bits & ((1 << mantissa) - 1) else "-infinity" if bits >> (n - 1) & 1 else "infinity"
-        return f"makes {what} ({site.elem}) of finite numbers, which {out.at} stores ({out.source})", Extent(0, 0), None
+        return f"makes {what} ({site.elem}) of {'what is none' if what == 'NaN' else 'finite numbers'}, which {out.at} stores ({out.source})", Extent(0, 0), None
 
     def report(self, records, count: int) -> checking.Report:
         """One place's findings of one kind: the first in full, of the others what differs."""

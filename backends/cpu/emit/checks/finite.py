@@ -1,7 +1,8 @@
-"""NaN and infinities: what operations make of finite numbers is noted, and a store of such a number says who is to blame (`plan/finite.py`)."""
+"""NaN and infinities: operations that make infinities of finite numbers, or NaN of what is none, are noted, and a store of such a number says who is to blame (`plan/finite.py`)."""
 
 from __future__ import annotations
 
+from ...llvm import ir
 from ...llvm.ir import FALSE, Module, Struct, Val, const, define, i64
 from ...plan.looks import FiniteStore, Made
 from .. import access
@@ -68,11 +69,20 @@ def _tell(b, maker, lane: Val, v: Val):
     b.call("check.note", "void", [i64(maker.number), lane, b.cast("zext", _bits(b, v), "i64")])
 
 
+def _nan(b, v: Val) -> Val:
+    """Lanes that are NaN."""
+    bits = _bits(b, v)
+    return b.icmp("ugt", b.and_(bits, const(bits.elem, (1 << ir.bits_of(bits.elem) - 1) - 1, bits.lanes)), const(bits.elem, _EXPONENT[v.elem], bits.lanes))
+
+
 def _made(b, v: Val, operands, mask: Val | None) -> Val:
-    """Lanes of `v` that are not finite, though all of the operands are."""
-    bad = _extreme(b, v)
+    """Lanes of `v` that are infinite, though all of the operands are finite, or NaN, though none of them is."""
+    bad = nan = _extreme(b, v)
+    if operands:
+        nan = _nan(b, v)
     for o in operands:
-        bad = b.and_(bad, b.not_(_extreme(b, o)))
+        bad, nan = b.and_(bad, b.not_(_extreme(b, o))), b.and_(nan, b.not_(_nan(b, o)))
+    bad = b.or_(bad, nan)
     return bad if mask is None else b.and_(bad, mask)
 
 
