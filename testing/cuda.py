@@ -206,7 +206,31 @@ def install(patches: Patches, gpu: GPU):
                          "set_stream": lambda stream: None, "get_device_capability": lambda device=None: {}, "empty_cache": lambda: None}.items():
         if hasattr(torch.accelerator, name):
             patches.put(torch.accelerator, name, answer)
+    of_memory = {name: vars(torch.cuda)[name] for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "memory_stats",
+                                                           "reset_peak_memory_stats", "reset_accumulated_memory_stats")} | {"get_memory_info": torch.cuda.mem_get_info}
+    for module in (torch.accelerator, getattr(torch.accelerator, "memory", None)):
+        for name, answer in of_memory.items():
+            if hasattr(module, name):
+                patches.put(module, name, answer)
+    if hasattr(torch.accelerator, "device_index"):
+        patches.put(torch.accelerator, "device_index", _Index)
+    module_of = torch.get_device_module
+    patches.put(torch, "get_device_module", lambda device=None: torch.cuda if device is None else module_of(device))
     _autocast(patches)
+
+
+class _Index:
+    """`with torch.accelerator.device_index(0)`: there is one device."""
+
+    def __init__(self, device: int | None, /):
+        if device is not None:
+            device_of(device)
+
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *raised):
+        return None
 
 
 def _autocast(patches: Patches):

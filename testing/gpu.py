@@ -15,7 +15,7 @@ from torch.utils import cpp_extension
 from . import cuda, tensors
 from .gpus import GPU
 from .marks import GPU as DEVICE
-from .marks import Following, implementations
+from .marks import Following, implementations, location, restored
 from .patches import Patches
 
 
@@ -29,6 +29,7 @@ def pretending(gpu: GPU):
         cuda.install(patches, gpu)
         _extensions(patches)
         _registered(patches)
+        patches.put(torch.serialization, "_package_registry", [(0, location, restored), *torch.serialization._package_registry])
         _threads(patches)
         _driver(patches, gpu)
         with following, torch.compiler.set_stance("force_eager"):  # what would be compiled is followed operation by operation, with fullgraph=True as well
@@ -53,33 +54,41 @@ def _extensions(patches: Patches):
     patches.put(cpp_extension, "load_inline", inlined)
 
 
+#: the keys of torch's dispatcher under which what Python code registers serves a GPU's tensors, the first before the other: `custom_op` and `triton_op` without device_types take the other
+_KEYS = "CUDA", "CompositeExplicitAutograd"
+
+
 def _registered(patches: Patches):
-    """What Python code registers for CUDA (`torch.library`) serves the GPU's tensors."""
+    """What Python code registers for CUDA, or for all devices (`torch.library`), serves the GPU's tensors, and is followed itself."""
     impl, destroy = Library.impl, Library._destroy
-    registered: dict[str, list] = {}  # operation -> (its library's token, function), the last one serves
+    registered: dict[str, list] = {}  # operation -> (its library's token, key, function), of each key the last one serves
     libraries = weakref.WeakKeyDictionary()  # library -> (its token, what ends it)
 
+    def serve(name: str):
+        each = sorted(registered[name], key=lambda entry: _KEYS.index(entry[1]), reverse=True)
+        if each:
+            implementations[name] = each[-1][2]
+        else:
+            implementations.pop(name, None)
+
     def seen(self, op_name, fn, dispatch_key="", **kwargs):
-        if dispatch_key == "CUDA" and callable(fn):
+        if dispatch_key in _KEYS and callable(fn):
             name = op_name if isinstance(op_name, str) else op_name.name()
             name = name if "::" in name else f"{self.ns}::{name}"
             if self not in libraries:
                 token = object()
                 libraries[self] = token, weakref.finalize(self, gone, token)
-            registered.setdefault(name, []).append((libraries[self][0], fn))
-            implementations[name] = fn
+            registered.setdefault(name, []).append((libraries[self][0], dispatch_key, fn))
+            serve(name)
         return impl(self, op_name, fn, dispatch_key, **kwargs)
 
     def gone(token: object):
         """What a library registered goes with it."""
         for name, each in registered.items():
-            left = [(t, fn) for t, fn in each if t is not token]
+            left = [entry for entry in each if entry[0] is not token]
             if len(left) < len(each):
                 each[:] = left
-                if left:
-                    implementations[name] = left[-1][1]
-                else:
-                    implementations.pop(name, None)
+                serve(name)
 
     def destroyed(self):
         if self in libraries:

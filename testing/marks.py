@@ -62,6 +62,21 @@ def mark(t):
         setattr(on, _MARK, Mark(0 if on is t else on.nbytes()))
 
 
+def location(storage) -> str | None:
+    """What `torch.save` writes of where a storage is, of a marked one."""
+    return "cuda:0" if hasattr(getattr(storage, "_untyped_storage", storage), _MARK) else None
+
+
+def restored(storage, where: str):
+    """`storage`, as `torch.load` puts it where it was, if that is the GPU."""
+    if where.partition(":")[0] != "cuda":
+        return None
+    on = getattr(storage, "_untyped_storage", storage)
+    if not hasattr(on, _MARK):
+        setattr(on, _MARK, Mark(on.nbytes()))
+    return storage
+
+
 def is_gpu(device) -> bool:
     return isinstance(device, torch.device) and device.type == "cuda"
 
@@ -75,7 +90,7 @@ def tensors(values):
             yield from tensors(v)
 
 
-#: operations -> what was registered for CUDA alone by Python code (`torch.library`)
+#: operations -> what was registered by Python code for CUDA, or for all devices (`torch.library`)
 implementations: dict = {}
 
 

@@ -448,13 +448,37 @@ def test_tensors_of_the_gpu(project):
             with pytest.raises(NotImplementedError):
                 plus_one(x.cpu())
 
+        @pytest.mark.parametrize("how", ["custom", "triton"])
+        def test_what_is_registered_for_all_devices(how):
+            """Its body is followed as any other code."""
+            def plus_two(t: torch.Tensor) -> torch.Tensor:
+                out = torch.empty(t.shape, dtype=t.dtype, device=t.device)
+                assert out.is_cuda == t.is_cuda and (torch.zeros((), device=t.device) + t).is_cuda == t.is_cuda
+                return out.copy_(t + torch.tensor(2.0, device=t.device))
+
+            name = f"triport_test::plus_two_{how}"
+            op = torch.library.custom_op(name, plus_two, mutates_args=()) if how == "custom" else torch.library.triton_op(name, plus_two, mutates_args=())
+            for t in (x, x.cpu()):
+                assert torch.equal(op(t), t + 2) and op(t).is_cuda == t.is_cuda
+
+        def test_what_is_saved(tmp_path):
+            import copy, io, pickle
+            from collections import OrderedDict
+            for t in (x, x.half()[1:], x.cpu()):
+                for back in (pickle.loads(pickle.dumps(t)), copy.deepcopy(t)):
+                    assert torch.equal(back, t) and back.is_cuda == t.is_cuda
+                torch.save({"w": t}, tmp_path / "saved")
+                assert torch.load(tmp_path / "saved")["w"].is_cuda == t.is_cuda
+                assert not torch.load(tmp_path / "saved", map_location="cpu")["w"].is_cuda
+                assert torch.load(tmp_path / "saved", map_location="cuda")["w"].is_cuda
+
         def test_triports_own_ops():
             import triport.ops as ops
             y = ops.softmax(x)
             assert y.is_cuda
             torch.testing.assert_close(y, torch.softmax(x, -1))
         ''', "--triton-cpu")
-    assert code == 0 and counts["passed"] == 8, told
+    assert code == 0 and counts["passed"] == 11, told
 
 
 def test_what_torch_cuda_answers(project):
@@ -466,6 +490,10 @@ def test_what_torch_cuda_answers(project):
             assert told.multi_processor_count == 108 and told.total_memory == 80 << 30 and told.shared_memory_per_block_optin == 163 << 10
             assert torch.version.cuda and torch.cuda.is_bf16_supported() and torch.cuda.get_arch_list() == ["sm_80"]
             torch.cuda.synchronize(); torch.cuda.empty_cache(); torch.cuda.set_device(0)
+            with torch.accelerator.device_index(0), torch.accelerator.device_index(None):
+                assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() and torch.get_device_module() is torch.cuda
+            with pytest.raises(torch.AcceleratorError):
+                torch.accelerator.device_index(1)
             with torch.cuda.device(0), torch.cuda.device_of(torch.ones(1, device="cuda")), torch.cuda.nvtx.range("here"):
                 pass
 
