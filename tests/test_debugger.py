@@ -89,7 +89,7 @@ def session(tmp_path_factory):
     show = ["echo ---\\n", "info locals", "echo ---\\n"]
     commands = ["set breakpoint pending on", "set width 0", "set print elements 100", f"source {gdb_printers.__file__}",
                 f"break kernel.py:{line['in the loop']} if i == 3", f"break kernel.py:{line['at the end']} if program_id.x == 1",
-                "run", *show, f"tbreak kernel.py:{line['return product']}", "continue", "backtrace 2", *show, "up", *show, "delete 1", "continue",
+                "run", *show, f"tbreak kernel.py:{line['return product']} if program_id.x == 0", "continue", "backtrace 2", *show, "up", *show, "delete 1", "continue",
                 *show, "continue"]
     env = {k: v for k, v in os.environ.items() if k not in ("DEBUGINFOD_URLS", "TRITON_INTERPRET")} | {
         "TRITON_CPU_DEBUG": "1", "TRITON_CACHE_DIR": str(folder / "cache")}
@@ -120,7 +120,8 @@ def test_gdb_shows_scalars_and_blocks(session):
 def test_gdb_shows_a_function_that_was_inlined(session):
     (loop, inside, around, _), said = session
     assert re.search(r"#0 +scaled \(\) at .*kernel.py:6\n#1 +kernel \(\) at .*kernel.py:20", said), said[-3000:]
-    assert inside.keys() == {"v", "by", "product"} and not loop.keys() & {"product", "__return__"} and inside["by"] == "0.5"
+    assert inside.keys() == {"v", "by", "product", "program_id", "num_programs"} and not loop.keys() & {"product", "__return__"} and inside["by"] == "0.5"
+    assert inside["program_id"] == "{x = 0, y = 0, z = 0}" and inside["product"].startswith("fp32[8] {"), "as in the kernel"
     assert torch.equal(numbers(inside["product"]), torch.arange(8) / 8)
     assert around["i"] == "3" and "by" not in around
 

@@ -110,6 +110,8 @@ class Variables(Lines):
         self._subprograms: dict[tuple[str, str], str] = {}
         self._reached: dict[ir.Block, dict] = {}
         self._now = ""
+        self._everywhere: list[tuple[str, Val, str]] = []  # variables of the kernel that functions which it calls have, too: name, slot, type
+        self._b = None
         self._begun: Val | None = None  # what the begin of a statement writes to
         self.scopes = {(): Scope(self.subprogram, "", func.loc.file)}
 
@@ -137,6 +139,8 @@ class Variables(Lines):
                                        f"{f', inlinedAt: {outer.at}' if outer.at else ''})")
             found = Scope(self._subprogram(loc), at, loc.file)
             self.scopes = {**self.scopes, loc.callers: found}
+            for name, slot, ty in self._everywhere:
+                self._show(name, slot, ty, found, loc.line)
         return found
 
     def _subprogram(self, loc: Loc) -> str:
@@ -160,11 +164,13 @@ class Variables(Lines):
 
     # -- variables
     def program(self, k):
-        """What every kernel has: the program's number, and how many there are."""
+        """What every kernel has, and what it calls: the program's number, and how many there are."""
+        self._b = k.b
         for name, numbers in (("program_id", k.pid), ("num_programs", k.grid)):
             slot = self._declare(k, self.scopes[()], name, self._types.triple(), "[3 x i32]", self._start.line)
             for n, axis in enumerate("xyz"):
                 k.b.store(numbers[axis], k.b.gep("i32", slot, ir.i64(n)), 4)
+            self._everywhere.append((name, slot, self._types.triple()))
 
     def assign(self, k, step: Named):
         """A variable has a value from here on; without a name: a statement begins, and there is an instruction to stop at."""
@@ -206,12 +212,15 @@ class Variables(Lines):
     def _declare(self, k, scope: Scope, name: str, ty: str, memory: str, line: int, indirect: bool = False) -> Val:
         """The slot of a new variable of `scope`."""
         slot = k.b.alloca(memory, "variable", 16)
+        self._show(name, slot, ty, scope, line, indirect)
+        scope.names[name] = ty, slot
+        return slot
+
+    def _show(self, name: str, slot: Val, ty: str, scope: Scope, line: int, indirect: bool = False):
         f = self._module.add_meta(file_text(scope.file))
         quoted = name.replace("\\", "\\5C").replace('"', "\\22")
         variable = self._module.add_meta(f'!DILocalVariable(name: "{quoted}", scope: {scope.ref}, file: {f}, line: {line}, type: {ty})')
-        k.b.shown(slot, variable, self._location(line, scope.file, scope), indirect)
-        scope.names[name] = ty, slot
-        return slot
+        self._b.shown(slot, variable, self._location(line, scope.file, scope), indirect)
 
 
 def _common(one: Scope, other: Scope) -> Scope:
