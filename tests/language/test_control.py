@@ -597,6 +597,75 @@ def test_a_move_of_floats_and_a_result_of_another_type(seed):
 
 
 @triton.jit
+def one_of_one(x_ptr, out_ptr, TEXT: tl.constexpr, REGS: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.inline_asm_elementwise(TEXT, REGS, [tl.load(x_ptr + i)], dtype=out_ptr.dtype.element_ty, is_pure=True, pack=1))
+
+
+def half_bits(x):
+    return x.half().view(torch.int16)
+
+
+#: PTX of one operand -> (registers, the operand's dtype, the result's, what it computes)
+PROGRAMS = {
+    "mul.f32 $0, $1, $1;": ("=f,f", "f", torch.float32, lambda x: x * x),
+    "fma.rn.f32 $0, $1, 2.5, 0f3F800000;": ("=f,f", "f", torch.float32, lambda x: (x.double() * 2.5 + 1).float()),
+    "add.f32 $0, -1.5, $1;": ("=f,f", "f", torch.float32, lambda x: x - 1.5),
+    "and.b32 $0, $1, 15;": ("=r,r", "i", torch.int32, lambda x: x & 15),
+    "xor.b32 $0, $1, 0xFFFFFFFF;": ("=r,r", "i", torch.int32, lambda x: ~x),
+    "add.s32 $0, $1, -7;": ("=r,r", "i", torch.int32, lambda x: x - 7),
+    "{ .reg .f32 t, u; mul.f32 t, $1, $1; add.f32 u, t, 1.0; mul.f32 $0, u, t; }": ("=f,f", "f", torch.float32, lambda x: (x * x + 1) * (x * x)),
+    "cvt.rzi.s32.f32 $0, $1;": ("=r,f", "f", torch.int32, lambda x: x.trunc().int()),
+    "cvt.rni.s32.f32 $0, $1;": ("=r,f", "f", torch.int32, lambda x: x.round().int()),
+    "cvt.rmi.s32.f32 $0, $1;": ("=r,f", "f", torch.int32, lambda x: x.floor().int()),
+    "cvt.rpi.s32.f32 $0, $1;": ("=r,f", "f", torch.int32, lambda x: x.ceil().int()),
+    "cvt.rn.f32.s32 $0, $1;": ("=f,r", "i", torch.float32, lambda x: x.float()),
+    "cvt.rn.bf16.f32 $0, $1;": ("=h,f", "f", torch.int16, lambda x: x.bfloat16().view(torch.int16)),
+    "cvt.rn.f16.f32 $0, $1;": ("=h,f", "f", torch.int16, half_bits),
+    "{ .reg .b16 t; cvt.rn.bf16.f32 t, $1; cvt.u32.u16 $0, t; }": ("=r,f", "f", torch.int32, lambda x: x.bfloat16().view(torch.int16).int() & 0xFFFF),
+}
+
+
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_ptx_with_numbers_and_registers_of_its_own(text, seed):
+    registers, kind, dtype, computes = PROGRAMS[text]
+    torch.manual_seed(seed)
+    x = torch.randn(64) * 100 if kind == "f" else torch.randint(-2**31, 2**31, (64,)).to(torch.int32)
+    x[:4] = torch.tensor([0.5, -1.5, 2.5, -0.0]) if kind == "f" else torch.tensor([0, -1, 2**31 - 1, -2**31])
+    out = torch.zeros(64, dtype=dtype)
+    one_of_one[(1,)](x, out, text, registers, 64)
+    torch.testing.assert_close(out, computes(x), rtol=1e-6 if dtype == torch.float32 else 0, atol=0)
+
+
+def test_ptx_of_integers_beyond_what_there_is():
+    x, out = torch.tensor([3e9, -3e9, float("inf"), float("nan")]), torch.zeros(4, dtype=torch.int32)
+    one_of_one[(1,)](x, out, "cvt.rzi.s32.f32 $0, $1;", "=r,f", 4)
+    assert out.tolist() == [2**31 - 1, -2**31, 2**31 - 1, 0]
+
+
+def test_ptx_that_makes_four_bits_of_floats():
+    """NVFP4's: the nearest of eight numbers, ties to even, two to a byte, the first operand above."""
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    middles = (values[1:] + values[:-1]) / 2
+    x = torch.cat([values, middles, middles + 1e-6, middles - 1e-6, torch.tensor([7.0, 1e30, float("inf")])])
+    x = torch.cat([x, -x, torch.tensor([float("nan"), 0.1])])
+    x = torch.cat([x, torch.zeros(128 - len(x))])
+    code = torch.tensor([min(range(8), key=lambda k: (abs(float(values[k]) - abs(float(v))), k % 2)) if v == v else 7 for v in x.clamp(-6, 6)])
+    code += torch.where(x.signbit() & ~x.isnan(), 8, 0)
+    low = x.flip(0).contiguous()
+    out = torch.zeros(128, dtype=torch.int32)
+    one_instruction[(1,)](x, low, out, "{ .reg .b8 t; cvt.rn.satfinite.e2m1x2.f32 t, $1, $2; cvt.u32.u8 $0, t; }", "=r,f,f", True, 128)
+    assert torch.equal(out, (code * 16 + code.flip(0)).int())
+
+
+@pytest.mark.parametrize("text", ["mul.f32 t, $1, $1; mov.f32 $0, t;", "mul.f32 $0, $1;", "mul.f32 $0, $1, $2;", "mul.f32 $1, $1, $1;", "mul.f32 $0, $1, 1e;", "{ .reg .f64 t; mov.f32 $0, $1; }",
+                                  "and.b32 $0, $1, 4294967296;", "{ .reg .f32 t; mul.f32 $0, t, $1; }", "", "mov.f32", "@p mov.f32 $0, $1;", "mul.f32 $0, $1, $1, $1;", "{ mov.f32 $0, $1;"])
+def test_ptx_that_is_none_of_ours(text):
+    with pytest.raises(CompileError, match="inline assembly"):
+        one_of_one[(1,)](torch.zeros(16), torch.zeros(16), text, "=f,f", 16)
+
+
+@triton.jit
 def branch_scratch_kernel(x_ptr, out_ptr, k, M: tl.constexpr, N: tl.constexpr):
     i = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     x = tl.load(x_ptr + i)
