@@ -129,7 +129,7 @@ def test_the_vector_type_is_followed_round_loops_and_over_jumps():
     assert {i.what.bits for i in report.of(code.Code("f", "x", "riscv64", mixed)).hot[0].instructions if i.mnemonic == "vfadd.vv"} == {0}
 
 
-@pytest.mark.parametrize("bad", ["vectr>=0.9", "vector", "vector>=", "vector>>1", "", "vector>=x"])
+@pytest.mark.parametrize("bad", ["vector>=2", "vector>=95", "coalesced<=1.5", "peak>=-0.1", "vector>=101%", "vectr>=0.9", "vector", "vector>=", "vector>>1", "", "vector>=x"])
 def test_bad_requirements(bad):
     with pytest.raises(Error, match="require"):
         verdict.requirements(bad)

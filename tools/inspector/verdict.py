@@ -153,6 +153,8 @@ def requirements(text: str) -> list[tuple[str, str, float | str]]:
                         f"verdict, {', '.join(FIGURES)}")
         if hit[1] not in FIGURES:
             raise Error(suggest("figure in --require", hit[1], ["verdict", *FIGURES]))
+        if FIGURES[hit[1]].startswith("share of") and not 0 <= bound <= 1:
+            raise Error(f"--require {part!r}: {hit[1]} is a share, from 0 to 1; 95% is 0.95 or 95%")
         out.append((hit[1], hit[2], bound))
     if not out:
         raise Error("--require is empty; it takes parts like vector>=0.9, spills=0, verdict=VECTOR")
