@@ -36,6 +36,17 @@ def test_a_step_agrees_with_float64(name, what, dtype, uncompiled, seed):
     assert one.flops > 0 and one.steps()["torch"]() is not None
 
 
+def test_models_of_which_nothing_can_be_told_are_passed_over(uncompiled, seed, monkeypatch):
+    """With some seeds (1180885814 of a small DLRM on a Zen 4) the gradients of eager in bf16 are off by 0.4, for a relu's argument lies at 0: whatever is right would be wrong there."""
+    first = inductor.study("dlrm", "training", "bf16", "small", "cpu", seed)
+    told, largest = [0.4, 0.08], check.largest
+    monkeypatch.setattr(check, "largest", lambda *args: told.pop(0) if told else largest(*args))
+    third = inductor.study("dlrm", "training", "bf16", "small", "cpu", seed)
+    assert not told and not torch.equal(first.inputs[0], third.inputs[0]) and third.allowed <= inductor.FARTHEST
+    monkeypatch.setattr(check, "largest", lambda *args: 0.4)
+    assert inductor.study("mlp", "training", "bf16", "small", "cpu", seed).allowed == inductor.FARTHEST, "where there is no other it is judged all the same"
+
+
 def test_a_training_step_leaves_gradients_of_itself_alone(uncompiled, seed):
     one = inductor.study("dlrm", "training", "fp32", "small", "cpu", seed)
     first, second = one.call("torch")(), one.call("torch")()

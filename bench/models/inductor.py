@@ -25,6 +25,8 @@ from .variants import Variants, of_size
 
 #: error that is never allowed, however far off eager is; in bf16 a relu's argument near 0 falls on either side (the MLP's gradients: up to 0.05)
 FARTHEST = 0.3
+#: models and inputs that are drawn at most, until eager is within a quarter of that: of 26 seeds of a small DLRM's training in bf16 three had gradients off by 0.25 to 0.41, the others by 0.003 to 0.03
+DRAWN = 20
 DTYPE_NAMES = ("fp32", "bf16")
 #: seconds of a round, at least: one step of a small model is shorter than what disturbs it
 SECONDS = 0.1
@@ -152,14 +154,15 @@ def training(output, weights, parameters, model, *inputs) -> list[torch.Tensor]:
     return [out, torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])]
 
 
-def study(name: str, what: str, dtype: str, size: str, device: str, seed: int) -> Study:
-    """A model's variants for a step, `what`: "inference" or "training"."""
+def study(name: str, what: str, dtype: str, size: str, device: str, seed: int, drawn: int = 0) -> Study:
+    """A model's variants for a step, `what`: "inference" or "training". drawn: how many models and inputs of this seed were passed over, on which eager was so far off that nothing could be told."""
     from torch.utils.flop_counter import FlopCounterMode
 
+    own = seed + 1_000_003 * drawn  # torch takes the low 32 bits
     v = Variants(device)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model, inputs, output = MODELS[name](of_size(SIZES, size), torch.Generator("cpu").manual_seed(seed))
+        torch.manual_seed(own)
+        model, inputs, output = MODELS[name](of_size(SIZES, size), torch.Generator("cpu").manual_seed(own))
     model = model.to(DTYPES[dtype]).to(device).train(what == "training")
     inputs = tuple((x.to(DTYPES[dtype]) if x.is_floating_point() else x).to(device) for x in inputs)
     exact = copy.deepcopy(model).double()
@@ -171,7 +174,7 @@ def study(name: str, what: str, dtype: str, size: str, device: str, seed: int) -
     else:
         with torch.no_grad():
             shape = output(model(*inputs)).shape
-        weights = (torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed)) / shape.numel()**0.5).to(device)
+        weights = (torch.randn(shape, generator=torch.Generator("cpu").manual_seed(own)) / shape.numel()**0.5).to(device)
         mine, wide = list(model.parameters()), list(exact.parameters())
         calls = {k: partial(training, output, weights, mine, fn) for k, fn in v.calls.items()}
         turns = {k: partial(step, output, weights, mine, fn, *inputs) for k, fn in v.calls.items()}
@@ -180,7 +183,10 @@ def study(name: str, what: str, dtype: str, size: str, device: str, seed: int) -
     with FlopCounterMode(display=False) as counter:
         eager = made.call("torch")()
     made.flops = counter.get_total_flops()
-    made.allowed = min(FARTHEST, max(2 * TOLERANCE[dtype], 4 * check.largest(eager, made.expected())))
+    error = check.largest(eager, made.expected())
+    if error > FARTHEST / 4 and drawn < DRAWN:
+        return study(name, what, dtype, size, device, seed, drawn + 1)
+    made.allowed = min(FARTHEST, max(2 * TOLERANCE[dtype], 4 * error))
     return made
 
 
