@@ -247,7 +247,8 @@ def expressions(rng, depth: int):
         return rng.choice([a, b, k, *map(sympy.Integer, (1, 2, 3, 7, 16, -1, -16))])
     x, y, by = expressions(rng, depth - 1), expressions(rng, depth - 1), sympy.Integer(rng.choice((2, 3, 7, 16, -3)))
     return rng.choice([lambda: x + y, lambda: x - y, lambda: x * y, lambda: FloorDiv(x, by), lambda: PythonMod(x, by), lambda: Max(x, y), lambda: Min(x, y), lambda: -x, lambda: x**2,
-                       lambda: sympy.Abs(x), lambda: FloorDiv(x, k), lambda: -FloorDiv(-x, by) * by])()
+                       lambda: sympy.Abs(x), lambda: FloorDiv(x, k), lambda: -FloorDiv(-x, by) * by,
+                       lambda: x * PythonMod(a + b, abs(by)), lambda: FloorDiv(a + 1, abs(by)) * y * FloorDiv(b, 3), lambda: FloorDiv(a, 3)**2, lambda: PythonMod(b * b, 7)**2 - x])()
 
 
 def test_sizes_in_c_are_python_s(tmp_path, seed):
