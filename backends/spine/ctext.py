@@ -100,7 +100,7 @@ def _other(e, name: str, within, of, sizes) -> str:
         least = [_least(x, sizes) for x in args]
         if None not in least and least[0] >= 0 and least[1] >= 0 or name == "CleanDiv":
             return within(3, f"{a}/{b}" if quotient else f"{a} % {b}")
-        if quotient and isinstance(args[1], sympy.Integer) and args[1] > 0 and _least(-args[0], sizes) is not None and _least(-args[0], sizes) >= 0:
+        if quotient and isinstance(args[1], sympy.Integer) and args[1] > 0 and (opposite := _least(-args[0], sizes)) is not None and opposite >= 0:
             return within(2, f"-{of(type(e)(args[1] - 1 - args[0], args[1]), 3.5)}")
         negative = f"{of(args[0], 2)} < 0" if least[1] is not None and least[1] >= 0 else f"({of(args[0], 2)} < 0) != ({of(args[1], 2)} < 0)"
         rounds = f"({a} % {b} != 0 && {negative})"  # where C rounds up

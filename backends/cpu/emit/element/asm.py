@@ -45,8 +45,6 @@ _BINARY = {
 _TERNARY = {"fma.f32": libdevice.intrinsic("fma")}
 
 
-
-
 def _to_integer(signed: bool, rounding: str = ""):
     return lambda b, x: convert.to_int_sat(b, b.intrinsic(rounding, x) if rounding else x, "i32", signed)
 
@@ -123,8 +121,7 @@ class _Program:
         result, takes, rule = _TABLE[name]
         used = [self.elems[x] for x in (to, *operands) if x in self.elems]
         if self.types[to] != result or any(x in self.types and self.types[x] != t for x, t in zip(operands, takes)):
-            wanted = {"float": "f32"}
-            kinds = dict.fromkeys(wanted.get(t, t) for t in (*takes, result))
+            kinds = dict.fromkeys("f32" if t == "float" else t for t in (*takes, result))
             raise _Refused(f"inline assembly {self.text!r} has operands and results of {' and '.join(sorted(set(used)))}, and it is taken of {' and '.join(kinds)}"
                            f"{' alone' if len(kinds) == 1 else ''}: convert, or bitcast, in the kernel")
         self.values[to] = rule(self.b, *(self._value(x, t) for x, t in zip(operands, takes)))
