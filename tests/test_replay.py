@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from triton.runtime.jit import JITFunction
 from triport import backends, ops
 from triport.backends import active, checking
+from triport.backends.cpu.run import native
 from triport.backends.dispatch import replay
 from triport.backends.dispatch import call
 from triport.bench import check
@@ -332,7 +333,7 @@ def make_plan(statuses, alignments=(0,), allocations=2, show=None, fail=None, wo
     seen, keep = [], []
     for k, status in enumerate(statuses):
         keep.append(Entry(lambda p, k=k, status=status: seen.append((k, p[0], p[1], p[2])) or status))
-    launches = [(ctypes.cast(e, ctypes.c_void_p).value, False, [0, len(alignments), b"\x2a" + bytes(7), *words]) for e in keep]
+    launches = [native.Launch(ctypes.cast(e, ctypes.c_void_p).value, False, [0, len(alignments), b"\x2a" + bytes(7), *words]) for e in keep]
     made = [(show, (3, 5), (5, 1), torch.float32), (None, (2,), (1,), torch.float64)][:allocations]
     plan = call.plan(alignments, made, launches, replay.empty, fail, results=results)
     return plan, seen, keep

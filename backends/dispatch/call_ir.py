@@ -1,21 +1,10 @@
-"""The native code of call.py: functions for CPython, in LLVM IR.
-
-They use Python's documented C interface only (https://docs.python.org/3/c-api/call.html), so they know nothing of how a
-tensor lies in memory. They read tables of 8-byte words; the layouts stand in call.py, beside what writes them.
-"""
+"""The native code of call.py: functions for CPython, in LLVM IR. The layouts of the tables that they read stand in call.py, beside what writes them."""
 
 from __future__ import annotations
 
 from ..cpu.llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i64
 from ..cpu.llvm.targets import Target
-
-#: what the code calls of CPython: result and parameters
-PYTHON = {"PyTuple_GetItem": ("ptr", "ptr", "i64"), "PyObject_Type": ("ptr", "ptr"),
-          "PyFloat_AsDouble": ("double", "ptr"), "PyErr_Clear": ("void",), "PyList_Size": ("i64", "ptr"), "PyLong_AsSize_t": ("i64", "ptr"),
-          "PyLong_FromLongLong": ("ptr", "i64"), "PyObject_Vectorcall": ("ptr", "ptr", "ptr", "i64", "ptr"),
-          "PyObject_VectorcallMethod": ("ptr", "ptr", "ptr", "i64", "ptr"), "PyObject_CallNoArgs": ("ptr", "ptr"),
-          "PyObject_GetAttr": ("ptr", "ptr", "ptr"), "PyTuple_New": ("ptr", "i64"), "PyTuple_SetItem": ("i32", "ptr", "i64", "ptr"),
-          "PyDict_GetItemWithError": ("ptr", "ptr", "ptr"), "PyDict_Size": ("i64", "ptr"), "PyEval_SaveThread": ("ptr",), "PyEval_RestoreThread": ("void", "ptr"), "Py_IncRef": ("void", "ptr"), "Py_DecRef": ("void", "ptr")}
+from ..cpu.run.python_ir import PYTHON, Fact, at, called, dropped, fail_without, holds, kind_of, launched, method, missing, none, number, own_table, python, thing, word
 
 
 class _Plan:
@@ -50,51 +39,6 @@ def call_ir(target: Target, pointers: int, words: int, known: int) -> str:
     return m.render()
 
 
-# --- Python from here --------------------------------------------------------------------------------------------------------
-
-
-def python(b: Builder, name: str, *args: Val) -> Val:
-    return b.call(name, PYTHON[name][0], list(args))
-
-
-def called(b: Builder, function: Val, args: Val, count: Val | int) -> Val:
-    """function(*args), a new reference; null with an exception set."""
-    return python(b, "PyObject_Vectorcall", function, args, i64(count) if isinstance(count, int) else count, NULL)
-
-
-def dropped(b: Builder, thing: Val):
-    python(b, "Py_DecRef", thing)
-
-
-def at(b: Builder, table: Val, k: Val | int) -> Val:
-    return b.gep("i64", table, i64(k) if isinstance(k, int) else k)
-
-
-def word(b: Builder, table: Val, k: Val | int) -> Val:
-    return b.load("i64", at(b, table, k))
-
-
-def thing(b: Builder, table: Val, k: Val | int) -> Val:
-    """The object whose address a table has."""
-    return b.load("ptr", at(b, table, k))
-
-
-def none(b: Builder, it: Val):
-    """Return None: the call is not known."""
-    python(b, "Py_IncRef", it)
-    b.ret(it)
-
-
-def missing(b: Builder, it: Val) -> Val:
-    return b.icmp("eq", it, NULL)
-
-
-def fail_without(b: Builder, it: Val):
-    """Return what says that an exception is set, where there is no `it`."""
-    with b.when(missing(b, it)):
-        b.ret(NULL)
-
-
 # --- plans -------------------------------------------------------------------------------------------------------------------
 
 
@@ -102,14 +46,10 @@ def _address(m: Module):
     """The address of a tensor's data into `to`. False with Python's exception set where it has none."""
     b = define(m, "address", "i1", "internal", plan="ptr", tensor="ptr", to="ptr")
     plan, tensor, to = b.fn.args
-    slot = b.alloca("ptr")
-    b.store(tensor, slot)
-    number = python(b, "PyObject_VectorcallMethod", thing(b, plan, _Plan.DATA_PTR), slot, i64(1), NULL)
-    with b.when(missing(b, number)):
+    found = method(b, thing(b, plan, _Plan.DATA_PTR), tensor, b.alloca("ptr"))
+    with b.when(missing(b, found)):
         b.ret(FALSE)
-    value = python(b, "PyLong_AsSize_t", number)
-    dropped(b, number)
-    b.store(value, to)
+    b.store(number(b, found), to)
     b.ret(TRUE)
 
 
@@ -133,7 +73,7 @@ def _run(m: Module, pointers: int, words: int):
         row.set(at(b, row.get(), 4))
     _ask(b, plan, made, allocations, at(b, addresses, b.add(tensors, allocations)))
     with b.loop(i64(0), launches) as n:
-        status, after = _launch(b, row.get(), addresses, packed)
+        status, after = launched(b, row.get(), addresses, packed)
         with b.when(b.icmp("ne", status, 0)):
             _report(b, plan, n, status, failure)
             _undone(b, made, allocations)
@@ -165,8 +105,7 @@ def _ask(b: Builder, plan: Val, made: Val, count: Val, to: Val):
         answer = called(b, function, at(b, plan, _Plan.DEVICE), 1)
         with b.when(missing(b, answer)):
             _undone(b, made, count)
-        b.store(python(b, "PyLong_AsSize_t", answer), to)
-        dropped(b, answer)
+        b.store(number(b, answer), to)
 
 
 def _undo(m: Module):
@@ -202,28 +141,6 @@ def _allocate(b: Builder, plan: Val, row: Val, a: Val, made: Val, address: Val):
         dropped(b, result)
 
 
-def _launch(b: Builder, row: Val, addresses: Val, packed: Val) -> tuple[Val, Val]:
-    """(status, where the next row is). A row is: whether to give up the GIL; entry point; number of words; for each whether it is a pointer, and its
-    value or the pointer's number."""
-    shared, entry, count = word(b, row, 0), thing(b, row, 1), word(b, row, 2)
-    slots = at(b, row, 3)
-    with b.loop(i64(0), count) as s:
-        source = at(b, slots, b.mul(s, 2))
-        value = b.variable(word(b, source, 1))
-        with b.when(b.icmp("ne", word(b, source, 0), 0)):
-            value.set(word(b, addresses, value.get()))
-        b.store(value.get(), at(b, packed, s))
-    status = b.variable(i64(0))
-    with b.either(b.icmp("ne", shared, 0)) as (released, held):
-        with released:
-            state = python(b, "PyEval_SaveThread")
-            status.set(b.call(entry, "i64", [packed]))
-            python(b, "PyEval_RestoreThread", state)
-        with held:  # over sooner than another thread would have woken
-            status.set(b.call(entry, "i64", [packed]))
-    return status.get(), at(b, slots, b.mul(count, 2))
-
-
 def _report(b: Builder, plan: Val, number: Val, status: Val, room: Val):
     """Have Python raise for a launch that did not return 0."""
     which, code = python(b, "PyLong_FromLongLong", number), python(b, "PyLong_FromLongLong", status)
@@ -234,16 +151,11 @@ def _report(b: Builder, plan: Val, number: Val, status: Val, room: Val):
     dropped(b, code)
 
 
-def _own_table(b: Builder) -> Val:
-    """The table of the method that is called: its `self` begins with the address."""
-    return b.cast("inttoptr", python(b, "PyLong_AsSize_t", python(b, "PyTuple_GetItem", b.fn.args[0], i64(0))), "ptr")
-
-
 def _plan(m: Module):
     """Plan.__call__: (tensors...), each of the dtype, shape and strides of those that the plan was made from."""
     b = define(m, "tp_plan", "ptr", self="ptr", args="ptr", n="i64")
     _, args, n = b.fn.args
-    plan = _own_table(b)
+    plan = own_table(b)
     with b.when(b.icmp("ne", n, word(b, plan, _Plan.TENSORS))):
         none(b, thing(b, plan, _Plan.NONE))
     b.ret(b.call("run", "ptr", [plan, args]))
@@ -261,11 +173,7 @@ def _same(m: Module):
         v, w = thing(b, x, k.get()), thing(b, y, k.get())
         k.set(b.add(k.get(), 1))
         turn.again(b.icmp("eq", v, w))
-        types = []
-        for o in (v, w):
-            types.append(python(b, "PyObject_Type", o))
-            dropped(b, types[-1])
-        with b.when(b.not_(b.and_(*(b.icmp("eq", ty, floats) for ty in types)))):
+        with b.when(b.not_(b.and_(*(b.icmp("eq", kind_of(b, o), floats) for o in (v, w))))):
             b.ret(FALSE)
         bits = [python(b, "PyFloat_AsDouble", o) for o in (v, w)]
         with b.when(b.icmp("ne", *(b.bitcast(d, "i64") for d in bits))):
@@ -277,14 +185,14 @@ def _site(m: Module, known: int):
     """Site.__call__: an op's arguments."""
     b = define(m, "tp_site", "ptr", self="ptr", args="ptr", n="i64")
     _, args, n = b.fn.args
-    site = _own_table(b)
+    site = own_table(b)
     conditions = word(b, site, _Site.FACTS)
     nothing, true, floats = (thing(b, site, k) for k in (_Site.NONE, _Site.TRUE, _Site.FLOAT))
     calls = at(b, site, _Site.CALLS)
     _none_known(b, site, nothing)
     fact = b.variable(at(b, calls, known))
     with b.loop(i64(0), conditions):
-        _holds(b, fact.get(), nothing)
+        holds(b, fact.get(), lambda: none(b, nothing))
         fact.set(at(b, fact.get(), Fact.WORDS))
     _none_known(b, site, nothing)  # any more: what was asked may have let another thread run
     _dense(b, args, word(b, thing(b, calls, 0), _Known.TENSORS), thing(b, site, _Site.NESTED), true, nothing)
@@ -304,47 +212,6 @@ def _site(m: Module, known: int):
 def _none_known(b: Builder, site: Val, nothing: Val):
     """Return None where no call is known."""
     with b.when(b.icmp("eq", word(b, site, _Site.KNOWN), 0)):
-        none(b, nothing)
-
-
-class Fact:
-    """Kinds of facts: a list is empty; a dictionary lacks a key, or has an object there; `of()` and an attribute are a very object."""
-
-    LISTED, LACKED, KEPT, RETURNED, ATTRIBUTE = range(5)
-    WORDS = 4  # kind, object, key, what is expected
-
-
-def _holds(b: Builder, fact: Val, nothing: Val):
-    """Return None unless a fact holds, as must be for any call: nobody watches."""
-    kind, (of, key, expected) = word(b, fact, 0), (thing(b, fact, k) for k in range(1, Fact.WORDS))
-
-    def is_kind(k: int) -> Val:
-        return b.icmp("eq", kind, k)
-
-    with b.either(is_kind(Fact.LISTED)) as (listed, other):
-        with listed, b.when(b.icmp("ne", python(b, "PyList_Size", of), 0)):
-            none(b, nothing)
-        with other, b.either(is_kind(Fact.LACKED)) as (lacked, other):
-            with lacked, b.when(b.icmp("ne", python(b, "PyDict_Size", of), 0)):
-                _found(b, python(b, "PyDict_GetItemWithError", of, key), NULL, nothing)
-            with other, b.either(is_kind(Fact.KEPT)) as (kept, other):
-                with kept:  # borrowed, and a str's hash does not fail
-                    _found(b, python(b, "PyDict_GetItemWithError", of, key), expected, nothing)
-                with other:
-                    found = b.variable(NULL)
-                    with b.either(is_kind(Fact.RETURNED)) as (ask, get):
-                        with ask:
-                            found.set(python(b, "PyObject_CallNoArgs", of))
-                        with get:
-                            found.set(python(b, "PyObject_GetAttr", of, key))
-                    fail_without(b, found.get())
-                    dropped(b, found.get())  # its address is all that is looked at
-                    _found(b, found.get(), expected, nothing)
-
-
-def _found(b: Builder, value: Val, expected: Val, nothing: Val):
-    """Return None unless an object is the expected."""
-    with b.when(b.icmp("ne", value, expected)):
         none(b, nothing)
 
 

@@ -17,7 +17,7 @@ from .cuda_launch import Address, Boxes, Described
 from .. import of_torch
 from ..base import Error
 from ..cpu.llvm import targets
-from ..cpu.run import kept
+from ..cpu.run import kept, native
 
 _empty_strided_cuda = of_torch.empty_strided_cuda  # as Inductor's code allocates: half the time of torch.empty_strided; on the current device
 _stream = of_torch.gpu_stream
@@ -70,7 +70,7 @@ def plan(launches, temps, tensors, out):
         if words is None:
             return None
         described = any(isinstance(a, Described) for a in placed)  # their tables are for one thread at a time
-        todo.append((_start(), not described, words))
+        todo.append(native.Launch(_start(), not described, words))
         names.append(f"{compiled.name} on {' x '.join(map(str, grid))} x {_threads(compiled)} threads")
 
     def fail(which, status):
@@ -170,13 +170,13 @@ def _row(compiled, grid: tuple, laid: cuda_launch.Laid, device: int, stream: int
     if together and len(laid.offsets) > cuda_ir.MOST:
         return None
     cluster = cuda_ir.TOGETHER if together else compiled.cluster if own else 1
-    head = [*call.packed("11Q", driver.launch_address, driver.extended_address, driver.use_address, driver.context(device), function, x, y, z,
+    head = [*native.packed("11Q", driver.launch_address, driver.extended_address, driver.use_address, driver.context(device), function, x, y, z,
                          _threads(compiled), shared, cluster), stream,
-            *call.packed("3Q", len(laid.template), len(laid.maps), len(laid.offsets) if together else 0)]
+            *native.packed("3Q", len(laid.template), len(laid.maps), len(laid.offsets) if together else 0)]
     for at, memory, maps in laid.maps:
         table = _Table(maps, device)
         hold.append(table)
-        head += [*call.packed("2Q", table.address, ctypes.cast(table.maker, ctypes.c_void_p).value), memory, *call.packed("Q", at)]
+        head += [*native.packed("2Q", table.address, ctypes.cast(table.maker, ctypes.c_void_p).value), memory, *native.packed("Q", at)]
     body: list = [laid.template.ljust(size, b"\0")[k:k + 8] for k in range(0, size, 8)]
     for at, memories in laid.runs:
         for k, memory in enumerate(memories):
@@ -184,4 +184,4 @@ def _row(compiled, grid: tuple, laid: cuda_launch.Laid, device: int, stream: int
                 return None
             body[at // 8 + k] = memory
     hold.append(compiled)
-    return head + body + (call.packed(f"{len(laid.offsets)}Q", *laid.offsets) if together else [])
+    return head + body + (native.packed(f"{len(laid.offsets)}Q", *laid.offsets) if together else [])

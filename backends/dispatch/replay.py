@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from typing import Callable
 
 import torch
@@ -19,7 +18,7 @@ from triton.runtime.jit import JITFunction
 
 from . import call, choice, cuda_calls, scratch
 from .. import active, checking, context, of_torch
-from ..cpu.run import launch
+from ..cpu.run import launch, native
 from ..of_torch import TensorGuards, empty_strided_cpu as empty, forward_ad, profiler
 from ..of_triton import chained, heard
 
@@ -74,17 +73,17 @@ checking.tell(_note_checked)
 
 def _facts():
     """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`), without what `choice` says."""
-    out = [call.returned(of_torch.function_modes, 0), call.attribute(profiler, "_is_profiler_enabled", False),
-           call.attribute(forward_ad, "_current_level", -1), call.empty_list(active.foreign), call.empty_list(_checked),
-           call.attribute(JITFunction, "run", JITFunction.run)]
+    out = [native.returned(of_torch.function_modes, 0), native.attribute(profiler, "_is_profiler_enabled", False),
+           native.attribute(forward_ad, "_current_level", -1), native.empty_list(active.foreign), native.empty_list(_checked),
+           native.attribute(JITFunction, "run", JITFunction.run)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)
         if name not in vars(knobs.runtime) and vars(type(knobs.runtime)).get(name) is hook:  # as Triton 3.6 to 3.9 have it
-            out += [call.not_its_own(knobs.runtime, name), call.attribute(type(knobs.runtime), name, hook)]
+            out += [native.not_its_own(knobs.runtime, name), native.attribute(type(knobs.runtime), name, hook)]
         else:
-            out.append(call.attribute(knobs.runtime, name, hook))
+            out.append(native.attribute(knobs.runtime, name, hook))
         if chained(hook):
-            out.append(call.empty_list(hook.calls))
+            out.append(native.empty_list(hook.calls))
     return out
 
 
@@ -95,7 +94,7 @@ def site(name: str, chosen: bool = False) -> call.Site:
     """Where an op's calls are recognised by their arguments. chosen: those within `use`, which are looked for second."""
     key = f"{name} within use" if chosen else name
     if key not in _sites:
-        facts = _facts() if chosen else [call.empty_list(choice.opened), *_facts()]
+        facts = _facts() if chosen else [native.empty_list(choice.opened), *_facts()]
         _sites[key] = call.Site(facts, _threads)
     return _sites[key]
 
@@ -201,26 +200,13 @@ def _compile(launches, temps, tensors, out, advise):
     outs = call.results_of(out)
     made = [(advise if t.nbytes >= advise.from_bytes else None, tuple(t.shape), t.stride(), t.dtype) for t in outs]
     made += [(None, scratch.sizes_of(t), t.stride(), t.dtype) for t in temps]
-    pool, threads = launch.pool(), _threads()
-    todo, told = [], []
+    threads, todo, told = _threads(), [], []
     for run, function, grid, args in launches:
-        if run.slots is None:
-            return None
         x, y, z = (*grid, 1, 1)[:3]
-        team = launch.team_of(x * y * z, run.work(args), threads)
-        words = call.packed("8Q", function.address, x, y, z, run.scratch, team, *pool.openmp)
-        for n, ty in run.slots:
-            a = args[n]
-            if not isinstance(a, torch.Tensor):
-                try:
-                    words += call.packed("H6x", launch.bf16_bits(a)) if ty == "bf16" else call.packed(launch.PACK[ty], a)
-                except (OverflowError, struct.error):  # a launch makes something else of such a number
-                    return None
-            elif a.data_ptr() in number:
-                words.append(number[a.data_ptr()])
-            else:
-                return None
-        todo.append((pool.address, team > 1, words))
+        it = native.launch_of(run, function, (x, y, z), args, threads, lambda _, a: number.get(a.data_ptr()))
+        if it is None:
+            return None
+        todo.append(it)
         told.append((function.name, run.scratch, run.asserts, x, y))
 
     def fail(which, status):
