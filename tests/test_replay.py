@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from triton.runtime.jit import JITFunction
 from triport import backends, ops
 from triport.backends import active, checking
-from triport.backends.cpu.run import native
+from triport.backends.cpu.run import loaded, metadata, native
 from triport.backends.dispatch import replay
 from triport.backends.dispatch import call
 from triport.bench import check
@@ -397,6 +397,18 @@ def test_what_is_too_large_for_a_table_has_no_plan():
     assert make_plan([0], alignments=(0,) * call.POINTERS)[0] is None
     plan, seen, _keep = make_plan([0], words=[b"8 bytes."] * (call.WORDS - 3))
     assert plan(torch.zeros(16)) is not None and len(seen) == 1
+
+
+def test_pythons_lock_is_given_up_for_what_takes_long():
+    """By one thread, too, and where nothing is known of how long it takes; not for what is over sooner than another thread wakes."""
+    class Run:
+        slots, scratch = [], 0
+
+    kernel = loaded.Function(0, "kernel", None)
+    for work, threads, released in ((5, 1, False), (5_000_000, 1, True), (0, 1, True), (metadata.ALONE, 2, True), (5_000_000, 2, True), (5, 2, False)):
+        run = Run()
+        run.work = lambda args, work=work: work
+        assert native.launch_of(run, kernel, (3, 1, 1), (), threads, lambda n, t: None).released == released, (work, threads)
 
 
 def test_an_assert_in_a_recognised_call_says_which(seed):

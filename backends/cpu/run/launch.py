@@ -334,6 +334,8 @@ OPERATIONS = 3300
 MEET, EACH = 1.5, 0.3
 #: microseconds of work for each thread up to which a launch is short: it takes longer to see that another thread has some left than to wait for it
 BRIEF = 4
+#: microseconds that a thread takes to wake
+WAKING = 50
 
 
 def meeting(threads: int) -> float:
@@ -353,6 +355,11 @@ def team_of(programs: int, work: int, threads: int) -> int:
         return 1
     use = min(threads, max(2, total // OPERATIONS))
     return threads << 32 | use | (SHORT if total <= use * OPERATIONS * BRIEF else 0)
+
+
+def brief(programs: int, work: int) -> bool:
+    """Is such a launch, by one thread, over sooner than another thread would have woken that waits for Python's lock?"""
+    return work > 0 and programs * work <= OPERATIONS * WAKING
 
 
 def _overlap(p: int, q: int, x, y, same: bool) -> bool:

@@ -116,7 +116,7 @@ def launch_of(run, function, grid: tuple[int, int, int], args, threads: int, num
             words += packed("H6x", launch.bf16_bits(a)) if ty == "bf16" else packed(launch.PACK[ty], a)
         except (OverflowError, struct.error, TypeError, KeyError):  # a launch makes something else of such a number
             return None
-    return None if None in words else Launch(pool.address, team > 1, words)
+    return None if None in words else Launch(pool.address, team > 1 or not launch.brief(x * y * z, work), words)
 
 
 # --- facts -------------------------------------------------------------------------------------------------------------------
