@@ -52,7 +52,7 @@ _MENDED = {**dict.fromkeys(("triton.profiler.metric", "triton.profiler.profile",
            "torch._inductor.codegen.wrapper": ("workspace", "roomy"), "torch._inductor.codegen.cpp_wrapper_cpu": ("workspace",),
            "torch._inductor.codegen.triton": ("cpp", "bounds", "arithmetic"), "torch._inductor.codegen.cpp_template": ("cpp",), "torch._inductor.lowering": ("scatter",), "torch._inductor.codecache": ("graphs",), "torch._inductor.graph": ("scalars",),
            "torch._inductor.codegen.cpu_device_op_overrides": ("inductor",),
-           "torch._inductor.runtime.triton_heuristics": ("apart", "scatter", "blocks")}
+           "torch._inductor.runtime.triton_heuristics": ("apart", "scatter", "blocks", "direct")}
 
 
 def _mend(module):

@@ -224,6 +224,8 @@ _LAUNCH = """\
 call = pool.call
 def work(a):
     return {work}
+def beyond(gx, gy, gz, *a):
+    return {large}
 def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
     if checking.on:
         return checked(gx, gy, gz, stream, fn, km, lm, enter, leave, *a)
@@ -317,12 +319,14 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
 
     def apart(alone: Callable[[str], bool] = lambda label: False):
         """The launch, for arguments of which those that `alone` is true of share memory with no other."""
-        pairs = [f"overlap(p{i}, p{j}, {flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in known["disjoint"] if not (alone(flat[i][1]) or alone(flat[j][1]))]
-        text = _LAUNCH.format(values=", ".join(values), work=work, beyond=" or ".join(pairs + large) or "0")
+        disjoint = [(i, j, same) for i, j, same in known["disjoint"] if not (alone(flat[i][1]) or alone(flat[j][1]))]
+        pairs = [f"overlap(p{i}, p{j}, {flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in disjoint]
+        text = _LAUNCH.format(values=", ".join(values), work=work, beyond=" or ".join(pairs + large) or "0", large=" or ".join(large) or "0")
         exec(compile(text, f"<launch {name}>", "exec"), own := dict(env))  # noqa: S102  (source of ours, by the types of a kernel's arguments)
         launch = own["launch"]
         launch.slots, launch.format, launch.scratch, launch.asserts, launch.work = slots, fmt, known["scratch_bytes"], known["asserts"], own["work"]
-        launch.apart = apart
+        launch.apart, launch.beyond, launch.signature = apart, own["beyond"], signature
+        launch.pairs = [(slots[i][0], slots[j][0], same) for i, j, same in disjoint] if plain else None
         return launch
 
     return apart()

@@ -4,7 +4,8 @@ Code stays mapped as long as its `Function` lives, and whoever keeps a kernel's 
 
 - Triton's compiled kernel, and through it the JITFunction that launches it;
 - a launch, in its frame, for as long as it runs (`launch.make_launch`), and what `quick.launch` remembers;
-- a plan (`call.plan`), which a site's known call holds, which native code holds while it runs it.
+- a plan (`call.plan`), which a site's known call holds, which native code holds while it runs it;
+- a launch in native code (direct.py), which the Inductor's tuner has whose launch it was.
 
 No thread of the pool is in a kernel when its launch returns: each has left it before it counts itself out. So when the last reference goes nobody is
 in the code and nobody can enter it. It is unmapped when the next code is loaded (`free`), by whatever function the linker gave for it: the last reference
