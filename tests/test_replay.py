@@ -72,9 +72,14 @@ class _Follows(TorchFunctionMode):
 
 @contextlib.contextmanager
 def _changed(of, name, value):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of, name, value)
+    """Within it an attribute is `value`; an object that had none of its own, only its class's, has none afterwards (some pytests' monkeypatch leaves it one)."""
+    own = name in vars(of)
+    before = getattr(of, name)
+    setattr(of, name, value)
+    try:
         yield
+    finally:
+        setattr(of, name, before) if own else delattr(of, name)
 
 
 @contextlib.contextmanager
