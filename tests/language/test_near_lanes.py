@@ -42,6 +42,14 @@ def pairs_kernel(x_ptr, cos_ptr, sin_ptr, out_ptr, half, H: tl.constexpr):
     tl.store(out_ptr + row * 2 * half + 2 * i + 1, a * sin + b * cos, mask=i < half)
 
 
+@triton.jit
+def flat_kernel(x_ptr, out_ptr, n, first, pitch, STEP: tl.constexpr, COLS: tl.constexpr, B: tl.constexpr):
+    """out[i] = x[first + (i // COLS) pitch + (i % COLS) STEP] + 1, as Inductor writes what goes over rows: no piece need be a whole vector."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    x = tl.load(x_ptr + first + (i // COLS) * pitch + (i % COLS) * STEP, mask=i < n)
+    tl.store(out_ptr + i, x + 1, mask=i < n)
+
+
 def numbers(dtype: torch.dtype, n: int) -> torch.Tensor:
     return torch.randint(0, 2, (n,)).bool() if dtype == torch.bool else torch.randint(-100, 100, (n,)).to(dtype)
 
@@ -97,6 +105,23 @@ def test_rows_that_are_not_there(dtype, step, seed):
         assert torch.equal(out, want), (rows, cols)
 
 
+@pytest.mark.parametrize("cols", [1, 19, 57, 131])
+@pytest.mark.parametrize("step", [-8, -2, 3, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8])
+def test_flat_indices(dtype, step, cols, seed):
+    """Rows whose last vector is not whole, up to pages that may not be touched on either side."""
+    torch.manual_seed(seed)
+    for rows, block in ((2, 128), (13, 128)):
+        pitch, n = abs(step) * (cols - 1) + 1, rows * cols
+        for at_end in (False, True):
+            x = numbers(dtype, rows * pitch)
+            given, out = fenced(x, at_end, writable=False), fenced(torch.zeros(n, dtype=dtype), at_end)
+            flat_kernel[(triton.cdiv(n, block),)](given, out, n, pitch - 1 if step < 0 else 0, pitch, step, cols, block)
+            rows_of = x.view(rows, pitch)
+            want = (rows_of.flip(1) if step < 0 else rows_of)[:, ::abs(step)].reshape(-1) + 1
+            assert torch.equal(out, want), (rows, block, at_end)
+
+
 @pytest.mark.parametrize("half", [1, 16, 31, 64])
 def test_rotary_embeddings(half, seed):
     torch.manual_seed(seed)
@@ -117,6 +142,15 @@ def test_which_are_not_gathered(target, most):
     """fp32 as far apart as a vector has lanes, and at most 32 bytes. RISC-V has loads with a stride, which LLVM makes of gathers."""
     for step in (*range(-9, 0), *range(2, 10)):
         assert ("gather" not in words(target, step, 1)) == (abs(step) <= most), step
+
+
+@pytest.mark.parametrize("target,most", [("x86-64-v4", 8), ("x86-64-v3", 7), ("x86-64-v2", 0), ("neoverse-v2", 0), ("rv64gcv", 0)])
+def test_which_are_not_gathered_under_a_mask(target, most):
+    """Where an instruction loads a vector under a mask: at a row's end, and of flat indices at each piece's."""
+    for step in (*range(-9, 0), *range(2, 10)):
+        for kernel, constants in ((apart_kernel, {"FROM": step, "TO": 1}), (flat_kernel, {"STEP": step, "COLS": 50})):
+            ir = compiled(kernel, target, B=256, **constants).asm["llir"]
+            assert ("gather" not in ir) == (abs(step) <= most), (step, kernel)
 
 
 @pytest.mark.parametrize("target,most", [("x86-64-v4", 4), ("x86-64-v3", 4), ("x86-64-v2", 1), ("neoverse-v2", 1), ("rv64gcv", 0)])

@@ -44,6 +44,7 @@ class Nest:
         self.first_index: Val | None = None  # of the vector dimension, where the piece begins that is written now
         self.at_first: dict[tuple[Value, tuple], Val] = {}  # quotients and remainders there
         self.part: Val | None = None  # of which lanes what is written now is, where it is not of all
+        self.left: Val | None = None  # how many of the first lanes that is
         self.chunks = 1
         self.first = None  # what each of several chunks computes before the first of them stores anything
         self.whole_range = True  # nothing in the range that is walked now is masked

@@ -45,10 +45,10 @@ def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
         nest.chunks = 1
 
         def masked():
-            left = b.cast("trunc", b.sub(end, nest.index[d]), "i32")
-            nest.part = b.icmp("slt", b.iota("i32", nest.lanes), b.splat(left, nest.lanes))
+            nest.left = b.cast("trunc", b.sub(end, nest.index[d]), "i32")
+            nest.part = b.icmp("slt", b.iota("i32", nest.lanes), b.splat(nest.left, nest.lanes))
             inside()
-            nest.part = None
+            nest.part = nest.left = None
 
         nest.loop_over(whole, end, nest.lanes, d, masked)
         nest.chunks = chunks

@@ -55,6 +55,7 @@ def _loaded(nest, op, dims):
     if mask.const is not None and not mask.const:
         return other()
     where = access.address(nest, ptr, dims)
+    left = nest.left if mask.const else None  # the first lanes that are there, where that is all
     if nest.part is not None and not (isinstance(where, Same) and mask.lanes == 1):  # of an address for all at least one lane is there
         mask = b.and_(b.splat(mask, nest.lanes), nest.part)
     if isinstance(where, Scattered):
@@ -71,6 +72,8 @@ def _loaded(nest, op, dims):
         passthru = b.splat(to_memory(b, other(), elem), nest.lanes)
         v = access.masked_load(b, ty, where.pointer, mask, passthru)
         return from_memory(b, v, elem)
+    if near.masked_loads(nest, where, mem):
+        return b.select(mask, from_memory(b, near.masked_load(nest, mem, where, mask, left), elem), b.splat(other(), nest.lanes))
     v = access.gather(b, mem, access.spread(nest, mem, *where), mask, to_memory(b, other(), elem))
     return from_memory(b, v, elem)
 
