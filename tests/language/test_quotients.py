@@ -207,7 +207,7 @@ def test_one_access_a_chunk(target, most):
     assert "remsi@" in (line := next(x for x in k.asm["plan"].splitlines() if "to out_ptr" in x)) and "a chunk at a time," in line and f"{most} lanes" in line
     odd = compiled(50, target)
     assert re.search(r"divsi@\d+, remsi@\d+ a chunk at a time where it has one quotient", odd.asm["plan"]) and "keeps remsi" not in odd.asm["plan"]
-    assert gathers(odd) == 2 or target == "x86-64-v2"  # x itself, every third number, of a piece's last chunk; and of what masks leave over
+    assert gathers(odd) == {"neoverse-v2": 2}.get(target, 0) or target == "x86-64-v2"  # x itself, every third number, of a piece's last chunk, where no instruction loads it under a mask
 
 
 @triton.jit
@@ -460,3 +460,35 @@ def test_nothing_is_read_behind_scratch(seed):
     source = ASTSource(in_scratch_kernel, {"x_ptr": "*i64", "out_ptr": "*i64", "C": "constexpr", "B": "constexpr"}, {"C": 5, "B": 64})
     llir = triton.compile(source, target=GPUTarget("cpu", "x86-64-v4", 1)).asm["llir"]
     assert re.search("call.*@llvm.masked.load", llir)  # there is no mask in the kernel
+
+
+@triton.jit
+def permuted_kernel(x_ptr, out_ptr, sum_ptr, n, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, SA: tl.constexpr, SB: tl.constexpr, SC: tl.constexpr, SD: tl.constexpr, BLOCK: tl.constexpr):
+    """Numbers of shape (.., C, B, A) with these strides, in a row; and each program's sum."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    at = (i % A) * SA + (i // A % B) * SB + (i // (A * B) % C) * SC + (i // (A * B * C)) * SD
+    x = tl.load(x_ptr + at, mask=inside, other=0.0)
+    tl.store(out_ptr + i, x, mask=inside)
+    tl.store(sum_ptr + tl.program_id(0), tl.sum(x, 0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(range(4)), st.lists(st.sampled_from((1, 2, 3, 6, 7, 16, 17, 32, 48, 50, 64, 100, 128, 130)), min_size=4, max_size=4), st.sampled_from((16, 64, 256, 1024)),
+       st.sampled_from((torch.float32, torch.bfloat16, torch.float64)), st.integers(0, 1 << 30))
+def test_permuted_dimensions(order, shape, block, dtype, drawn):
+    """Quotients of quotients, whose divisors divide each other: pieces within pieces, those of a few chunks written out, up to pages that may not be touched."""
+    torch.manual_seed(drawn)
+    while (n := np.prod(shape)) > 60_000:
+        shape[shape.index(max(shape))] //= 2
+    x = torch.randint(-9, 9, tuple(shape)).to(dtype)
+    want = x.permute(order).contiguous().flatten()
+    (sd, sc, sb, sa), (_, c, b, a) = x.permute(order).stride(), x.permute(order).shape
+    programs = triton.cdiv(int(n), block)
+    for at_end in (False, True):
+        given_, out, sums = fenced(x.flatten(), at_end, writable=False), fenced(torch.zeros(int(n), dtype=dtype), at_end), torch.zeros(programs)
+        permuted_kernel[(programs,)](given_, out, sums, int(n), a, b, c, sa, sb, sc, sd, block)
+        assert torch.equal(out, want), (order, shape, block)
+    parts = torch.nn.functional.pad(want.double(), (0, programs * block - int(n))).view(programs, block).sum(1)
+    if dtype != torch.bfloat16:
+        assert torch.equal(sums.double(), parts)

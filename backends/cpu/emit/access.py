@@ -142,7 +142,7 @@ def address(nest, ptr: Value, dims) -> Access:
         terms.append((nest.depth_of.get(d, 0), lambda d=d, p=p: b.mul(nest.index_of(d), poly_value(nest, p))))
     for v, vd, scale in aff.opaque:
         if (v, vd) in nest.quotients:
-            terms.append((nest.level(vd), lambda v=v, vd=vd, s=scale: b.mul(b.cast("sext", nest.first_of(v, vd), "i64"), poly_value(nest, s))))
+            terms.append((nest.level(vd), lambda v=v, vd=vd, s=scale: b.mul(nest.wide_first_of(v, vd), poly_value(nest, s))))
             stride = poly_add(stride, scale) if nest.quotients[v, vd].step else stride
         elif nest.vdim in vd and nest.lanes > 1:
             vector_terms.append((v, vd, scale))

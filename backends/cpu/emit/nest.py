@@ -41,8 +41,8 @@ class Nest:
         self.masked = False  # what the innermost loop does may be done of some lanes alone
         self.idle = lambda: False  # does it nothing in the range that is walked now?
         self.in_pieces = True  # if it may be, is it to go piece by piece (`pieces`)?
-        self.first_index: Val | None = None  # of the vector dimension, where the piece begins that is written now
-        self.at_first: dict[tuple[Value, tuple], Val] = {}  # quotients and remainders there
+        #: quotients and remainders where the piece begins that is written now, and the index of the vector dimension there
+        self.at_first: dict[tuple[Value, tuple], tuple[Val, Val]] = {}
         self.part: Val | None = None  # of which lanes what is written now is, where it is not of all
         self.left: Val | None = None  # how many of the first lanes that is
         self.chunks = 1
@@ -133,6 +133,10 @@ class Nest:
     def first_of(self, v: Value, dims) -> Val:
         """The quotient of all of the chunk's lanes, or the first lane's remainder; `v` at `dims` is one of `quotients`."""
         return self.hoisted(self.level(dims), ("first", v, dims, self.u), lambda: pieces.first_of(self, v, dims))
+
+    def wide_first_of(self, v: Value, dims) -> Val:
+        """The same in 64 bits."""
+        return self.hoisted(self.level(dims), ("wide first", v, dims, self.u), lambda: pieces.wide_first_of(self, v, dims))
 
     def dividend(self, v: Value, dims, at: Val | None = None) -> Val:
         """What a quotient or remainder divides, of the chunk's first lane, or at another index of the vector dimension."""

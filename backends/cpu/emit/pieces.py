@@ -1,7 +1,8 @@
 """Loops over flat indices of which quotients and remainders are asked (`plan/quotients.py`), whatever is divided by.
 
 Where what a nest does can be masked, its innermost loop goes piece by piece, each up to the next multiple of a divisor: all of a piece has one quotient, which is a number outside the
-loop over its chunks, and remainders that follow each other; the last chunk is masked. Else each chunk's first lane is looked at: those that have one quotient, most of them, are written
+loop over its chunks, and remainders that follow each other; the last chunk is masked. Pieces of a few chunks are written out, chunk behind chunk, but for those that are cut off: of rows
+of 50 a loop and its address took as long as what it moved. Else each chunk's first lane is looked at: those that have one quotient, most of them, are written
 once more for that, others lane by lane.
 """
 
@@ -10,12 +11,11 @@ from __future__ import annotations
 import functools
 
 from ..llvm.ir import Val, const, i64
-from ..plan.quotients import Quotient, least
+from ..plan.quotients import Quotient, by_level, finest, least
 from . import access
 
 #: divisors of this many times the lanes of several chunks, and more, are looked at for all of them at once
 APART = 4
-
 
 def goes_by_pieces(nest) -> bool:
     """Does the innermost loop, in the range that is walked now?"""
@@ -32,31 +32,72 @@ def long_enough(nest) -> Val:
 
 def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
     """The loop over dimension `d` round `inside()`, whose chunks begin and end where they may: `step` indices at a time, and those that are left one chunk at a time."""
-    b, chunks, quotients, found = nest.b, nest.chunks, nest.quotients, nest.plan.pieces
-    first, nest.quotients = b.variable(lo), found
+    found, quotients, at_first = nest.plan.pieces, nest.quotients, nest.at_first
+    nest.quotients, nest.at_first = found, {}
+    levels = by_level(found)
+
+    def at_level(n: int, lo: Val, hi: Val):
+        if n < len(levels):
+            _each(nest, levels[n], lo, hi, lambda start, end: at_level(n + 1, start, end))
+        elif nest.plan.written_out is None:
+            _chunks(nest, lo, hi, step, d, inside)
+        else:
+            size = nest.plan.written_out
+            nest.k.either(nest.b.icmp("eq", nest.b.sub(hi, lo), i64(size)), lambda: _written_out(nest, lo, size, d, inside), lambda: _masked(nest, lo, hi, d, inside))
+
+    at_level(0, lo, hi)
+    nest.quotients, nest.at_first = quotients, at_first
+
+
+def _each(nest, found, lo: Val, hi: Val, piece):
+    """`piece(start, end)` of all the pieces between two indices within which none of these quotients changes."""
+    b, first = nest.b, nest.b.variable(lo)
     # Of each divisor, the index from which on its quotient is another one: counted on from piece to piece, for a division would be what each next piece waits for.
     changes = [(b.variable(_next_change(nest, *key, lo)), _far(nest, key[0], found[key])) for key in finest(found)]
     with b.loop_while(lambda: b.icmp("slt", first.get(), hi)):
-        nest.first_index = start = first.get()
-        nest.at_first = {key: _divided(nest, *key, p, start) for key, p in found.items()}
+        start = first.get()
+        nest.at_first.update({key: (_divided(nest, *key, p, start), start) for key, p in found.items()})
         end = functools.reduce(lambda x, y: b.intrinsic("smin", x, y), [change.get() for change, _ in changes], hi)
-        whole = b.add(start, b.and_(b.sub(end, start), i64(-step)))
-        nest.loop_over(start, whole, step, d, inside)
-        nest.chunks = 1
-
-        def masked():
-            nest.left = b.cast("trunc", b.sub(end, nest.index[d]), "i32")
-            nest.part = b.icmp("slt", b.iota("i32", nest.lanes), b.splat(nest.left, nest.lanes))
-            inside()
-            nest.part = nest.left = None
-
-        nest.loop_over(whole, end, nest.lanes, d, masked)
-        nest.chunks = chunks
+        piece(start, end)
         first.set(end)
         for change, divisor in changes:
             at = change.get()
             change.set(b.select(b.icmp("eq", at, end), b.add(at, divisor), at) if len(changes) > 1 else b.add(at, divisor))
-    nest.first_index, nest.quotients = None, quotients
+
+
+def _chunks(nest, start: Val, end: Val, step: int, d: int, inside):
+    """A piece: `step` indices at a time, and what is left one chunk at a time."""
+    b = nest.b
+    whole = b.add(start, b.and_(b.sub(end, start), i64(-step)))
+    nest.loop_over(start, whole, step, d, inside)
+    _masked(nest, whole, end, d, inside)
+
+
+def _masked(nest, start: Val, end: Val, d: int, inside):
+    """Indices one chunk at a time, of which the last need not be whole."""
+    b, chunks, nest.chunks = nest.b, nest.chunks, 1
+
+    def masked():
+        _of_first(nest, b.cast("trunc", b.sub(end, nest.index[d]), "i32"), inside)
+
+    nest.loop_over(start, end, nest.lanes, d, masked)
+    nest.chunks = chunks
+
+
+def _written_out(nest, start: Val, size: int, d: int, inside):
+    """A piece of so many indices, chunk behind chunk."""
+    chunks, nest.chunks = nest.chunks, 1
+    for at in range(0, size, nest.lanes):
+        left = size - at
+        nest.enter(d, nest.b.add(start, i64(at)), inside if left >= nest.lanes else lambda left=left: _of_first(nest, const("i32", left), inside))
+    nest.chunks = chunks
+
+
+def _of_first(nest, left: Val, inside):
+    """`inside()`, of the first `left` of the chunk's lanes."""
+    nest.left, nest.part = left, nest.b.icmp("slt", nest.b.iota("i32", nest.lanes), nest.b.splat(left, nest.lanes))
+    inside()
+    nest.left = nest.part = None
 
 
 def _next_change(nest, v, dims, start: Val) -> Val:
@@ -79,10 +120,18 @@ def _divided(nest, v, dims, p: Quotient, at: Val | None = None) -> Val:
 def first_of(nest, v, dims) -> Val:
     """The quotient of all of the chunk's lanes, or the first lane's remainder; `v` at `dims` is one of the nest's `quotients`."""
     p = nest.quotients[v, dims]
-    if nest.first_index is None:
+    if (v, dims) not in nest.at_first:
         return _divided(nest, v, dims, p)
-    found = nest.at_first[v, dims]
-    return nest.b.add(found, nest.b.cast("trunc", nest.b.sub(nest.index_of(nest.vdim), nest.first_index), v.type.elem)) if p.step else found
+    return nest.b.cast("trunc", wide_first_of(nest, v, dims), v.type.elem) if p.step else nest.at_first[v, dims][0]
+
+
+def wide_first_of(nest, v, dims) -> Val:
+    """`first_of` in 64 bits, as addresses are counted: within a piece a remainder grows as the index does, so that between them is a number outside the loop."""
+    if (v, dims) not in nest.at_first:
+        return nest.b.cast("sext", nest.first_of(v, dims), "i64")
+    found, start = nest.at_first[v, dims]
+    found = nest.b.cast("sext", found, "i64")
+    return nest.b.add(nest.index_of(nest.vdim), nest.b.sub(found, start)) if nest.quotients[v, dims].step else found
 
 
 def by(nest, v, p: Quotient) -> Val:
@@ -90,14 +139,6 @@ def by(nest, v, p: Quotient) -> Val:
     if isinstance(p.divisor, int):
         return const(v.type.elem, p.divisor)
     return nest.b.cast("trunc", access.poly_value(nest, dict(p.divisor)), v.type.elem)
-
-
-def finest(quotients) -> list[tuple]:
-    """Those that change wherever another one does: where x // 50 stays, x // 100 does."""
-    divided: dict[tuple, dict] = {}
-    for (v, dims), p in quotients.items():
-        divided.setdefault((v.op.operands[0], dims), {})[p.divisor] = v
-    return [(v, dims) for (_, dims), each in divided.items() for d, v in each.items() if not any(other != d and isinstance(other, int) and isinstance(d, int) and d % other == 0 for other in each)]
 
 
 # --- chunk by chunk --------------------------------------------------------------------------------------------------

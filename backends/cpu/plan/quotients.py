@@ -46,6 +46,35 @@ def least(lanes: int) -> int:
     return max(1, lanes // 4)
 
 
+#: chunks of a piece that are written one behind the other, without a loop; quotients of whole chunks from which on that is worth it
+WRITTEN_OUT, MANY = 8, 3
+
+
+def finest(quotients) -> list[tuple]:
+    """Those that change wherever another one does: where x // 50 stays, x // 100 does."""
+    divided: dict[tuple, dict] = {}
+    for (v, dims), p in quotients.items():
+        divided.setdefault((v.op.operands[0], dims), {})[p.divisor] = v
+    return [(v, dims) for (_, dims), each in divided.items() for d, v in each.items() if not any(other != d and isinstance(other, int) and isinstance(d, int) and d % other == 0 for other in each)]
+
+
+def by_level(pieces) -> list[dict]:
+    """Those that change less often first: of a loop round another one, within which the others change, where one divisor divides all of them."""
+    which = finest(pieces)
+    if len(which) > 1:
+        return [pieces]
+    least = pieces[which[0]].divisor
+    coarser = {key: p for key, p in pieces.items() if p.divisor != least}
+    return [coarser, {key: p for key, p in pieces.items() if p.divisor == least}] if coarser else [pieces]
+
+
+def written_out(pieces, lanes: int) -> int | None:
+    """The size of pieces that are written out, if these are."""
+    which = finest(pieces)
+    size = pieces[which[0]].divisor if len(which) == 1 else None
+    return size if isinstance(size, int) and lanes < size <= WRITTEN_OUT * lanes else None
+
+
 def found(space, visited, vdim: int, proved: Callable) -> dict[tuple[Value, tuple], Quotient]:
     """Those along `vdim` among visited values; `proved` as for `Space.atoms`."""
     out = {(v, dims): quotient(space, v, dims, vdim, proved) for v, dims in visited}

@@ -13,7 +13,7 @@ from ..ttir.types import Op, Value
 from . import ranges
 from .effort import Effort
 from .facts import Poly
-from .quotients import Quotient
+from .quotients import MANY, Quotient, written_out
 
 # --- scratch ---------------------------------------------------------------------------------------------------------
 
@@ -167,9 +167,16 @@ class NestPlan:
 
     @property
     def pieces(self) -> dict[tuple[Value, tuple], Quotient]:
-        """Those by which an innermost loop goes piece by piece, where one does not by whole chunks."""
+        """Those by which an innermost loop goes piece by piece, where one does not by whole chunks, or would compute many of each."""
         found = {key: p for key, p in self.quotients.items() if self.lanes > 1 and not p.is_short(self.lanes)} if self.apart else {}
-        return {} if all(p.always(self.lanes) for p in found.values()) else found
+        if all(p.always(self.lanes) for p in found.values()) and not (len(found) >= MANY and written_out(found, self.lanes)):
+            return {}
+        return found
+
+    @property
+    def written_out(self) -> int | None:
+        """The size of pieces of which each chunk is written for itself, without a loop."""
+        return written_out(self.pieces, self.lanes)
 
     @property
     def looked_at(self) -> dict[tuple[Value, tuple], Quotient]:

@@ -95,9 +95,12 @@ class _Page:
             apart = sum(through_memory(v.op) for v, _ in nest.picks)
             counts = [f"{n} exchange{'s' * (n > 1)} {where}" for n, where in ((len(nest.picks) - apart, "within a chunk"), (apart, "with others")) if n]
             text += f", {' and '.join(counts)}"
-        for found, where in ((nest.whole, ""), (nest.pieces or nest.looked_at, " where it has one quotient")):
+        together = [key for key in nest.pieces or nest.looked_at if key not in nest.whole]
+        for found, where in ((nest.whole, ""), (together, " where it has one quotient")):
             if found:
                 text += f", {', '.join(dict.fromkeys(self.name(v) for v, _ in found))} a chunk at a time{where}"
+        if nest.written_out:
+            text += f", pieces of {nest.written_out} written out"
         bounded = sorted({d for a in nest.atoms for d in a.coef})
         if bounded:
             text += f", masks along {', '.join(map(str, bounded))} are bounds"
