@@ -26,7 +26,7 @@ class Study:
     """Candidates and what they are given.
 
     candidates: name -> function of `inputs` that leaves them as they are and returns a tensor or several. reference: the same in plain torch, called
-    with the inputs in float64. allowed: normalised error that counts as right (default: the ops' for the dtype). nbytes, flops: what one call cannot do
+    with the inputs in float64. allowed: normalised error that counts as right (default: the ops' for the dtype); measure: that error, of results and of those expected. nbytes, flops: what one call cannot do
     without. base: the candidate that speed-ups are against. turns: what is timed of a candidate instead of a call with `inputs`, where that is
     another thing (a training step, which changes its parameters). left_out: candidates that cannot run here -> why."""
 
@@ -37,6 +37,7 @@ class Study:
     reference: Callable[..., Any]
     dtype: str = "fp32"
     allowed: float | None = None
+    measure: Callable[[list[torch.Tensor], list[torch.Tensor]], float] = check.largest
     nbytes: int | None = None
     flops: int | None = None
     base: str = "torch"
@@ -115,7 +116,7 @@ def _checked(study: Study, name: str, step: Callable, want, kept, device: str) -
         wait = torch.cuda.synchronize if device == "cuda" else lambda: None
         row["first_call_s"] = {"here": clock.once(lambda: made.append(study.candidates[name](*study.inputs)), wait)[0]}
         got = check.tensors(f"candidate {name}", made.pop())
-        verdict = check.judged(got, want, allowed)
+        verdict = check.judged(got, want, allowed, study.measure)
         _unchanged(name, study.inputs, kept)
         row |= verdict
         del got

@@ -9,9 +9,10 @@ import torch
 FAR = 8
 
 
-def error(got: torch.Tensor, want: torch.Tensor) -> float:
+def error(got: torch.Tensor, want: torch.Tensor, far: float = FAR, least: float = 0.0) -> float:
     """||got - want|| / ||want|| in float64 over the elements where `want` is finite, or, if that is more, the largest |got - want| / max(|want|, ||want|| / sqrt(number of
-    elements)) of one of them over `FAR`: a row that is lost among thousands, or an element, is a wrong result. Infinite when shapes differ, when NaN
+    elements)) of one of them over `far`: a row that is lost among thousands, or an element, is a wrong result (far = infinity: single ones are not looked at). ||want|| counts as at least
+    what that is of elements of size `least`. Infinite when shapes differ, when NaN
     or an infinity stands in one but not (alike) in the other. A `want` below the normal numbers of got's dtype counts as
     its smallest normal number: subnormal results are spaced evenly, so a relative bound means nothing there."""
     tiny = torch.finfo(got.dtype).tiny if got.dtype.is_floating_point else 0.0
@@ -38,7 +39,7 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
         return float("inf")
     off, want = (got[finite] - want[finite]).abs(), want[finite].abs()
     diff = off.norm().item() or float(exact)
-    size = max(want.norm().item(), tiny * want.numel() ** 0.5)
+    size = max(want.norm().item(), max(tiny, least) * want.numel() ** 0.5)
     if not size:
         return 0.0 if diff == 0.0 else float("inf")
-    return max(diff / size, (off / want.clamp(min=size / want.numel() ** 0.5)).max().item() / FAR)
+    return max(diff / size, (off / want.clamp(min=size / want.numel() ** 0.5)).max().item() / far)

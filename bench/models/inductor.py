@@ -148,10 +148,9 @@ def step(output, weights, parameters, model, *inputs) -> torch.Tensor:
 
 
 def training(output, weights, parameters, model, *inputs) -> list[torch.Tensor]:
-    """The output, and all gradients as one vector: some, as that of the bias of BERT's keys, are 0 but for rounding, and have no error of their own. That of
-    a parameter that nothing came from, of BERT's pooler, is none or 0."""
+    """The output, and all gradients. That of a parameter that nothing came from, of BERT's pooler, is none or 0."""
     out = step(output, weights, parameters, model, *inputs)
-    return [out, torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])]
+    return [out, *(torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters)]
 
 
 def study(name: str, what: str, dtype: str, size: str, device: str, seed: int, drawn: int = 0) -> Study:
@@ -179,11 +178,12 @@ def study(name: str, what: str, dtype: str, size: str, device: str, seed: int, d
         calls = {k: partial(training, output, weights, mine, fn) for k, fn in v.calls.items()}
         turns = {k: partial(step, output, weights, mine, fn, *inputs) for k, fn in v.calls.items()}
         reference = partial(training, output, weights, wide, exact)
-    made = Study(name, f"{size} {what}", calls, inputs, reference, dtype=dtype, turns=turns, left_out=v.left_out)
+    measure = check.largest if what == "inference" else partial(check.of_step, single=dtype == "fp32")
+    made = Study(name, f"{size} {what}", calls, inputs, reference, dtype=dtype, measure=measure, turns=turns, left_out=v.left_out)
     with FlopCounterMode(display=False) as counter:
         eager = made.call("torch")()
     made.flops = counter.get_total_flops()
-    error = check.largest(eager, made.expected())
+    error = measure(eager, made.expected())
     if error > FARTHEST / 4 and drawn < DRAWN:
         return study(name, what, dtype, size, device, seed, drawn + 1)
     made.allowed = min(FARTHEST, max(2 * TOLERANCE[dtype], 4 * error))
