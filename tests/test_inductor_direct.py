@@ -1,5 +1,6 @@
 """Inductor's calls of its own kernels in native code: what is launched so, what is not, and that both give the same."""
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -216,6 +217,14 @@ def test_what_fails_is_said_as_before(monkeypatch, seed):
         torch.testing.assert_close(made(x, good), x[good] + 1)
     with pytest.raises(Error, match="index out of bounds|assert"):
         made(x, bad)
+    kernel, = made.kernels
+    run, out, blocks = vars(kernel)["run"], torch.empty(50), []
+    for _ in range(4):
+        for _ in range(500):
+            with contextlib.suppress(Error):
+                run(bad, x, out, 50, stream=0)
+        blocks.append(sys.getallocatedblocks())
+    assert blocks[-1] - blocks[1] < 500, "nothing is left of what failed"
     torch.testing.assert_close(made(x, good), x[good] + 1)
 
 

@@ -133,7 +133,9 @@ def _direct(m: Module, pointers: int, words: int):
         row.set(at(b, row.get(), Pair.WORDS))
     status, _ = launched(b, row.get(), addresses, packed)
     with b.when(b.icmp("ne", status, 0)):
-        b.store(python(b, "PyLong_FromLongLong", status), room)
+        code = python(b, "PyLong_FromLongLong", status)
+        b.store(code, room)
         dropped(b, called(b, thing(b, table, Head.FAIL), room, 1))
+        dropped(b, code)
         b.ret(NULL)
     none(b, thing(b, table, Head.NONE))
