@@ -11,15 +11,17 @@ import functools
 import os
 import types
 
+import torch
+
 from ... import active, checking, of_torch
 from ...of_torch import profiler
 from ...of_triton import chained
 from ..run import direct, native
 
 _RUN = "run"
-#: how often a kernel's launch is looked at anew because its numbers are others: shapes may come without end
-ATTEMPTS = 8
-_ATTEMPTS = "_triport_attempts"
+#: launches of a kernel that are known, by their numbers and by how many threads there are: shapes may come without end
+MOST = 8
+_KNOWN = "_triport_known"
 
 _stopped: list[str] = []  # why nothing is launched so: launches are checked, or this is a forked process, whose threads the tables do not name
 
@@ -44,22 +46,25 @@ def without_own_run(state):
     """`CachingAutotuner.__getstate__`, without what another process has no use for."""
     @functools.wraps(state)
     def known(self):
-        return {name: value for name, value in state(self).items() if name not in (_RUN, _ATTEMPTS)}
+        return {name: value for name, value in state(self).items() if name not in (_RUN, _KNOWN)}
 
     return known
 
 
 def learning(run, tuner: type, module):
     """`CachingAutotuner.run`, which a launch gives a `run` of its own."""
+    debugged = getattr(module, "get_active_debug_mode", _no_mode)
+
     @functools.wraps(run)
     def launched(self, *args, stream, **kwargs):
         result = run(self, *args, stream=stream, **kwargs)
-        if not kwargs and type(self) is tuner and not (_stopped or active.foreign):
+        if not kwargs and type(self) is tuner and not (_stopped or active.foreign or profiler._is_profiler_enabled or debugged() is not None):
             own = vars(self)
-            attempts = own[_ATTEMPTS] = own.get(_ATTEMPTS, 0) + 1
-            if attempts <= ATTEMPTS:
-                otherwise = types.MethodType(launched if attempts < ATTEMPTS else run, self)
-                found = _again(self, args, stream, module, otherwise)
+            known, kind = own.setdefault(_KNOWN, set()), _kind(self, args)
+            if kind not in known and len(known) < MOST:
+                known.add(kind)
+                # What is no such launch may be one of those before it.
+                found = _again(self, args, stream, debugged, own.get(_RUN) or types.MethodType(launched, self))
                 if found is not None:
                     own[_RUN] = found
         return result
@@ -67,7 +72,16 @@ def learning(run, tuner: type, module):
     return launched
 
 
-def _again(self, args: tuple, stream, module, otherwise):
+def _no_mode():
+    """A torch without debug modes of kernels has none."""
+
+
+def _kind(self, args: tuple) -> tuple:
+    """What decides that a launch is another one than those that are known."""
+    return id(self.launchers), torch.get_num_threads(), *(repr(a) for a in args if not isinstance(a, torch.Tensor))
+
+
+def _again(self, args: tuple, stream, debugged, otherwise):
     """What launches as the tuner just did, or None."""
     (launcher, *more), meta = self.launchers, self.inductor_meta
     looked_at = ("triton_interpret", "dump_launch_params", "dump_launch_tensors", "save_cubin_kernel")
@@ -82,7 +96,7 @@ def _again(self, args: tuple, stream, module, otherwise):
     places = {n: names.index(label) for n, (label, _) in enumerate(run.signature) if label in names}
     if len(values) != len(run.signature) or any(values[n] is not args[k] for n, k in places.items()):
         return None
-    facts = _facts(self, module, (enter, leave))
+    facts = _facts(self, debugged, (enter, leave))
     return None if facts is None else direct.function(run, kernel, grid, tuple(values), args, places, facts, otherwise, hold=(launcher,))
 
 
@@ -94,12 +108,11 @@ def _given(launcher, args: tuple, stream) -> tuple[tuple, list]:
     return tuple(found[:3]), found[3:]
 
 
-def _facts(self, module, hooks) -> list | None:
+def _facts(self, debugged, hooks) -> list | None:
     """What must be so for a launch to be done again, or None where it is not so now."""
     facts = [native.kept_there(vars(self), "launchers", self.launchers), native.attribute(profiler, "_is_profiler_enabled", False),
              native.empty_list(active.foreign), native.empty_list(_stopped)]
-    debugged = getattr(module, "get_active_debug_mode", None)
-    if debugged is not None:
+    if debugged is not _no_mode:
         facts.append(native.returned(debugged, None))
     for hook in hooks:
         if hook is not None and (not chained(hook) or hook.calls):
