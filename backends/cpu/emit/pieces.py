@@ -17,6 +17,7 @@ from . import access
 #: divisors of this many times the lanes of several chunks, and more, are looked at for all of them at once
 APART = 4
 
+
 def goes_by_pieces(nest) -> bool:
     """Does the innermost loop, in the range that is walked now?"""
     return nest.masked and nest.whole_range and nest.in_pieces and nest.plan.backwards is None and bool(nest.plan.pieces)
