@@ -309,7 +309,7 @@ def gather(b, elem: str, ptrs: Val, mask: Val, other: Val | None) -> Val:
 
 def masked_load(b, ty: str, p: Val, mask: Val, other: Val) -> Val:
     """A vector from `p` on where `mask`; `other` elsewhere."""
-    return b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [p, const("i32", ir.bits_of(other.elem) // 8), mask, other])
+    return b.masked_load(ty, p, ir.bits_of(other.elem) // 8, mask, other)
 
 
 def masked_store(b, v: Val, p: Val, mask: Val):

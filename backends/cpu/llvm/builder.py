@@ -142,7 +142,17 @@ class Arithmetic(Lines):
         if a.lanes == 1 and b.lanes == 1 and c.lanes == 1:
             n = 1
         a, b = self.splat(a, n), self.splat(b, n)
-        return self.value(a.ty, f"select {c.ty} {c.s}, {a.ty} {a.s}, {b.ty} {b.s}")
+        chosen = self.value(a.ty, f"select {c.ty} {c.s}, {a.ty} {a.s}, {b.ty} {b.s}")
+        if c.lanes > 1 and not self.fn.loaded.isdisjoint((a.s, b.s)):
+            self.fn.partial.add(chosen.s)
+        return self._also(chosen, a, b)
+
+    def _also(self, made: Val, *of: Val) -> Val:
+        """`made`, the same bits as one of these: in memory as that is."""
+        for where in (self.fn.loaded, self.fn.partial):
+            if not where.isdisjoint(v.s for v in of):
+                where.add(made.s)
+        return made
 
     def not_(self, a: Val) -> Val:
         return self.xor(a, const("i1", True))
@@ -160,14 +170,15 @@ class Arithmetic(Lines):
         if "half" in (v.elem, elem) and opname in ("fpext", "fptrunc") and self.fn.soft_half is not None:
             return self.fn.soft_half(self, v, elem)
         ty = vec(elem, v.lanes)
-        return self.value(ty, f"{opname} {flags + ' ' if flags else ''}{v.ty} {v.s} to {ty}")
+        made = self.value(ty, f"{opname} {flags + ' ' if flags else ''}{v.ty} {v.s} to {ty}")
+        return self._also(made, v) if opname == "bitcast" else made
 
     def bitcast(self, v: Val, elem: str) -> Val:
         return v if v.elem == elem else self.cast("bitcast", v, elem)
 
     def reinterpret(self, v: Val, ty: str) -> Val:
         """The same bits as a type of as many: other lanes than `v` has."""
-        return v if v.ty == ty else self.value(ty, f"bitcast {v.ty} {v.s} to {ty}")
+        return v if v.ty == ty else self._also(self.value(ty, f"bitcast {v.ty} {v.s} to {ty}"), v)
 
 
 class Memory(Arithmetic):
@@ -200,7 +211,25 @@ class Memory(Arithmetic):
 
     def load(self, ty: str, ptr: Val, align: int = 0, meta: str = "", volatile: bool = False) -> Val:
         """align: 0 for the type's own size (LLVM reads text by a data layout in which an i64 lies anywhere that an i32 does)."""
-        return self.value(ty, f"load {'volatile ' * volatile}{ty}, ptr {ptr.s}, align {align or max(1, bits_of(ty) // 8)}{meta}")
+        v = self.value(ty, f"load {'volatile ' * volatile}{ty}, ptr {ptr.s}, align {align or max(1, bits_of(ty) // 8)}{meta}")
+        self.fn.loaded.add(v.s)
+        return v
+
+    def masked_load(self, ty: str, p: Val, align: int, mask: Val, other: Val) -> Val:
+        """A vector from `p` on where `mask`; `other` elsewhere."""
+        v = self.call(f"llvm.masked.load.{mangle(ty)}.p0", ty, [p, const("i32", align), mask, other])
+        self.fn.partial.add(v.s)
+        return v
+
+    def _fenced(self, v: Val) -> Val:
+        """What is loaded under a mask, before its lanes change places. LLVM's X86 backend (seen with 22) folds a masked load into any instruction under the same mask,
+        also into a shuffle, whose lanes are others: what the mask keeps out comes in, and its page is touched. A fence is no instruction, and nothing is folded over it."""
+        bits = bits_of(v.elem) * v.lanes if v.elem != "ptr" else 0
+        if v.s not in self.fn.partial or not self.fn.module.triple.startswith("x86_64") or bits not in (128, 256, 512):
+            return v
+        ty = vec("float", bits // 32)
+        fenced = self.call(f"llvm.arithmetic.fence.v{bits // 32}f32", ty, [self.reinterpret(v, ty)])
+        return self.reinterpret(fenced, v.ty)  # of which nothing is noted
 
     def store(self, v: Val, ptr: Val, align: int = 0, meta: str = "", volatile: bool = False):
         self.emit(f"store {'volatile ' * volatile}{v.ty} {v.s}, ptr {ptr.s}, align {align or max(1, bits_of(v.ty) // 8)}{meta}")
@@ -217,6 +246,7 @@ class Memory(Arithmetic):
         return self.value(v.ty, f"insertelement {v.ty} {v.s}, {x.ty} {x.s}, i64 {k}")
 
     def shuffle(self, a: Val, b: Val | None, mask: list[int]) -> Val:
+        a, b = self._fenced(a), b and self._fenced(b)
         other = f"{a.ty} {b.s}" if b else f"{a.ty} poison"
         m = ", ".join(f"i32 {k}" if k >= 0 else "i32 poison" for k in mask)
         return self.value(vec(a.elem, len(mask)), f"shufflevector {a.ty} {a.s}, {other}, <{len(mask)} x i32> <{m}>")

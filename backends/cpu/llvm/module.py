@@ -128,6 +128,9 @@ class Function:
         self.count = 0
         self.allocas = []
         self.types: dict[str, str] = {}  # of the values that are computed, by name
+        #: values that were loaded, and vectors that were so under a mask, by name
+        self.loaded: set[str] = set()
+        self.partial: set[str] = set()
         module.functions.append(self)
 
     @property

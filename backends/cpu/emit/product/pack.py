@@ -424,7 +424,7 @@ def masked(k, ty: str, ptr: Val, size: int, mask: Val) -> Val:
     b = k.b
     if mask.lanes == 1:  # LLVM's masked loads are of vectors
         return b.select(mask, b.load(ty, b.select(mask, ptr, k.zeros), size), Val(ty, "zeroinitializer"))
-    return b.call(f"llvm.masked.load.{ir.mangle(ty)}.p0", ty, [ptr, const("i32", size), mask, Val(ty, "zeroinitializer")])
+    return b.masked_load(ty, ptr, size, mask, Val(ty, "zeroinitializer"))
 
 
 # --- operands that lie the other way round -------------------------------------------------------------------------------
