@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..cpu.llvm.ir import FALSE, NULL, TRUE, Builder, Module, Val, define, i64
 from ..cpu.llvm.targets import Target
-from ..cpu.run.python_ir import PYTHON, Fact, at, called, dropped, fail_without, holds, kind_of, launched, method, missing, none, number, own_table, python, thing, word
+from ..cpu.run.python_ir import Fact, at, called, dropped, fail_without, holds, kind_of, launched, method, missing, none, number, own_table, python, thing, word
 
 
 class _Plan:
@@ -28,8 +28,6 @@ class _Known:
 def call_ir(target: Target, pointers: int, words: int, known: int) -> str:
     """The IR for a row, with room for so many pointers and words of a plan and known calls of a site."""
     m = Module("calls", target.triple, attributes="")
-    for name, (returns, *takes) in PYTHON.items():
-        m.declare(name, returns, takes)
     _address(m)
     _undo(m)
     _run(m, pointers, words)

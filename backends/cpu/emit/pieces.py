@@ -35,15 +35,14 @@ def by_pieces(nest, lo: Val, hi: Val, step: int, d: int, inside):
     """The loop over dimension `d` round `inside()`, whose chunks begin and end where they may: `step` indices at a time, and those that are left one chunk at a time."""
     found, quotients, at_first = nest.plan.pieces, nest.quotients, nest.at_first
     nest.quotients, nest.at_first = found, {}
-    levels = by_level(found)
+    levels, size = by_level(found), nest.plan.written_out
 
     def at_level(n: int, lo: Val, hi: Val):
         if n < len(levels):
             _each(nest, levels[n], lo, hi, lambda start, end: at_level(n + 1, start, end))
-        elif nest.plan.written_out is None:
+        elif size is None:
             _chunks(nest, lo, hi, step, d, inside)
         else:
-            size = nest.plan.written_out
             nest.k.either(nest.b.icmp("eq", nest.b.sub(hi, lo), i64(size)), lambda: _written_out(nest, lo, size, d, inside), lambda: _masked(nest, lo, hi, d, inside))
 
     at_level(0, lo, hi)

@@ -56,4 +56,3 @@ def _argument(a, tensors: tuple) -> tuple[int, int]:
     if type(a) is float:
         return Argument.FLOAT, int.from_bytes(struct.pack("<d", a), "little")
     return Argument.SAME, id(a)
-

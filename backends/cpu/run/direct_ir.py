@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..llvm.ir import FALSE, NULL, Module, Val, define, i64
 from ..llvm.targets import Target
-from .python_ir import PYTHON, Fact, at, called, dropped, fail_without, holds, kind_of, launched, method, missing, none, number, own_table, python, thing, word
+from .python_ir import Fact, at, called, dropped, fail_without, holds, kind_of, launched, method, missing, none, number, own_table, python, thing, word
 
 
 class Head:
@@ -30,8 +30,6 @@ class Pair:
 def direct_ir(target: Target, pointers: int, words: int) -> str:
     """The IR for a row, with room for the addresses of so many arguments and so many words of a launch."""
     m = Module("direct", target.triple, attributes="")
-    for name, (returns, *takes) in PYTHON.items():
-        m.declare(name, returns, takes)
     _meets(m)
     _apart(m)
     _direct(m, pointers, words)
