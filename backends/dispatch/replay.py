@@ -61,20 +61,10 @@ def _empty_inference(sizes, strides, dtype):
     return torch.empty_strided(sizes, strides, dtype=dtype)
 
 
-_checked: list[str] = []  # what every launch is checked for, if it is
-
-
-def _note_checked(kinds: str):
-    _checked[:] = [kinds] if kinds else []
-
-
-checking.tell(_note_checked)
-
-
 def _facts():
     """What must be so for a call to be replayed that is recognised by its arguments (see `call.Site`), without what `choice` says."""
     out = [native.returned(of_torch.function_modes, 0), native.attribute(profiler, "_is_profiler_enabled", False),
-           native.attribute(forward_ad, "_current_level", -1), native.empty_list(active.foreign), native.empty_list(_checked),
+           native.attribute(forward_ad, "_current_level", -1), native.empty_list(active.foreign), native.unchecked(),
            native.attribute(JITFunction, "run", JITFunction.run)]
     for name in ("launch_enter_hook", "launch_exit_hook"):
         hook = getattr(knobs.runtime, name)

@@ -23,15 +23,8 @@ _RUN = "run"
 MOST = 8
 _KNOWN = "_triport_known"
 
-_stopped: list[str] = []  # why nothing is launched so: launches are checked, or this is a forked process, whose threads the tables do not name
-
-
-def _note(kinds: str):
-    _stopped[:] = [*(why for why in _stopped if why == "fork"), *([kinds] if kinds else [])]
-
-
-checking.tell(_note)
-os.register_at_fork(after_in_child=lambda: _stopped.append("fork"))
+_forked: list[str] = []  # is this a forked process, whose threads the tables do not name?
+os.register_at_fork(after_in_child=lambda: _forked.append("fork"))
 
 
 def mend(module):
@@ -58,7 +51,7 @@ def learning(run, tuner: type, module):
     @functools.wraps(run)
     def launched(self, *args, stream, **kwargs):
         result = run(self, *args, stream=stream, **kwargs)
-        if not kwargs and type(self) is tuner and not (_stopped or active.foreign or profiler._is_profiler_enabled or debugged() is not None):
+        if not kwargs and type(self) is tuner and not (checking.on or _forked or active.foreign or profiler._is_profiler_enabled or debugged() is not None):
             own = vars(self)
             known, kind = own.setdefault(_KNOWN, set()), _kind(self, args)
             if kind not in known and len(known) < MOST:
@@ -111,7 +104,7 @@ def _given(launcher, args: tuple, stream) -> tuple[tuple, list]:
 def _facts(self, debugged, hooks) -> list | None:
     """What must be so for a launch to be done again, or None where it is not so now."""
     facts = [native.kept_there(vars(self), "launchers", self.launchers), native.attribute(profiler, "_is_profiler_enabled", False),
-             native.empty_list(active.foreign), native.empty_list(_stopped)]
+             native.empty_list(active.foreign), native.unchecked(), native.empty_list(_forked)]
     if debugged is not _no_mode:
         facts.append(native.returned(debugged, None))
     for hook in hooks:

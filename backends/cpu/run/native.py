@@ -17,6 +17,7 @@ from typing import Callable, NamedTuple
 from . import kept, launch, link
 from .python_ir import PYTHON, Fact
 from ..llvm import targets
+from ... import checking
 
 #: does one lock keep an object from being dropped between being found and being held?
 GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -128,6 +129,21 @@ _UNUSED = object()
 def empty_list(of: list):
     """The fact that a list is empty."""
     return (Fact.LISTED, of, _UNUSED, _UNUSED)
+
+
+_checked: list[str] = []  # what every launch is checked for, if it is
+
+
+def _note_checked(kinds: str):
+    _checked[:] = [kinds] if kinds else []
+
+
+checking.tell(_note_checked)
+
+
+def unchecked():
+    """The fact that no launch is checked."""
+    return empty_list(_checked)
 
 
 def returned(of, value):
