@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from test_masks import fenced
 from triport.backends.cpu.llvm import targets
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -126,16 +127,58 @@ def channels_kernel(x_ptr, out_ptr, ynumel, xnumel, PLANE: tl.constexpr, C: tl.c
     tl.store(out_ptr + x + PLANE * y, tl.load(x_ptr + y % C + C * x + PLANE * C * (y // C), inside) * 2, inside)
 
 
-@pytest.mark.parametrize("c", [64, 32, 48, 50, 1])
-def test_flat_indices(c, width, seed):
-    """Whether or not blocks divide the channels."""
+@triton.jit
+def back_kernel(x_ptr, out_ptr, ynumel, xnumel, PLANE: tl.constexpr, C: tl.constexpr, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
+    """Channels first -> last."""
+    y, x = (tl.program_id(1) * YBLOCK + tl.arange(0, YBLOCK))[:, None], (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[None, :]
+    inside = (y < ynumel) & (x < xnumel)
+    tl.store(out_ptr + y % C + C * x + PLANE * C * (y // C), tl.load(x_ptr + x + PLANE * y, inside) * 2, inside)
+
+
+@pytest.mark.parametrize("c, dtype", [(64, torch.float32), (50, torch.float32), (100, torch.float32), (33, torch.float32), (31, torch.float32), (7, torch.float32), (1, torch.float32),
+                                      (48, torch.bfloat16), (50, torch.bfloat16), (300, torch.float64)], ids=str)
+def test_flat_indices(c, dtype, width, seed):
+    """Whether or not blocks divide the channels, up to pages that may not be touched."""
     batch, plane = 3, 70
-    x, out = numbers((batch, plane, c), torch.float32, seed), torch.empty(batch, c, plane)
-    for tile in ((32, 32), (16, 64), (128, 16)):
-        made = channels_kernel[(triton.cdiv(plane, tile[1]), triton.cdiv(batch * c, tile[0]))](x, out.zero_(), batch * c, plane, plane, c, *tile)
+    x = numbers((batch, plane, c), dtype, seed)
+    for n, tile in enumerate(((32, 32), (16, 64), (128, 16))):
+        grid = (triton.cdiv(plane, tile[1]), triton.cdiv(batch * c, tile[0]))
+        out, back = (fenced(torch.zeros(x.numel(), dtype=dtype), n % 2).view(shape) for shape in ((batch, c, plane), (batch, plane, c)))
+        channels_kernel[grid](fenced(x.flatten(), n % 2, writable=False), out, batch * c, plane, plane, c, *tile)
         assert torch.equal(out, x.transpose(1, 2) * 2)
-    if width == "native" and targets.native().vector_bits == 512 and not targets.native().gathers:
-        assert bool(re.search(BLOCKS, made.asm["plan"])) == (c % 16 == 0)
+        back_kernel[grid](out, back, batch * c, plane, plane, c, *tile)
+        assert torch.equal(back, x * 4)
+
+
+@triton.jit
+def gaps_kernel(x_ptr, out_ptr, ynumel, xnumel, most, C: tl.constexpr, GAP: tl.constexpr, STEP: tl.constexpr, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
+    """The first `most` groups of C, behind each of which there is a gap, transposed: the index itself counts, beside its quotient, which a mask asks for, too."""
+    y, x = (tl.program_id(1) * YBLOCK + tl.arange(0, YBLOCK))[:, None], (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[None, :]
+    inside = (y < ynumel) & (x < xnumel)
+    tl.store(out_ptr + x + xnumel * y, tl.load(x_ptr + y + GAP * (y // C) + STEP * x, inside & (y // C < most), -3), inside)
+
+
+@pytest.mark.parametrize("c", [64, 50, 33])
+def test_groups_with_gaps(c, width, seed):
+    groups, lines, gap, most = 5, 40, 3, 3
+    x, out = numbers((lines, groups, c + gap), torch.float32, seed), torch.empty(groups, c, lines)
+    for tile in ((64, 32), (16, 16)):
+        made = gaps_kernel[(triton.cdiv(lines, tile[1]), triton.cdiv(groups * c, tile[0]))](x, out.zero_(), groups * c, lines, most, c, gap, groups * (c + gap), *tile)
+        assert torch.equal(out[:most], x[:, :most, :c].permute(1, 2, 0)) and (out[most:] == -3).all()
+    if width == "256 bits, 16 registers":
+        assert re.search(BLOCKS, made.asm["plan"])
+
+
+@pytest.mark.parametrize("kernel", [channels_kernel, back_kernel])
+@pytest.mark.parametrize("target, side", [("x86-64-v4", 16), ("x86-64-v3", 8), ("neoverse-v2", 4)])
+def test_blocks_that_pass_a_multiple(kernel, target, side):
+    """Most blocks have one quotient, and are loaded by vectors; those that have two are gathered. Of quotients that few blocks have, all are gathered."""
+    for c, wanted in ((64, True), (50, True), (2 * side + 1, True), (2 * side - 1, False)):
+        asm = compiled(kernel, target, PLANE=70, C=c, YBLOCK=64, XBLOCK=64)
+        found = re.search(rf"put .*in {BLOCKS}", asm["plan"])
+        assert bool(found) == wanted, c
+        if c == 50 and kernel is channels_kernel:
+            assert "a chunk at a time where it has one quotient" in found[0] and re.search(r"call .*@llvm.masked.gather", asm["llir"])
 
 
 @triton.jit

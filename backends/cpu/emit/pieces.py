@@ -145,7 +145,9 @@ def by(nest, v, p: Quotient) -> Val:
 
 
 def _looks(nest) -> bool:
-    return bool(nest.plan.looked_at) and nest.whole_range and not nest.masked
+    """Not behind the end of what masks let through, where little is done. Blocks that are transposed lie across that end as well: all their lines are loaded where one of them is there."""
+    there = nest.whole_range or nest.plan.steps and False not in nest.facts.values()
+    return bool(nest.plan.looked_at) and there and not nest.masked
 
 
 def together(nest) -> list[range]:
@@ -160,17 +162,19 @@ def written(nest, chunks: range, inside):
     if not _looks(nest):
         inside()
         return
-    b, always, memo, looked_at = nest.b, nest.quotients, nest.memos[-1], nest.plan.looked_at
+    b, always, looked_at = nest.b, nest.quotients, nest.plan.looked_at
+    level = nest.depth_of[nest.vdim]  # from there on what is remembered is of lanes, which have one quotient or each its own
+    memos = nest.memos[level:]
 
     def as_if(quotients):
-        nest.memos[-1], nest.quotients = dict(memo), quotients
+        nest.memos[level:], nest.quotients = map(dict, memos), quotients
         inside()
 
     nest.u = chunks[0]
     one = functools.reduce(b.and_, (_has_one(nest, *key, nest.lanes * len(chunks)) for key in finest(looked_at)))
     nest.u = 0
     nest.k.either(one, lambda: as_if(always | looked_at), lambda: as_if(always))
-    nest.memos[-1], nest.quotients = memo, always
+    nest.memos[level:], nest.quotients = memos, always
 
 
 def _has_one(nest, v, dims, lanes: int) -> Val:

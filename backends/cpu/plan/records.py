@@ -197,7 +197,8 @@ class Walk(NamedTuple):
 
     vdim, lanes: where the root has a say in them; inner: the dimension of the innermost loop where that is not the vector dimension (a
     reduction's axis); merge: dimensions that everything walks together, in order, may become one; into: a buffer that is written; groups: its chunks may be groups of registers;
-    along: registers that a chunk keeps all along; late: values that are not there before the nest, for they are made of what it computes."""
+    along: registers that a chunk keeps all along; late: values that are not there before the nest, for they are made of what it computes; turned: the innermost loop's indices go a block
+    at a time, which is transposed."""
 
     shape: tuple[int, ...]
     sinks: list[tuple[Value, tuple[int, ...]]]
@@ -209,6 +210,7 @@ class Walk(NamedTuple):
     groups: bool = False
     along: int = 0
     late: frozenset[Value] = frozenset()
+    turned: bool = False
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ class Schedule:
         keeps = keeping.reached(self, keeps, self.sequence.done[op]) if op else []
         apart = loops[-1:] == [vdim] and self.checks is None and self.variables is None and not any(exchanges.counts_lanes(v) or v in known.buffers and known.buffers[v].panel for v, _ in visited)
         divided = quotients.found(space, visited, vdim, self.proved)
-        looks = apart and any(p.mostly(lanes) for p in divided.values()) and order.work(space, [x for x in visited if not quotients.divides(x[0])]) <= LOOKS_UP_TO
+        looks = (apart or want.turned) and any(p.mostly(lanes) for p in divided.values()) and order.work(space, [x for x in visited if not quotients.divides(x[0])]) <= LOOKS_UP_TO
         return NestPlan(
             shape, full, tuple(loops), vdim, lanes, 1 if shape != full or picked else order.times_unrolled(known, visited, self.target, self.before),
             tuple(space.atoms(visited, self.proved)),
@@ -254,7 +254,7 @@ class Schedule:
         shape = v.type.shape
         dims = tuple(range(len(shape)))
         lanes = min(self.target.lanes(32), shape[vdim]) if group > 1 else lanes
-        nest = self.nest(Walk(shape, [(v, dims)], vdim, lanes, inner, buf, merge=inner is None, groups=True))
+        nest = self.nest(Walk(shape, [(v, dims)], vdim, lanes, inner, buf, merge=inner is None, groups=True, turned=turned))
         if group > 1 or turned:
             nest = replace(nest, steps={inner: nest.lanes if turned else group})
         self.add(Fill(self.op, v, buf, nest, unroll, group, why, turned))
