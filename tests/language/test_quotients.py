@@ -211,6 +211,27 @@ def test_one_access_a_chunk(target, most):
 
 
 @triton.jit
+def shuffled_kernel(x_ptr, out_ptr, n, C: tl.constexpr, R: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr):
+    """Planes of C numbers, R by S of them transposed."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    at = i % C + C * (i // C % R * S + i // (C * R) % S) + C * R * S * (i // (C * R * S))
+    tl.store(out_ptr + i, tl.load(x_ptr + at, mask=inside), mask=inside)
+
+
+@pytest.mark.parametrize("c", [784, 64, 16])
+def test_many_quotients_of_whole_chunks(c, seed):
+    """Are numbers of a piece."""
+    torch.manual_seed(seed)
+    x, out = torch.randn(2, 5, 3, c), torch.full((30 * c + 64,), -1.0)
+    shuffled_kernel[(triton.cdiv(30 * c, 256),)](x, out, 30 * c, c, 5, 3, 256)
+    assert torch.equal(out[:30 * c].view(2, 3, 5, c), x.transpose(1, 2)) and (out[30 * c:] == -1).all()
+    signature = {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "C": "constexpr", "R": "constexpr", "S": "constexpr", "BLOCK": "constexpr"}
+    made = triton.compile(ASTSource(shuffled_kernel, signature, {"C": c, "R": 5, "S": 3, "BLOCK": 256}), target=GPUTarget("cpu", "x86-64-v4", 1)).asm
+    assert ("piece by piece" if c == 784 else f"pieces of {c} written out" if c == 64 else "a chunk at a time, piece by piece") in made["plan"]
+
+
+@triton.jit
 def work_kernel(x_ptr, w_ptr, out_ptr, n, C: tl.constexpr, BLOCK: tl.constexpr, HOW: tl.constexpr):
     """Of rows of C: HOW "exp": what takes several chunks side by side; "sum", "max", "argmax": a program's; "atomic": sums of rows; "assert"; "both": two stores of one index."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -43,6 +43,7 @@ class Nest:
         self.in_pieces = True  # if it may be, is it to go piece by piece (`pieces`)?
         #: quotients and remainders where the piece begins that is written now, and the index of the vector dimension there
         self.at_first: dict[tuple[Value, tuple], tuple[Val, Val]] = {}
+        self.halves = ()  # of lanes that are written now where these have two quotients
         self.part: Val | None = None  # of which lanes what is written now is, where it is not of all
         self.left: Val | None = None  # how many of the first lanes that is
         self.chunks = 1

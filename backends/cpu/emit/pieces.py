@@ -9,6 +9,7 @@ once more for that, others lane by lane.
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 from ..llvm.ir import Val, const, i64
 from ..plan.quotients import Quotient, by_level, finest, least
@@ -102,7 +103,7 @@ def _of_first(nest, left: Val, inside):
 
 def _next_change(nest, v, dims, start: Val) -> Val:
     """The index from which on a quotient is another one than at `start`."""
-    b, divisor = nest.b, by(nest, v, nest.plan.pieces[v, dims])
+    b, divisor = nest.b, by(nest, v, nest.plan.quotients[v, dims])
     return b.add(start, b.cast("zext", b.sub(divisor, b.bin("urem", nest.dividend(v, dims, start), divisor)), "i64"))
 
 
@@ -166,15 +167,52 @@ def written(nest, chunks: range, inside):
     level = nest.depth_of[nest.vdim]  # from there on what is remembered is of lanes, which have one quotient or each its own
     memos = nest.memos[level:]
 
-    def as_if(quotients):
-        nest.memos[level:], nest.quotients = map(dict, memos), quotients
+    def as_if(quotients, halves=()):
+        nest.memos[level:], nest.quotients, nest.halves = map(dict, memos), quotients, halves
         inside()
 
     nest.u = chunks[0]
     one = functools.reduce(b.and_, (_has_one(nest, *key, nest.lanes * len(chunks)) for key in finest(looked_at)))
     nest.u = 0
-    nest.k.either(one, lambda: as_if(always | looked_at), lambda: as_if(always))
-    nest.memos[level:], nest.quotients = memos, always
+    halved = nest.plan.steps and nest.k.target.masks and len(finest(looked_at)) == 1
+    nest.k.either(one, lambda: as_if(always | looked_at), lambda: as_if(always | looked_at, _halves(nest)) if halved else as_if(always))
+    nest.memos[level:], nest.quotients, nest.halves = memos, always, ()
+
+
+class Half(NamedTuple):
+    """Lanes of a chunk up to where a quotient changes, or from there on: which, what `at_first` says of them, and what is remembered."""
+
+    lanes: Val
+    at_first: dict
+    memos: list[dict]
+
+
+def _halves(nest) -> list[Half]:
+    """Both of a chunk that has two quotients, for lanes are no more than half of what is divided by."""
+    b, level, found = nest.b, nest.depth_of[nest.vdim], nest.plan.looked_at
+    (v, dims), = finest(found)
+
+    def made() -> list[Half]:
+        first = nest.index_of(nest.vdim)
+        last = b.add(first, i64(nest.lanes - 1))
+        of_first = b.sub(_next_change(nest, v, dims, first), first)
+        here = b.icmp("slt", b.iota("i32", nest.lanes), b.splat(b.cast("trunc", of_first, "i32"), nest.lanes))
+        return [Half(lanes, {key: (_divided(nest, *key, p, at), at) for key, p in found.items()}, [{} for _ in nest.memos[level:-1]]) for lanes, at in ((here, first), (b.not_(here), last))]
+
+    return nest.hoisted(level, ("halves", v, dims), made)
+
+
+def of_each_half(nest, element):
+    """`element()`, of lanes that have two quotients once with each, which loads nothing for the others."""
+    if not nest.halves:
+        return element()
+    level, memos, found = nest.depth_of[nest.vdim], nest.memos, []
+    for half in nest.halves:
+        nest.memos = memos[:level] + half.memos + [dict(memos[-1])]
+        nest.at_first, nest.part = half.at_first, half.lanes
+        found.append(nest.b.splat(element(), nest.lanes))
+    nest.memos, nest.at_first, nest.part = memos, {}, None
+    return nest.b.select(nest.halves[0].lanes, *found)
 
 
 def _has_one(nest, v, dims, lanes: int) -> Val:

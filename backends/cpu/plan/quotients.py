@@ -46,7 +46,8 @@ def least(lanes: int) -> int:
     return max(1, lanes // 4)
 
 
-#: chunks of a piece that are written one behind the other, without a loop; quotients of whole chunks from which on that is worth it
+#: chunks of a piece that are written one behind the other, without a loop; quotients of whole chunks from which on pieces are worth it: a copy of planes of 784 numbers, which asks for four, took 12.8 cycles a chunk, where
+#: those of a piece are numbers outside of its loop 5.8 (Zen 4); with one and two it makes no difference
 WRITTEN_OUT, MANY = 8, 3
 
 

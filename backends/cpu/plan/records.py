@@ -169,9 +169,7 @@ class NestPlan:
     def pieces(self) -> dict[tuple[Value, tuple], Quotient]:
         """Those by which an innermost loop goes piece by piece, where one does not by whole chunks, or would compute many of each."""
         found = {key: p for key, p in self.quotients.items() if self.lanes > 1 and not p.is_short(self.lanes)} if self.apart else {}
-        if all(p.always(self.lanes) for p in found.values()) and not (len(found) >= MANY and written_out(found, self.lanes)):
-            return {}
-        return found
+        return {} if len(found) < MANY and all(p.always(self.lanes) for p in found.values()) else found
 
     @property
     def written_out(self) -> int | None:

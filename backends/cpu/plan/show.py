@@ -101,6 +101,8 @@ class _Page:
                 text += f", {', '.join(dict.fromkeys(self.name(v) for v, _ in found))} a chunk at a time{where}"
         if nest.written_out:
             text += f", pieces of {nest.written_out} written out"
+        elif nest.pieces and not together:
+            text += ", piece by piece"
         bounded = sorted({d for a in nest.atoms for d in a.coef})
         if bounded:
             text += f", masks along {', '.join(map(str, bounded))} are bounds"

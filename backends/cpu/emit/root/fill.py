@@ -6,7 +6,7 @@ from ...llvm import ir
 from ...llvm.elements import REGISTER
 from ...llvm.ir import Val, const, i64
 from ...plan.records import Fill, Rows, Stage
-from .. import access
+from .. import access, pieces
 from ..element import convert
 from . import reduce
 from .memory import ahead, may_be_masked, store_chunk
@@ -43,7 +43,7 @@ def fill(k, step: Fill):
 
     def block(u):
         (inner, side), = step.nest.steps.items()
-        lines = [b.splat(nest.along(inner, n, element), nest.lanes) for n in range(side)]
+        lines = [b.splat(nest.along(inner, n, lambda: pieces.of_each_half(nest, element)), nest.lanes) for n in range(side)]
         first, apart = access.buffer_address(nest, buf, dims)
         for n, line in enumerate(b.transposed(lines)):
             b.store(line, b.gep(line.elem, first, i64(n * apart)), ir.bits_of(line.elem) // 8)
