@@ -99,7 +99,7 @@ def test_with_others(m, k, tile, width, seed):
     idx = torch.randint(k, (k,), generator=torch.Generator().manual_seed(seed))
     mixed_kernel[(1,)](x, y, out, idx, m, k, -7.5, BM=tile[0], BK=tile[1])
     there = (torch.arange(m)[:, None] + torch.arange(k)) % 3 != 0
-    assert torch.allclose(out, torch.where(there, x.T, -7.5) * 2 + y * x[idx].T, rtol=1e-6)
+    assert torch.allclose(out, torch.where(there, x.T, -7.5) * 2 + y * x[idx].T, rtol=1e-6, atol=2e-3), "sums of some thousands"
 
 
 @triton.jit
@@ -175,11 +175,11 @@ def test_blocks_that_pass_a_multiple(kernel, target, side):
     """Most blocks have one quotient, and those that have two are loaded by halves: nothing is gathered. Of quotients that few blocks have, all is."""
     for c, wanted in ((64, True), (50, True), (2 * side + 1, True), (2 * side - 1, False)):
         asm = compiled(kernel, target, PLANE=70, C=c, YBLOCK=64, XBLOCK=64)
-        found = re.search(rf"put .*in {BLOCKS}", asm["plan"])
-        assert bool(found) == wanted, c
+        assert bool(re.search(BLOCKS, asm["plan"])) == wanted, c
         if kernel is channels_kernel:
             assert bool(re.search(r"call .*@llvm.masked.gather", asm["llir"])) == (not wanted), c
-            assert not found or ("a chunk at a time where it has one quotient" in found[0]) == (c % side != 0)
+            loaded = asm["plan"].partition("is loaded with")[2]
+            assert not wanted or ("a chunk at a time where it has one quotient" in loaded) == (c % side != 0)
 
 
 @triton.jit
@@ -354,6 +354,35 @@ def test_blocks_by_target(target, elem, side):
     asm = compiled(copy_kernel, target, elem, BM=64, BK=64)
     assert [int(n) for n in re.findall(BLOCKS, asm["plan"])] == [side] * bool(side)
     assert ("masked.gather" in asm["llir"]) == (not side)
+
+
+@triton.jit
+def made_of_it_kernel(x_ptr, out_ptr, n, B: tl.constexpr, HOW: tl.constexpr):
+    """What is stored is a turned load (HOW 0), made of it by an operation or two (1), by many (2), of two of them (3), or the second store of one (4)."""
+    r, c = tl.program_id(0) * B + tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    x = tl.load(x_ptr + c * n + r, mask=r < n, other=1.0)
+    if HOW == 1:
+        x = tl.where(r == c, 0.0, x * 2)
+    if HOW == 2:
+        x = tl.exp(x * 0.01) + tl.exp(x * 0.02)
+    if HOW == 3:
+        x += tl.load(x_ptr + c * n + r + B * n, mask=r < n, other=1.0)
+    if HOW == 4:
+        tl.store(out_ptr + n * B + r * B + c, x + 1, mask=r < n)
+    tl.store(out_ptr + r * B + c, x, mask=r < n)
+
+
+@pytest.mark.parametrize("how", range(5))
+def test_what_goes_through_scratch(how, width, seed):
+    """Lines of a block are stored as they are transposed, where little is made of them."""
+    n, b = 70, 32
+    x, out = numbers((2 * b, n), torch.float32, seed), torch.full((2 * n + 1, b), 7.0)
+    made = made_of_it_kernel[(triton.cdiv(n, b),)](x, out, n, b, how)
+    first = x[:b].T
+    want = {1: torch.where(torch.arange(n)[:, None] == torch.arange(b), 0, first * 2), 2: (first * 0.01).exp() + (first * 0.02).exp(), 3: first + x[b:].T}.get(how, first)
+    assert torch.allclose(out[:n], want, rtol=1e-6) and (out[n:2 * n] == (first + 1 if how == 4 else 7)).all() and (out[2 * n] == 7).all()
+    if width == "256 bits, 16 registers":
+        assert made.asm["plan"].count("transposed") == 1 + (how == 4) and ("scratch" in made.asm["plan"]) == (how in (2, 3))
 
 
 def test_what_is_left_as_it_is():

@@ -214,7 +214,7 @@ class Nest:
     def _loops(self, depth: int, body, unroll, before_inner, after_inner):
         if depth == len(self.order):
             for chunks in pieces.together(self):
-                pieces.written(self, chunks, lambda chunks=chunks: self._body_of(chunks, body))
+                pieces.written(self, chunks, lambda chunks=chunks: self._body_of(chunks, body), by_halves=bool(self.plan.steps))
             return
         d = self.order[depth]
         innermost = depth == len(self.order) - 1

@@ -158,8 +158,8 @@ def together(nest) -> list[range]:
     return [range(nest.chunks)]
 
 
-def written(nest, chunks: range, inside):
-    """`inside()`, in both ways where chunks are looked at."""
+def written(nest, chunks: range, inside, by_halves: bool = False):
+    """`inside()`, in both ways where chunks are looked at. by_halves: what it does to lanes is done in `each_half`."""
     if not _looks(nest):
         inside()
         return
@@ -174,13 +174,13 @@ def written(nest, chunks: range, inside):
     nest.u = chunks[0]
     one = functools.reduce(b.and_, (_has_one(nest, *key, nest.lanes * len(chunks)) for key in finest(looked_at)))
     nest.u = 0
-    halved = nest.plan.steps and nest.k.target.masks and len(finest(looked_at)) == 1
+    halved = by_halves and nest.k.target.masks and len(finest(looked_at)) == 1
     nest.k.either(one, lambda: as_if(always | looked_at), lambda: as_if(always | looked_at, _halves(nest)) if halved else as_if(always))
     nest.memos[level:], nest.quotients, nest.halves = memos, always, ()
 
 
 class Half(NamedTuple):
-    """Lanes of a chunk up to where a quotient changes, or from there on: which, what `at_first` says of them, and what is remembered."""
+    """Lanes of a chunk up to where a quotient changes, or from there on: which, what `at_first` says of them, and what is remembered from the chunk's level on, but within the innermost loop."""
 
     lanes: Val
     at_first: dict
@@ -197,22 +197,23 @@ def _halves(nest) -> list[Half]:
         last = b.add(first, i64(nest.lanes - 1))
         of_first = b.sub(_next_change(nest, v, dims, first), first)
         here = b.icmp("slt", b.iota("i32", nest.lanes), b.splat(b.cast("trunc", of_first, "i32"), nest.lanes))
-        return [Half(lanes, {key: (_divided(nest, *key, p, at), at) for key, p in found.items()}, [{} for _ in nest.memos[level:-1]]) for lanes, at in ((here, first), (b.not_(here), last))]
+        return [Half(lanes, {key: (_divided(nest, *key, p, at), at) for key, p in found.items()}, []) for lanes, at in ((here, first), (b.not_(here), last))]
 
     return nest.hoisted(level, ("halves", v, dims), made)
 
 
-def of_each_half(nest, element):
-    """`element()`, of lanes that have two quotients once with each, which loads nothing for the others."""
+def each_half(nest, body) -> list:
+    """What `body()` returns; where lanes have two quotients, once for those of each, where it loads and stores nothing for the others."""
     if not nest.halves:
-        return element()
+        return [body()]
     level, memos, found = nest.depth_of[nest.vdim], nest.memos, []
     for half in nest.halves:
+        half.memos.extend({} for _ in memos[level + len(half.memos):-1])
         nest.memos = memos[:level] + half.memos + [dict(memos[-1])]
         nest.at_first, nest.part = half.at_first, half.lanes
-        found.append(nest.b.splat(element(), nest.lanes))
+        found.append(body())
     nest.memos, nest.at_first, nest.part = memos, {}, None
-    return nest.b.select(nest.halves[0].lanes, *found)
+    return found
 
 
 def _has_one(nest, v, dims, lanes: int) -> Val:

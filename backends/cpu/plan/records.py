@@ -259,6 +259,17 @@ class Rest(Root):
 
 
 @dataclass(frozen=True)
+class Turned(Root):
+    """A store, block by block, of lines that `fill` loads along another dimension: they are transposed in registers, and not put into its buffer."""
+
+    fill: Fill | None = None
+
+    @property
+    def nests(self) -> tuple[NestPlan, ...]:
+        return self.nest, self.fill.nest
+
+
+@dataclass(frozen=True)
 class Reduction(Root):
     """quick: a maximum or minimum is first taken by plain comparisons, which skip NaN, and again, exactly, where that finds no number; chunks: how many
     go side by side; times: how often a loop over them is unrolled."""

@@ -27,7 +27,7 @@ def store(s: Schedule, op: Op):
         return
     sinks = _sinks([ptr, val] + ([mask] if mask else []))
     nest = s.nest(Walk(ptr.type.shape, sinks, _stored_along(s, op, sinks), merge=True, groups=True), op)
-    s.finish(handed_over(s, Root(op, s.keep(nest, op))))
+    s.finish(turning.block_by_block(s, handed_over(s, Root(op, s.keep(nest, op)))))
 
 
 def _stored_along(s: Schedule, op: Op, sinks) -> int | None:

@@ -228,7 +228,7 @@ class Schedule:
             self.buffers[v] = buf
         return self.buffers[v]
 
-    def _turn(self, found: turning.Turned) -> Buffer:
+    def _turn(self, found: turning.Found) -> Buffer:
         """Put a load into scratch whose neighbours lie along another dimension than it is read along."""
         v, lies, read, lanes = found
         buf = self.alloc(v.type.shape, v.type.elem, inner_first(v.type.shape, read))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .looks import Check, FiniteStore, Made
 from .product import Decode, Product
 from .records import (Assign, Body, Branch, Buffer, Call, Copy, Fill, For, If, Jump, Lookup, Named, NestPlan, Prints, Reduction, Rest, Return, Root, Rows,
-                      Scalar, While)
+                      Scalar, Turned, While)
 
 ALIGNMENT = 64
 #: bytes that are left free behind each buffer
@@ -166,7 +166,7 @@ def _none(step):
 
 
 #: step -> the buffers that it reads or writes itself
-_TOUCHED = {Fill: _of_fill, Root: _of_root, Rest: _of_root, Reduction: _of_root, Prints: _of_root, Lookup: _of_lookup, Rows: _of_rows,
+_TOUCHED = {Fill: _of_fill, Root: _of_root, Rest: _of_root, Turned: _of_root, Reduction: _of_root, Prints: _of_root, Lookup: _of_lookup, Rows: _of_rows,
             Copy: lambda step: (step.to, step.source), Product: _of_product,
             Decode: lambda step: (step.source, step.scales, step.out), Check: _of_check, Made: _of_check, FiniteStore: _of_check,
             **dict.fromkeys((Scalar, Named, Assign, Jump, Return), _none)}

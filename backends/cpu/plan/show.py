@@ -161,6 +161,16 @@ def _root(page, step: records.Root):
     _more(page, step)
 
 
+def _turned(page, step: records.Turned):
+    fill = step.fill
+    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}, in {_blocks(fill)}: {page.name(fill.value)} is loaded with {page.nest(fill.nest)}, because {fill.why}")
+    _more(page, step)
+
+
+def _blocks(fill: records.Fill) -> str:
+    return f"blocks of {fill.nest.lanes} x {fill.nest.lanes} that are transposed"
+
+
 def _more(page, step: records.Root):
     page.depth += 1
     if step.op in page.plan.notes:
@@ -197,7 +207,7 @@ def _named(page, step: records.Named):
 def _fill(page, step: records.Fill):
     why = f", because {step.why}" if step.why else ""
     if step.turned:
-        why = f", in blocks of {step.nest.lanes} x {step.nest.lanes} that are transposed{why}"
+        why = f", in {_blocks(step)}{why}"
     page.say(f"put {page.name(step.value)} into memory ({page._place(step.value, step.buffer)}): {page.nest(step.nest)}{page._beside(step.nest.chunks)}{why}")
     page.depth += 1
     page.keeps(step.nest.keeps)
@@ -317,6 +327,6 @@ def _while(page, step: records.While):
 _HOW = {"buffer": "is in memory", "in place": "is read where it lies", "turned": "lies the other way round: turned in registers",
         "copied": "is copied into panels by rows", "packed": "is packed",
         "strips": "is put into strips of its rows", "blocks": "is put into blocks along K"}
-_STEPS = {records.Root: _root, records.Rest: _root, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, looks.Check: _check,
+_STEPS = {records.Root: _root, records.Rest: _root, records.Turned: _turned, records.Reduction: _reduction, records.Lookup: _root, records.Prints: _prints, looks.Check: _check,
           records.Named: _named, records.Fill: _fill, records.Copy: _copy, records.Rows: _rows,
           product.Product: _product, product.Decode: _decode, records.Body: _body, records.Call: _call, records.For: _for, records.If: _if, records.While: _while}

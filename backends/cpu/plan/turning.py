@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.types import Type, Value
-from . import quotients
+from . import order, quotients
 from .facts import Affine, poly, poly_add
-from .space import Space
+from .records import Fill, Root, Turned
+from .space import Known, Space
 
 #: bytes of scratch that such a tensor may take: it, and what is made of it, are to stay in the second cache
 MOST = 1 << 17
 
 
-class Turned(NamedTuple):
+#: simple operations of a store that are written for each line of a block, and once more where masks end
+WORK = 8
+
+
+class Found(NamedTuple):
     """A load's value, its dimension whose elements lie side by side in memory, the one that lanes go over where it is read, and the lanes of a block's side."""
 
     value: Value
@@ -30,14 +36,14 @@ class Turned(NamedTuple):
     lanes: int
 
 
-def first(s, space: Space, visited: Iterable[tuple[Value, tuple]], vdim: int) -> Turned | None:
+def first(s, space: Space, visited: Iterable[tuple[Value, tuple]], vdim: int) -> Found | None:
     """The first such load, or value in scratch, that is not as well gathered, among what a nest over `space` visits whose lanes go over `vdim`; s: the schedule."""
     for v, dims in visited:
         lanes = side(s.target, v.type)
         gathered = bytes_of(v.type.elem) >= 4 and space.shape[vdim] <= s.target.gathers
         along = None if gathered else _lies_along(s, space, v, dims, vdim, lanes)
         if along is not None:
-            return Turned(v, dims.index(along), dims.index(vdim), lanes)
+            return Found(v, dims.index(along), dims.index(vdim), lanes)
     return None
 
 
@@ -84,6 +90,21 @@ def stored(s, space: Space, visited: list[tuple[Value, tuple]], vdim: int, ptr: 
     if along is None:
         return None
     return along, sum(_lies_along(s, space, v, dims, along, side(s.target, v.type)) is not None for v, dims in visited) > 1
+
+
+def block_by_block(s, step: Root) -> Root:
+    """A store right behind the turned load that it stores, or little made of it, which needs no scratch then."""
+    fill, nest = s.steps[-1] if s.steps else None, step.nest
+    if type(step) is not Root or not isinstance(fill, Fill) or not fill.turned or nest.reads.get(fill.value) is not fill.buffer:
+        return step
+    alike = nest.shape == fill.nest.shape and (nest.lanes, nest.registers) == (fill.nest.lanes, 1) and nest.vdim in fill.nest.steps
+    if not alike or nest.keeps or nest.picks or nest.backwards is not None or s.checks is not None or s.variables is not None:
+        return step
+    space = Space(Known(nest.reads, nest.inductions, s.lazy), nest.shape)
+    if order.work(space, space.explore([(v, nest.identity) for v in step.op.operands])) > WORK:
+        return step
+    s.steps.pop()
+    return Turned(step.op, replace(nest, reads={v: buf for v, buf in nest.reads.items() if buf is not fill.buffer}), step.out, fill)
 
 
 def side(target: Target, tensor: Type) -> int:

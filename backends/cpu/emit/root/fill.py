@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 from ...llvm import ir
 from ...llvm.elements import REGISTER
 from ...llvm.ir import Val, const, i64
-from ...plan.records import Fill, Rows, Stage
-from .. import access, pieces
+from ...plan.records import Fill, Rows, Stage, Turned
+from .. import access, bounds, pieces
 from ..element import convert
 from . import reduce
 from .memory import ahead, may_be_masked, store_chunk
@@ -42,15 +44,50 @@ def fill(k, step: Fill):
         b.store(together, access.buffer_address(nest, buf, dims)[0], ir.bits_of(together.elem) // 8)
 
     def block(u):
-        (inner, side), = step.nest.steps.items()
-        lines = [b.splat(nest.along(inner, n, lambda: pieces.of_each_half(nest, element)), nest.lanes) for n in range(side)]
         first, apart = access.buffer_address(nest, buf, dims)
-        for n, line in enumerate(b.transposed(lines)):
+        for n, line in enumerate(_transposed(nest, step, element)):
             b.store(line, b.gep(line.elem, first, i64(n * apart)), ir.bits_of(line.elem) // 8)
 
     nest.first = ahead(nest, step.nest.chunks, [v])
     nest.masked = nest.maskable(step.nest.keeps) and not step.turned and step.group <= 1 and buf.panel is None
     nest.run(block if step.turned else several if step.group > 1 else one, step.nest.chunks or step.unroll)
+
+
+def _transposed(nest, step: Fill, element) -> list[Val]:
+    """The lines of the block at hand, of which `element()` makes one that lies along the nest's vector dimension."""
+    b, ((inner, side),) = nest.b, step.nest.steps.items()
+
+    def line() -> Val:
+        found = [b.splat(v, nest.lanes) for v in pieces.each_half(nest, element)]
+        return found[0] if len(found) == 1 else b.select(nest.halves[0].lanes, *found)
+
+    return b.transposed([nest.along(inner, n, line) for n in range(side)])
+
+
+def turned(k, step: Turned):
+    """Store blocks that are transposed in registers, line by line."""
+    loads, stores = k.nest(step.fill.nest), k.nest(step.nest)
+    mask, of = step.op.operands[2:], step.fill.value
+    *outer, lies, read = loads.plan.order
+    key = of, loads.plan.identity
+
+    def each_line(lines):
+        for n, v in enumerate(lines):
+            stores.given[key] = v
+            stores.enter(lies, k.b.add(loads.index[lies], i64(n)), lambda: pieces.each_half(stores, lambda: store_chunk(stores, step.op, ())))
+
+    def block(u):
+        if mask and bounds.is_false(loads, mask[0], loads.plan.identity):
+            return
+        lines = _transposed(loads, step.fill, lambda: loads.at(*key))
+        stores.facts = loads.facts
+        stores.begin((*outer, read, lies))
+        inside = functools.partial(pieces.written, stores, range(1), functools.partial(each_line, lines), by_halves=True)
+        for d in (read, *reversed(outer)):
+            inside = functools.partial(stores.enter, d, loads.index[d], inside)
+        inside()
+
+    loads.run(block)
 
 
 # --- row by row ------------------------------------------------------------------------------------------------------
@@ -113,4 +150,4 @@ def _row(k, nest, stage: Stage, start: Val, combine) -> Val:
     return found[-1]
 
 
-STEPS = {Fill: fill, Rows: rows}
+STEPS = {Fill: fill, Rows: rows, Turned: turned}
