@@ -297,14 +297,16 @@ def test_in_worker_processes(tmp_path):
     assert done.returncode == 0 and done.stdout.split("\n")[:2] == ["compiled in workers", "told"], done.stdout + done.stderr[-3000:]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
-def test_small_integers_add_to_what_indices_choose(dtype, seed):
-    """Triton adds none of them atomically: torch does."""
+def test_small_integers_add_to_what_indices_choose(dtype, threads, seed):
+    """Triton adds none of them atomically: torch does, of rows and of single elements, also where Inductor's C++ would add these."""
     torch.manual_seed(seed)
     x, v = torch.randint(0, 100, (40, 5)).to(dtype), torch.randint(0, 100, (30, 5)).to(dtype)
     i = torch.randint(0, 40, (30,))
-    with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False):
-        for fn in (lambda x, i, v: x.index_add(0, i, v), lambda x, i, v: x.index_put((i,), v, accumulate=True)):
+    with inductor.patch({"cpu_backend": "triton", "compile_threads": 1, "fx_graph_cache": False, "cpp.threads": threads}):
+        for fn in (lambda x, i, v: x.index_add(0, i, v), lambda x, i, v: x.index_put((i,), v, accumulate=True), lambda x, i, v: x.scatter_add(0, i[:, None].expand(30, 5), v),
+                   lambda x, i, v: x.scatter_reduce(0, i[:, None].expand(30, 5), v, "sum"), lambda x, i, v: x.scatter(0, i[:, None].expand(30, 5), 3, reduce="add")):
             torch._dynamo.reset()
             assert torch.equal(torch.compile(fn)(x, i, v), fn(x, i, v))
 

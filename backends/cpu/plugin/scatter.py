@@ -23,14 +23,17 @@ def mend(module):
     limits = getattr(module, LIMITS, None)
     if of_torch.checked() and of_torch.takes(limits, "dtype"):
         setattr(module, LIMITS, limited(limits))
+    fallback = getattr(module, FALLBACK, None)
+    if of_torch.checked() and of_torch.takes(fallback, "op_overload", "reduction_type", "self_dtype", "src_dtype", "src_device_type", "src_is_tensor"):
+        setattr(module, FALLBACK, left(fallback))
     tuner = getattr(module, "CachingAutotuner", None)
     options = getattr(tuner, "_create_compile_options", None)
     if of_torch.checked() and of_torch.takes(options, "self", "cfg", "compile_meta"):
         tuner._create_compile_options = choosing(options)
 
 
-#: what Inductor asks before it lets a kernel add to what indices choose
-LIMITS = "needs_fallback_due_to_atomic_add_limitations"
+#: what Inductor asks before it lets a kernel add to what indices choose: to rows, and to single elements
+LIMITS, FALLBACK = "needs_fallback_due_to_atomic_add_limitations", "use_scatter_fallback"
 #: numbers that Triton does not add atomically, and Inductor thinks it does
 _SMALL = {"torch.int8", "torch.uint8", "torch.int16"}
 
@@ -39,9 +42,22 @@ def limited(limits):
     """`needs_fallback_due_to_atomic_add_limitations`, which leaves small integers to torch where Triton's kernels would add them."""
     @functools.wraps(limits)
     def needs_fallback(dtype):
-        return str(dtype) in _SMALL and sys.modules["torch._inductor.config"].cpu_backend == "triton" or limits(dtype)
+        return _small(dtype) or limits(dtype)
 
     return needs_fallback
+
+
+def left(fallback):
+    """`use_scatter_fallback`, which leaves sums of small integers to torch as well: of a CPU it does not ask for `needs_fallback_due_to_atomic_add_limitations`."""
+    @functools.wraps(fallback)
+    def use_fallback(op_overload, reduction_type, self_dtype, *rest):
+        return reduction_type is not None and _small(self_dtype) or fallback(op_overload, reduction_type, self_dtype, *rest)
+
+    return use_fallback
+
+
+def _small(dtype) -> bool:
+    return str(dtype) in _SMALL and sys.modules["torch._inductor.config"].cpu_backend == "triton"
 
 
 def choosing(options):
