@@ -49,7 +49,7 @@ def width(request, monkeypatch):
         if bits > row.vector_bits:
             pytest.skip(f"vectors here have {row.vector_bits} bits")
         # what the widest registers alone have instructions for
-        narrow = {} if bits == row.vector_bits else {"scalef": False, "to_bf16": "", "products": (), "estimate": "", "divides": 0}
+        narrow = {} if bits == row.vector_bits else {"scalef": False, "to_bf16": "", "products": (), "estimate": "", "divides": 0, "gathers": 0}
         made = dataclasses.replace(row, isa=f"turned, {request.param}", vector_bits=bits, registers=registers, turns=request.param != "off", **narrow)
         monkeypatch.setattr(targets, "native", lambda: made)
     for kernel in kernels:

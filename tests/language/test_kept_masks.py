@@ -13,7 +13,7 @@ LEFT_OUT = "not where its readers' masks are off"
 def litter_kernel(x_ptr, out_ptr, B: tl.constexpr):
     """Leaves ones in all bits of a thread's scratch."""
     at = tl.arange(0, B)
-    tl.store(out_ptr + at, tl.flip(tl.sort(tl.load(x_ptr + at))))
+    tl.store(out_ptr + at, tl.flip(tl.sort(tl.load(x_ptr + at)), 0))
 
 
 @triton.jit
