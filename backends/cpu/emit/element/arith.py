@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
-from . import convert
+from . import convert, wide
 
 
 def elem(op, k=0) -> str:
@@ -167,7 +167,11 @@ def precise_div(b, op, x, y):
 
 @in_float
 def remf(b, op, x, y):
-    return b.fbin("frem", x, y, "")
+    if x.elem == "double":
+        return b.fbin("frem", x, y, "")
+    if x.elem == "half":  # what is left is a number of f16
+        return b.cast("fptrunc", wide.fmod(b, *[b.cast("fpext", v, "float") for v in (x, y)]), "half")
+    return wide.fmod(b, x, y)
 
 
 def high_product(signed: bool):
@@ -176,9 +180,9 @@ def high_product(signed: bool):
 
     def rule(b, x, y):
         bits = ir.bits_of(x.elem)
-        wide = f"i{2 * bits}"
-        p = b.mul(b.cast(extend, x, wide), b.cast(extend, y, wide))
-        return b.cast("trunc", b.bin("lshr", p, const(wide, bits)), x.elem)
+        double = f"i{2 * bits}"
+        p = b.mul(b.cast(extend, x, double), b.cast(extend, y, double))
+        return b.cast("trunc", b.bin("lshr", p, const(double, bits)), x.elem)
 
     return rule
 

@@ -11,7 +11,7 @@ from math import inf, pi
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
-from . import arith, convert, rounding, special
+from . import arith, convert, rounding, special, wide
 from . import math
 
 _INT = {"half": "i16", "float": "i32", "double": "i64"}
@@ -35,22 +35,10 @@ def libm(name: str, ret: str | None = None):
     return rule
 
 
-def by_double(name: str):
-    """A function of libm in f64, rounded once for f32: where libm's own f32 one is over an ulp off."""
-    exact = libm(name)
-
-    def rule(b, *vals):
-        if any(v.elem == "float" for v in vals):
-            return b.cast("fptrunc", exact(b, *[b.cast("fpext", v, "double") for v in vals]), "float")
-        return exact(b, *vals)
-
-    return rule
-
-
 def by_f32(fn32, name: str):
     """f32 by a polynomial, f64 by libm."""
     slow = libm(name)
-    return lambda b, x: fn32(b, x) if x.elem == "float" else slow(b, x)
+    return lambda b, *vals: fn32(b, *vals) if vals[0].elem == "float" else slow(b, *vals)
 
 
 def intrinsic(name: str):
@@ -218,10 +206,9 @@ def _rcp64h(b, x):
 # --- the table: base name -> rule on values, for f32 and f64 alike -----------------------------------------------------
 
 _FLOAT = {
-    **{n: libm(n) for n in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cosh", "erfc", "exp10",
-                            "expm1", "fdim", "fmod", "hypot", "j0", "j1", "lgamma", "log10", "log1p", "nextafter", "pow",
-                            "remainder", "sinh", "tan", "tgamma", "y0", "y1", "logb", "jn", "yn", "ldexp")},
-    "atan2": by_double("atan2"), "scalbn": libm("ldexp"),
+    **{n: libm(n) for n in ("fdim", "j0", "j1", "lgamma", "nextafter", "remainder", "tgamma", "y0", "y1", "logb", "jn", "yn", "ldexp")},
+    **{n: by_f32(getattr(wide, n), n) for n in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cosh", "erfc", "exp10", "fmod", "hypot", "sinh", "tan")},
+    "pow": by_f32(wide.power, "pow"), "log1p": by_f32(math.log1p32, "log1p"), "log10": by_f32(math.log10_32, "log10"), "expm1": by_f32(math.expm1_32, "expm1"), "scalbn": libm("ldexp"),
     "ilogb": ilogb, "llrint": libm("llrint", "i64"), "llround": libm("llround", "i64"),
     "exp": by_f32(math.exp32, "exp"), "exp2": by_f32(math.exp2_32, "exp2"), "log": by_f32(math.log32, "log"),
     "log2": by_f32(math.log2_32, "log2"), "sin": by_f32(math.sin32, "sin"), "cos": by_f32(math.cos32, "cos"),

@@ -5,7 +5,7 @@ written out here (range reduction by Cody and Waite; the logarithm's coefficient
 f16 and bf16 are computed in f32. What has no polynomial here calls libm once per lane: exact, but slow.
 
 Errors in units in the last place, f32, measured over the whole range by tests/test_math.py: exp 1.5, exp2 2,
-log 2, log2 3, sin 2, cos 2, tanh 1.5, erf 1.5.
+log 2, log2 3, sin 2, cos 2, tanh 1.5, erf 1.5, log1p 1.5, expm1 2. Others are computed in f64 (`wide.py`).
 """
 
 from __future__ import annotations
@@ -177,8 +177,7 @@ def log2_32(b, x: Val) -> Val:
 
 
 # Coefficients by Chebyshev interpolation (mpmath.chebyfit) on the interval that follows each.
-_SIN = (2.72499258e-06, -0.000198400867, 0.00833333187, -0.166666667)  # (sin r / r - 1) / r^2, r^2 in [0, (pi/4)^2]
-_COS = (-2.73009178e-07, 2.48005999e-05, -0.00138888877, 0.0416666667)  # (cos r - 1 + r^2/2) / r^4, the same
+_SIN = (-2.40801904e-08, 2.75364636e-06, -0.000198410866, 0.00833333277, -0.166666667)  # (sin r / r - 1) / r^2, r^2 in [0, (pi/2)^2]
 _TANH = (0.00237076564, -0.0084100708, 0.021788322, -0.0539615518, 0.133333129, -0.333333332)  # likewise, r^2 in [0, 0.36]
 _ERF = (8.33471862e-05, -0.000813470933, 0.00520036859, -0.0268591515, 0.112836915, -0.376126335,
         0.128379167)  # erf x / x - 1, x^2 in [0, 0.93^2]
@@ -187,46 +186,86 @@ _ERFC = (1.04606568e-06, -3.43885088e-05, 0.000498825008, -0.00430378931, 0.0251
 _TRIG_LIMIT = 71476.0  # up to here three FMAs reduce the angle; beyond, libm does
 
 
-def _quarter(b, x: Val):
-    """(r, q): x = r + q pi/2 with |r| <= pi/4, q modulo 4 in the low bits, for |x| <= _TRIG_LIMIT."""
-    t = mul_add(b, x, f(0.6366197723675814), f(_MAGIC))
-    n = b.fbin("fsub", t, f(_MAGIC), "")
+def _sin_of(b, x: Val, n: Val, odd: Val) -> Val:
+    """sin(x - n pi/2), |x - n pi/2| <= pi/2 or little more, with the other sign where the last bit of `odd` is 1."""
     r = fma(b, n, f(-1.5707963705062866), x)
     r = fma(b, n, f(4.371138828673793e-08), r)
-    return fma(b, n, f(1.7151244994428829e-15), r), b.bitcast(t, "i32")
-
-
-def _trig(b, x: Val, shift: int) -> Val:
-    """sin(x + shift pi/2) for |x| <= _TRIG_LIMIT."""
-    r, q = _quarter(b, x)
-    q = b.add(q, i(shift))
+    r = fma(b, n, f(1.7151244994428829e-15), r)
     z = b.fbin("fmul", r, r, "")
-    sin = fma(b, b.fbin("fmul", horner(b, z, _SIN), z, ""), r, r)
-    cos = fma(b, b.fbin("fmul", horner(b, z, _COS), z, ""), z, fma(b, z, f(-0.5), f(1.0)))
-    v = b.select(b.icmp("ne", b.and_(q, i(1)), i(0)), cos, sin)
-    flip = b.bin("shl", b.and_(q, i(2)), i(30))
-    return b.bitcast(b.xor(b.bitcast(v, "i32"), flip), "float")
+    sin = mul_add(b, b.fbin("fmul", horner(b, z, _SIN), z, ""), r, r)
+    return b.bitcast(b.xor(b.bitcast(sin, "i32"), b.bin("shl", odd, i(31))), "float")
 
 
-def _with_fallback(name: str, fast, beyond: float):
-    """A function of its own, inlined by LLVM: `fast(b, x)`, but libm for all lanes where one is beyond the limit or NaN."""
+def _sin(b, x: Val) -> Val:
+    t = mul_add(b, x, f(0.3183098861837907), f(_MAGIC))
+    n = b.fbin("fsub", t, f(_MAGIC), "")
+    return b.select(b.fcmp("oeq", x, f(0.0)), x, _sin_of(b, x, b.fbin("fadd", n, n, ""), b.bitcast(t, "i32")))  # -0 itself: in the polynomial it loses its sign
 
-    def build(b, x):
-        outside = b.fcmp("ugt", b.intrinsic("fabs", x), f(beyond))
-        any_ = b.some(outside)
+
+def _cos(b, x: Val) -> Val:
+    """By odd multiples of pi/2."""
+    t = b.fbin("fadd", mul_add(b, x, f(0.3183098861837907), f(-0.5)), f(_MAGIC), "")
+    n = b.fbin("fsub", t, f(_MAGIC), "")
+    return _sin_of(b, x, mul_add(b, n, f(2.0), f(1.0)), b.add(b.bitcast(t, "i32"), i(1)))
+
+
+def with_fallback(name: str, fast, outside):
+    """A function of its own, inlined by LLVM: `fast(b, *values)`, but libm for all lanes where `outside(b, *values)` holds for one."""
+
+    def build(b, *xs):
+        any_ = b.some(outside(b, *xs))
         slow, quick = b.fn.new_block("slow"), b.fn.new_block("quick")
         b.cond_br(any_, slow, quick)
         b.enter(slow)
-        b.ret(per_lane(b, name + "f", x))
+        b.ret(per_lane(b, name + "f", *xs))
         b.enter(quick)
-        b.ret(fast(b, x))
+        b.ret(fast(b, *xs))
 
-    return lambda b, x: b.fn.kernel.helper(f"tp.{name}.{ir.mangle(x.ty)}", x.ty, [x], build)
+    return lambda b, *xs: b.fn.kernel.helper(f"tp.{name}.{ir.mangle(xs[0].ty)}", xs[0].ty, list(xs), build)
 
 
-# -0 itself: in the polynomial it loses its sign
-sin32 = _with_fallback("sin", lambda b, x: b.select(b.fcmp("oeq", x, f(0.0)), x, _trig(b, x, 0)), _TRIG_LIMIT)
-cos32 = _with_fallback("cos", lambda b, x: _trig(b, x, 1), _TRIG_LIMIT)
+def beyond(limit: float):
+    """Is |x| above a limit, or NaN?"""
+    return lambda b, x: b.fcmp("ugt", b.intrinsic("fabs", x), f(limit))
+
+
+sin32, cos32 = with_fallback("sin", _sin, beyond(_TRIG_LIMIT)), with_fallback("cos", _cos, beyond(_TRIG_LIMIT))
+
+
+def log10_32(b, x: Val) -> Val:
+    """By log10(e) and log10(2) in two parts each, whose first have few bits (Cephes log10f.c)."""
+    m, e = _log_parts(b, x)
+    z, y = _log_tail(b, m)
+    y = mul_add(b, z, f(-0.5), y)
+    r = mul_add(b, e, f(2.48745663981195213739e-4), b.fbin("fmul", b.fbin("fadd", m, y, ""), f(7.00731903251827651129e-4), ""))
+    r = mul_add(b, m, f(0.43359375), mul_add(b, y, f(0.43359375), r))
+    return _log_special(b, x, mul_add(b, e, f(0.30078125), r))
+
+
+def log1p32(b, x: Val) -> Val:
+    """log(1 + x), to which the part of x is added that 1 + x does not hold (W. Kahan)."""
+    u = b.fbin("fadd", x, f(1.0), "")
+    lost = b.select(b.fcmp("ogt", x, f(1.0)), b.fbin("fsub", f(1.0), b.fbin("fsub", u, x, ""), ""), b.fbin("fsub", x, b.fbin("fsub", u, f(1.0), ""), ""))
+    m, e = _log_parts(b, u)
+    z, y = _log_tail(b, m)
+    y = b.fbin("fadd", mul_add(b, e, f(-2.12194440e-4), y), b.fbin("fdiv", lost, u, ""), "")
+    y = mul_add(b, z, f(-0.5), y)
+    y = mul_add(b, e, f(0.693359375), b.fbin("fadd", m, y, ""))
+    return b.select(b.fcmp("oeq", x, f(0.0)), x, _log_special(b, u, y))
+
+
+def expm1_32(b, x: Val) -> Val:
+    """e^x - 1 = 2 (2^(n-1) (e^r - 1) + 2^(n-1) - 1/2): nothing but the result overflows."""
+    bounded = clamp(b, x, -19.0, 89.0)
+    t = mul_add(b, bounded, pooled(b, 1.44269504088896341, x), f(_MAGIC))
+    n = b.fbin("fsub", t, f(_MAGIC), "")
+    r = mul_add(b, n, pooled(b, -0.693359375, x), bounded)
+    r = mul_add(b, n, pooled(b, 2.12194440e-4, x), r)
+    p = exp_minus_one(b, r)
+    power = b.bitcast(b.bin("shl", b.add(b.bitcast(t, "i32"), i(126)), i(23)), "float")
+    half = mul_add(b, power, p, b.fbin("fsub", power, f(0.5), ""))
+    y = b.select(b.fcmp("oeq", n, f(0.0)), p, b.fbin("fadd", half, half, ""))
+    return b.select(b.fcmp("oeq", x, f(0.0)), x, y)
 
 
 def tanh32(b, x: Val) -> Val:
