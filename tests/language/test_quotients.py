@@ -228,7 +228,7 @@ def test_many_quotients_of_whole_chunks(c, seed):
     assert torch.equal(out[:30 * c].view(2, 3, 5, c), x.transpose(1, 2)) and (out[30 * c:] == -1).all()
     signature = {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "C": "constexpr", "R": "constexpr", "S": "constexpr", "BLOCK": "constexpr"}
     made = triton.compile(ASTSource(shuffled_kernel, signature, {"C": c, "R": 5, "S": 3, "BLOCK": 256}), target=GPUTarget("cpu", "x86-64-v4", 1)).asm
-    assert ("piece by piece" if c == 784 else f"pieces of {c} written out" if c == 64 else "a chunk at a time, piece by piece") in made["plan"]
+    assert ("piece by piece" if c == 784 else f"pieces of {c} written out") in made["plan"]
 
 
 @triton.jit

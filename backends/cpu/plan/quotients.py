@@ -73,7 +73,7 @@ def written_out(pieces, lanes: int) -> int | None:
     """The size of pieces that are written out, if these are."""
     which = finest(pieces)
     size = pieces[which[0]].divisor if len(which) == 1 else None
-    return size if isinstance(size, int) and lanes < size <= WRITTEN_OUT * lanes else None
+    return size if isinstance(size, int) and lanes <= size <= WRITTEN_OUT * lanes else None
 
 
 def found(space, visited, vdim: int, proved: Callable) -> dict[tuple[Value, tuple], Quotient]:
