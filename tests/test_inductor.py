@@ -2,6 +2,7 @@
 
 Inductor writes the kernels, this backend compiles them; nothing but the installed entry point tells it so."""
 
+import math
 import os
 import subprocess
 import sys
@@ -309,6 +310,20 @@ def test_small_integers_add_to_what_indices_choose(dtype, threads, seed):
                    lambda x, i, v: x.scatter_reduce(0, i[:, None].expand(30, 5), v, "sum"), lambda x, i, v: x.scatter(0, i[:, None].expand(30, 5), 3, reduce="add")):
             torch._dynamo.reset()
             assert torch.equal(torch.compile(fn)(x, i, v), fn(x, i, v))
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_without_their_index(name, seed):
+    """Nobody asks for the index: no kernel looks for it. With it both come of one reduction."""
+    torch.manual_seed(seed)
+    x = torch.randn(60, 70)
+    x[3, 5], x[:, 9], x[7] = math.nan, math.inf, -math.inf
+    with inductor.patch(cpu_backend="triton", compile_threads=1, fx_graph_cache=False):
+        for fn, indices in ((lambda x: getattr(x, name)(-1)[0], False), (lambda x: getattr(x, name)(0, keepdim=True)[0] + 1, False), (lambda x: getattr(x, name)(1), True)):
+            torch._dynamo.reset()
+            got, code = compiled(fn, x)
+            torch.testing.assert_close(got, type(got)(fn(x)) if indices else fn(x), rtol=0, atol=0, equal_nan=True)
+            assert ("_with_index" in code) == indices
 
 
 def test_kept_graphs_are_this_compilers(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ loaded until it is asked for: finders see to it.
   has the names of CUDA's, all of which emit/element/libdevice.py computes. The finder is behind all others, so a build that brings its own is not hidden.
 - `triton.profiler`: Triton's own, which proton.py makes take launches on the CPU once it is imported.
 - Inductor's products and attention: torch's own, which products.py and attention.py take over for the CPU once they are imported; convolutions with a bias, for convolution.py; what it fuses, how it launches,
-  how it packages, allocates and what it keeps, to which concat.py, apart.py, scatter.py, workspace.py, roomy.py and graphs.py add; templates that are C++, for cpp.py, what its kernels
+  how it packages, allocates and what it keeps, to which concat.py, apart.py, scatter.py, extremes.py, workspace.py, roomy.py and graphs.py add; templates that are C++, for cpp.py, what its kernels
   assert, for bounds.py, what they are passed, for scalars.py, and the text
   around them, for inductor.py.
 """
@@ -50,7 +50,7 @@ _MENDED = {**dict.fromkeys(("triton.profiler.metric", "triton.profiler.profile",
            **dict.fromkeys(("torch._inductor.kernel.mm", "torch._inductor.kernel.bmm", "torch._inductor.decomposition"), ("products",)),
            "torch._inductor.kernel.flex.flex_attention": ("attention",), "torch._inductor.kernel.conv": ("convolution",), "torch._inductor.scheduler": ("concat",),
            "torch._inductor.codegen.wrapper": ("workspace", "roomy"), "torch._inductor.codegen.cpp_wrapper_cpu": ("workspace",),
-           "torch._inductor.codegen.triton": ("cpp", "bounds", "arithmetic"), "torch._inductor.codegen.cpp_template": ("cpp",), "torch._inductor.lowering": ("scatter",), "torch._inductor.codecache": ("graphs",), "torch._inductor.graph": ("scalars",),
+           "torch._inductor.codegen.triton": ("cpp", "bounds", "arithmetic"), "torch._inductor.codegen.cpp_template": ("cpp",), "torch._inductor.lowering": ("scatter", "extremes"), "torch._inductor.codecache": ("graphs",), "torch._inductor.graph": ("scalars",),
            "torch._inductor.codegen.cpu_device_op_overrides": ("inductor",),
            "torch._inductor.runtime.triton_heuristics": ("apart", "scatter", "blocks", "direct")}
 
