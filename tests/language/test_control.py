@@ -1,5 +1,6 @@
 """Functions, branches, tuples, pointers to pointers, tensor descriptors, prints and assertions."""
 
+import re
 import os
 import subprocess
 import sys
@@ -615,6 +616,7 @@ PROGRAMS = {
     "xor.b32 $0, $1, 0xFFFFFFFF;": ("=r,r", "i", torch.int32, lambda x: ~x),
     "add.s32 $0, $1, -7;": ("=r,r", "i", torch.int32, lambda x: x - 7),
     "{ .reg .f32 t, u; mul.f32 t, $1, $1; add.f32 u, t, 1.0; mul.f32 $0, u, t; }": ("=f,f", "f", torch.float32, lambda x: (x * x + 1) * (x * x)),
+    "{ .reg .f32 r0, e2; mul.f32 r0, $1, $1; sub.ftz.f32 e2, 0f80000000, r0; fma.rn.f32 $0, r0, 0f40000000, e2; }": ("=f,f", "f", torch.float32, lambda x: x * x),
     "cvt.rzi.s32.f32 $0, $1;": ("=r,f", "f", torch.int32, lambda x: x.trunc().int()),
     "cvt.rni.s32.f32 $0, $1;": ("=r,f", "f", torch.int32, lambda x: x.round().int()),
     "cvt.rmi.s32.f32 $0, $1;": ("=r,f", "f", torch.int32, lambda x: x.floor().int()),
@@ -663,6 +665,14 @@ def test_ptx_that_makes_four_bits_of_floats():
 def test_ptx_that_is_none_of_ours(text):
     with pytest.raises(CompileError, match="inline assembly"):
         one_of_one[(1,)](torch.zeros(16), torch.zeros(16), text, "=f,f", 16)
+
+
+def test_what_of_ptx_is_not_taken_is_named():
+    for text, why in (("add.f32 $0, $1, $1; shf.l.wrap.b32 $0, $0, $0, 7;", "'shf.l.wrap.b32 $0, $0, $0, 7' is not taken"), ("mul.f32 $1, $1, $1;", "'mul.f32 $1, $1, $1' is not taken"),
+                      ("{ .reg .f32 t; mul.f32 $0, t, $1; }", "t has no value where it is used"), ("mul.f32 $0, $1, 1e;", "'1e' is no operand of type f32"),
+                      ("{ .reg .f32 t1; mov.f32 t1, $1; }", "it gives $0 no value")):
+        with pytest.raises(CompileError, match=re.escape(why)):
+            one_of_one[(1,)](torch.zeros(16), torch.zeros(16), text, "=f,f", 16)
 
 
 @triton.jit

@@ -98,26 +98,26 @@ class _Program:
         for statement in filter(None, map(str.strip, text.split(";"))):
             self._carry_out(statement)
         if "$0" not in self.values:
-            raise _Refused(self._whole())
+            raise _Refused(self._whole("it gives $0 no value"))
         return self.values["$0"]
 
-    def _whole(self) -> str:
+    def _whole(self, why: str) -> str:
         known = ", ".join(n.replace(".", ".approx.") if n.split(".")[0] in ("tanh", "ex2", "lg2", "sin", "cos") else n for n in _TABLE)
-        return (f"inline assembly {self.text!r} is a GPU's; taken are instructions one after the other, in registers that it declares, of these: {known}. "
+        return (f"inline assembly {self.text!r} is a GPU's, and {why}; taken are instructions one after the other, in registers that it declares, of these: {known}. "
                 "Write the rest with tl.math or libdevice")
 
     def _carry_out(self, statement: str):
         if (declared := _DECLARED.match(statement)) is not None:
             names = [n.strip() for n in declared[2].split(",")]
             if declared[1] not in _TYPES or not all(re.fullmatch(r"[A-Za-z_%][\w$%]*", n) for n in names):
-                raise _Refused(self._whole())
+                raise _Refused(self._whole(f"{statement!r} is not taken"))
             self.types |= dict.fromkeys(names, _TYPES[declared[1]])
             return
         found = _STATEMENT.match(statement)
         name = re.sub(r"\.(approx|full|ftz|rn)(?=\.)", "", found[1]) if found else ""
         to, *operands = [x.strip() for x in found[2].split(",")] if found else [""]
-        if name not in _TABLE or len(operands) != len(_TABLE[name][1]) or to not in self.types or to[1:].isdigit() and to != "$0":
-            raise _Refused(self._whole())
+        if name not in _TABLE or len(operands) != len(_TABLE[name][1]) or to not in self.types or to[:1] == "$" and to != "$0":
+            raise _Refused(self._whole(f"{statement!r} is not taken"))
         result, takes, rule = _TABLE[name]
         used = [self.elems[x] for x in (to, *operands) if x in self.elems]
         if self.types[to] != result or any(x in self.types and self.types[x] != t for x, t in zip(operands, takes)):
@@ -130,7 +130,7 @@ class _Program:
         """An operand: a register that has a value, or a number."""
         if text in self.types:
             if text not in self.values:
-                raise _Refused(self._whole())
+                raise _Refused(self._whole(f"{text} has no value where it is used"))
             return self.values[text]
         if ty == "float":
             if (bits := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", text)) is not None:
@@ -141,7 +141,7 @@ class _Program:
             n, bits = int(text, 0), bits_of(ty)
             if -(1 << bits - 1) <= n < 1 << bits:
                 return self.b.splat(const(ty, n - (n >> bits - 1 << bits) if n > 0 else n), self.lanes)
-        raise _Refused(self._whole())
+        raise _Refused(self._whole(f"{text!r} is no operand of type {'f32' if ty == 'float' else ty}"))
 
 
 def inline_asm(b, op, *vals):
