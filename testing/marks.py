@@ -94,7 +94,7 @@ def tensors(values):
 implementations: dict = {}
 
 
-_COPY = torch.ops.aten._to_copy.default
+_COPY, _LIKE = torch.ops.aten._to_copy.default, torch.ops.aten.new_empty_strided.default
 #: `on`: a tensor is being moved from one device to the other, in this thread
 moving = threading.local()
 
@@ -106,8 +106,8 @@ class Following(TorchDispatchMode):
         kwargs = dict(kwargs or ())
         given = [*tensors(args), *tensors(kwargs.values())]
         told, asked = kwargs.get("device"), kwargs
-        if func is _COPY and told is not None and not is_gpu(told) and not getattr(moving, "on", False):
-            told = None  # torch's own derivatives of a cast name the device that they find
+        if told is not None and not is_gpu(told) and not getattr(moving, "on", False) and (func is _COPY or func is _LIKE and {"dtype", "layout"} <= kwargs.keys()):
+            told = None  # torch's own derivatives of a cast, and what takes gradients up, name the device that they find
         if told is not None:
             gpu = is_gpu(told)
             if gpu:

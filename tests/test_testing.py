@@ -646,6 +646,20 @@ def test_gradients_of_casts_are_the_gpus(dtype):
     c.to("cuda").float().sum().backward()
     assert not c.grad.is_cuda and not x.to("cpu").is_cuda and x.type_as(x.float()).is_cuda
 
+def test_gradients_that_are_taken_up_as_they_come_or_not():
+    x, z = (torch.ones(3, 4, device="cuda", requires_grad=True) for _ in range(2))
+    held, host = torch.ones(3, 4, device="cuda"), torch.ones(3, 4, requires_grad=True)
+    for loss in (lambda: x.sum(), lambda: (x + z).sum(), lambda: (x.t() * 2).sum(), lambda: (x * x).sum()):
+        x.grad = None
+        loss().backward()
+        assert x.grad.is_cuda and (x.grad + held).is_cuda
+    x.grad = None
+    x.backward(held)
+    assert x.grad.is_cuda and torch.nn.Parameter(x.detach()).is_cuda
+    (host.to("cuda") * 2).sum().backward()
+    host.sum().backward()
+    assert not host.grad.is_cuda and not x.detach().cpu().new_empty_strided((2,), (1,)).is_cuda and not x.new_empty_strided((2,), (1,), device="cpu").is_cuda
+
 @torch.compile(fullgraph=True)
 def clamped(x):
     return torch.clamp(x.float() / 3, -1, 1)
@@ -661,4 +675,4 @@ def test_what_is_compiled_runs_eagerly(fullgraph):
 def test_a_gpus_tensors_are_followed_everywhere(project):
     """A library's kernel does not outlive the library, `torch.device("cuda")` as the default, gradients of casts, `torch.compile(fullgraph=True)`."""
     code, counts, told = project(FOLLOWED, "--triton-cpu")
-    assert code == 0 and counts == {"passed": 12}, told
+    assert code == 0 and counts == {"passed": 13}, told

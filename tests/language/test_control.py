@@ -1,7 +1,7 @@
 """Functions, branches, tuples, pointers to pointers, tensor descriptors, prints and assertions."""
 
-import re
 import os
+import re
 import subprocess
 import sys
 import textwrap
