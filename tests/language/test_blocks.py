@@ -169,6 +169,29 @@ def test_groups_with_gaps(c, width, seed):
         assert re.search(BLOCKS, made.asm["plan"])
 
 
+@triton.jit
+def asked_kernel(x_ptr, flags_ptr, bias_ptr, out_ptr, n, m, C: tl.constexpr, BY: tl.constexpr, BX: tl.constexpr):
+    """A mask asks for a line of C numbers by quotients along the one dimension, what is added for one along the other."""
+    y, x = tl.arange(0, BY)[:, None], tl.arange(0, BX)[None, :]
+    inside = (y < n) & (x < m)
+    flag = tl.load(flags_ptr + y % C, mask=y < n, other=0)
+    v = tl.load(x_ptr + y + x * n, mask=inside & (flag > 0), other=0)
+    tl.store(out_ptr + y * m + x, v + tl.load(bias_ptr + x % C, mask=x < m, other=0), mask=inside & (y % 3 != 0))
+
+
+@pytest.mark.parametrize("c", [33, 50])
+def test_nothing_is_read_for_the_other_case(c, width, seed):
+    """What a chunk of one quotient loads side by side is not loaded where there are two, which would pass the end of a line."""
+    n, m = 64, 61
+    x, out = numbers((m, n), torch.float32, seed), torch.full((n, m), 7.0)
+    flags, bias = (fenced(numbers((c,), torch.float32, seed + k), True, writable=False) for k in (1, 2))
+    made = asked_kernel[(1,)](x, flags, bias, out, n, m, c, 64, 64)
+    y, k = torch.arange(n), torch.arange(m)
+    want = torch.where((flags[y % c] > 0)[:, None], x.T, 0) + bias[k % c]
+    assert torch.equal(out, torch.where((y % 3 != 0)[:, None], want, 7.0))
+    assert width != "256 bits, 16 registers" or re.search(BLOCKS, made.asm["plan"])
+
+
 @pytest.mark.parametrize("kernel", [channels_kernel, back_kernel])
 @pytest.mark.parametrize("target, side", [("x86-64-v4", 16), ("x86-64-v3", 8), ("neoverse-v2", 4)])
 def test_blocks_that_pass_a_multiple(kernel, target, side):

@@ -165,11 +165,13 @@ def written(nest, chunks: range, inside, by_halves: bool = False):
         return
     b, always, looked_at = nest.b, nest.quotients, nest.plan.looked_at
     level = nest.depth_of[nest.vdim]  # from there on what is remembered is of lanes, which have one quotient or each its own
-    memos = nest.memos[level:]
+    memos, sections = nest.memos[level:], nest.sections[level:]
 
     def as_if(quotients, halves=()):
         nest.memos[level:], nest.quotients, nest.halves = map(dict, memos), quotients, halves
+        nest.sections[level:] = [b.open_section() for _ in sections]  # what belongs to outer loops is done here: it may load what is there in this case alone
         inside()
+        nest.sections[level:] = sections
 
     nest.u = chunks[0]
     one = functools.reduce(b.and_, (_has_one(nest, *key, nest.lanes * len(chunks)) for key in finest(looked_at)))
