@@ -21,8 +21,6 @@ from .space import Known, Space
 
 #: bytes of scratch that such a tensor may take: it, and what is made of it, are to stay in the second cache
 MOST = 1 << 17
-
-
 #: simple operations of a store that are written for each line of a block, and once more where masks end
 WORK = 8
 

@@ -2,10 +2,10 @@
 
 LLVM turns `llvm.exp.v16f32` into sixteen scalar calls on every ISA, so f32 exp, exp2, log, log2, sin, cos, tanh and erf are
 written out here (range reduction by Cody and Waite; the logarithm's coefficients are those of the Cephes library, S. Moshier, logf.c).
-f16 and bf16 are computed in f32. What has no polynomial here calls libm once per lane: exact, but slow.
+f16 and bf16 are computed in f32. What has no polynomial here or in `wide.py`, by f64, calls libm once per lane: exact, but slow.
 
 Errors in units in the last place, f32, measured over the whole range by tests/test_math.py: exp 1.5, exp2 2,
-log 2, log2 3, sin 2, cos 2, tanh 1.5, erf 1.5, log1p 1.5, expm1 2. Others are computed in f64 (`wide.py`).
+log 2, log2 3, sin 2, cos 2, tanh 1.5, erf 1.5, log1p 1.5, expm1 2, log10 2 (the last three by tests/test_math_wide.py).
 """
 
 from __future__ import annotations

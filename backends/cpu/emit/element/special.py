@@ -9,17 +9,9 @@ from __future__ import annotations
 
 import math as pymath
 
-
 from ...llvm.ir import Val, const
 from .math import per_lane
-
-
-def _d(x: float) -> Val:
-    return const("double", x)
-
-
-def _f(b, opname, x, y):
-    return b.fbin(opname, x, y, "")
+from .wide import double, in_double, strict
 
 
 def _fma(b, x, y, z):
@@ -27,47 +19,36 @@ def _fma(b, x, y, z):
 
 
 def _horner(b, x: Val, coefficients) -> Val:
-    acc = b.splat(_d(coefficients[0]), x.lanes)
+    acc = b.splat(double(coefficients[0]), x.lanes)
     for c in coefficients[1:]:
-        acc = _fma(b, acc, x, _d(c))
+        acc = _fma(b, acc, x, double(c))
     return acc
-
-
-def in_double(fn):
-    """A rule on f64 values; f32 is widened, and the result rounded once."""
-
-    def rule(b, x):
-        if x.elem == "float":
-            return b.cast("fptrunc", fn(b, b.cast("fpext", x, "double")), "float")
-        return fn(b, x)
-
-    return rule
 
 
 def _exp_of_square(b, x: Val, sign: float) -> Val:
     """exp(sign * x^2), with x^2 in two parts so that its rounding does not show."""
     high = b.bitcast(b.and_(b.bitcast(x, "i64"), const("i64", -1 << 27)), "double")
-    rest = _f(b, "fmul", _f(b, "fsub", x, high), _f(b, "fadd", x, high))
-    square = _f(b, "fmul", high, high)
-    big = per_lane(b, "exp", _f(b, "fmul", square, _d(sign)))
-    value = _f(b, "fmul", big, per_lane(b, "exp", _f(b, "fmul", rest, _d(sign))))
-    return b.select(b.fcmp("olt", b.intrinsic("fabs", x), _d(1e100)), value, b.splat(_d(float("inf") if sign > 0 else 0.0),
+    rest = strict(b, "fmul", strict(b, "fsub", x, high), strict(b, "fadd", x, high))
+    square = strict(b, "fmul", high, high)
+    big = per_lane(b, "exp", strict(b, "fmul", square, double(sign)))
+    value = strict(b, "fmul", big, per_lane(b, "exp", strict(b, "fmul", rest, double(sign))))
+    return b.select(b.fcmp("olt", b.intrinsic("fabs", x), double(1e100)), value, b.splat(double(float("inf") if sign > 0 else 0.0),
                                                                                    x.lanes))
 
 
 @in_double
 def erfcx(b, x):
     """exp(x^2) erfc(x)."""
-    direct = _f(b, "fmul", _exp_of_square(b, x, 1.0), per_lane(b, "erfc", x))
+    direct = strict(b, "fmul", _exp_of_square(b, x, 1.0), per_lane(b, "erfc", x))
     # x > 10: 1 / (x sqrt(pi)) * (1 - 1/(2x^2) + 1*3/(2x^2)^2 - ...)
-    z = _f(b, "fdiv", _d(-0.5), _f(b, "fmul", x, x))
+    z = strict(b, "fdiv", double(-0.5), strict(b, "fmul", x, x))
     terms, value = [1.0], 1.0
     for k in range(1, 14):
         value *= 2 * k - 1
         terms.append(value)
-    tail = _f(b, "fdiv", _f(b, "fmul", _horner(b, z, terms[::-1]), _d(1 / pymath.sqrt(pymath.pi))), x)
-    direct = b.select(b.fcmp("olt", x, _d(-27.0)), b.splat(_d(float("inf")), x.lanes), direct)
-    return b.select(b.fcmp("ogt", x, _d(10.0)), tail, direct)
+    tail = strict(b, "fdiv", strict(b, "fmul", _horner(b, z, terms[::-1]), double(1 / pymath.sqrt(pymath.pi))), x)
+    direct = b.select(b.fcmp("olt", x, double(-27.0)), b.splat(double(float("inf")), x.lanes), direct)
+    return b.select(b.fcmp("ogt", x, double(10.0)), tail, direct)
 
 
 _MIDDLE = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
@@ -78,49 +59,49 @@ _OUTER = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.0057
 
 def _start(b, x: Val, w: Val) -> Val:
     """erfinv(x) to about 6 digits, from w = -log(1 - x^2) <= 16."""
-    inner = _horner(b, _f(b, "fsub", w, _d(2.5)), _MIDDLE)
-    outer = _horner(b, _f(b, "fsub", b.intrinsic("sqrt", w), _d(3.0)), _OUTER)
-    return _f(b, "fmul", b.select(b.fcmp("olt", w, _d(5.0)), inner, outer), x)
+    inner = _horner(b, strict(b, "fsub", w, double(2.5)), _MIDDLE)
+    outer = _horner(b, strict(b, "fsub", b.intrinsic("sqrt", w), double(3.0)), _OUTER)
+    return strict(b, "fmul", b.select(b.fcmp("olt", w, double(5.0)), inner, outer), x)
 
 
 @in_double
 def erfinv(b, x):
     size = b.intrinsic("fabs", x)
     # Beyond 1/2 erfc of the rest, which is exact, keeps the digits.
-    tail = _inverse_tail(b, _f(b, "fsub", _d(1.0), size))
-    w = per_lane(b, "log1p", _f(b, "fmul", b.fneg(x), x))
+    tail = _inverse_tail(b, strict(b, "fsub", double(1.0), size))
+    w = per_lane(b, "log1p", strict(b, "fmul", b.fneg(x), x))
     y = _start(b, x, b.fneg(w))
     for _ in range(2):
-        miss = _f(b, "fsub", per_lane(b, "erf", y), x)
-        slope = _f(b, "fmul", _exp_of_square(b, y, 1.0), _d(pymath.sqrt(pymath.pi) / 2))
-        y = _f(b, "fsub", y, _f(b, "fmul", miss, slope))
-    y = b.select(b.fcmp("oeq", x, _d(0.0)), x, y)
-    return b.select(b.fcmp("ogt", size, _d(0.5)), b.intrinsic("copysign", tail, x), y)
+        miss = strict(b, "fsub", per_lane(b, "erf", y), x)
+        slope = strict(b, "fmul", _exp_of_square(b, y, 1.0), double(pymath.sqrt(pymath.pi) / 2))
+        y = strict(b, "fsub", y, strict(b, "fmul", miss, slope))
+    y = b.select(b.fcmp("oeq", x, double(0.0)), x, y)
+    return b.select(b.fcmp("ogt", size, double(0.5)), b.intrinsic("copysign", tail, x), y)
 
 
 def _inverse_tail(b, q: Val) -> Val:
     """y > 0 with erfc(y) = q, for 0 < q <= 1/2 or so: Newton on log(erfc), which is all but straight. q = 0 gives infinity, q < 0
     and NaN give NaN."""
     length = b.fneg(per_lane(b, "log", q))
-    w = _f(b, "fsub", length, per_lane(b, "log", _f(b, "fsub", _d(2.0), q)))
-    near = _start(b, _f(b, "fsub", _d(1.0), q), w)
-    far = b.intrinsic("sqrt", b.intrinsic("maxnum", _f(b, "fsub", length, per_lane(b, "log", _f(
-        b, "fadd", _d(1.0), _f(b, "fmul", _d(pymath.sqrt(pymath.pi)), b.intrinsic("sqrt", length))))), _d(0.01)))
-    y = b.select(b.fcmp("olt", w, _d(16.0)), near, far)
+    w = strict(b, "fsub", length, per_lane(b, "log", strict(b, "fsub", double(2.0), q)))
+    near = _start(b, strict(b, "fsub", double(1.0), q), w)
+    far = b.intrinsic("sqrt", b.intrinsic("maxnum", strict(b, "fsub", length, per_lane(b, "log", strict(
+        b, "fadd", double(1.0), strict(b, "fmul", double(pymath.sqrt(pymath.pi)), b.intrinsic("sqrt", length))))), double(0.01)))
+    y = b.select(b.fcmp("olt", w, double(16.0)), near, far)
     for _ in range(3):
         found = per_lane(b, "erfc", y)
-        step = _f(b, "fmul", per_lane(b, "log", _f(b, "fdiv", found, q)), _f(b, "fmul", found, _f(
-            b, "fmul", _exp_of_square(b, y, 1.0), _d(pymath.sqrt(pymath.pi) / 2))))
-        y = _f(b, "fadd", y, b.select(b.fcmp("olt", b.intrinsic("fabs", step), _d(10.0)), step, b.splat(_d(0.0), q.lanes)))
-    y = b.select(b.fcmp("oeq", q, _d(0.0)), b.splat(_d(float("inf")), q.lanes), y)
-    return b.select(b.fcmp("oge", q, _d(0.0)), y, b.splat(_d(float("nan")), q.lanes))
+        step = strict(b, "fmul", per_lane(b, "log", strict(b, "fdiv", found, q)), strict(b, "fmul", found, strict(
+            b, "fmul", _exp_of_square(b, y, 1.0), double(pymath.sqrt(pymath.pi) / 2))))
+        y = strict(b, "fadd", y, b.select(b.fcmp("olt", b.intrinsic("fabs", step), double(10.0)), step, b.splat(double(0.0), q.lanes)))
+    y = b.select(b.fcmp("oeq", q, double(0.0)), b.splat(double(float("inf")), q.lanes), y)
+    return b.select(b.fcmp("oge", q, double(0.0)), y, b.splat(double(float("nan")), q.lanes))
 
 
 def _erfcinv(b, x):
     small = _inverse_tail(b, x)
-    large = b.fneg(_inverse_tail(b, _f(b, "fsub", _d(2.0), x)))
-    middle = erfinv(b, _f(b, "fsub", _d(1.0), x))
-    y = b.select(b.fcmp("olt", x, _d(0.5)), small, b.select(b.fcmp("ogt", x, _d(1.5)), large, middle))
+    large = b.fneg(_inverse_tail(b, strict(b, "fsub", double(2.0), x)))
+    middle = erfinv(b, strict(b, "fsub", double(1.0), x))
+    y = b.select(b.fcmp("olt", x, double(0.5)), small, b.select(b.fcmp("ogt", x, double(1.5)), large, middle))
     return b.select(b.fcmp("uno", x, x), x, y)
 
 
@@ -130,21 +111,21 @@ erfcinv = in_double(_erfcinv)
 @in_double
 def normcdf(b, x):
     """The normal distribution function: erfc(-x / sqrt(2)) / 2."""
-    z = _f(b, "fmul", x, _d(-pymath.sqrt(0.5)))
+    z = strict(b, "fmul", x, double(-pymath.sqrt(0.5)))
     # The argument's rounding is felt through the square: one step of its derivative puts it back.
-    low = _fma(b, x, _d(-pymath.sqrt(0.5)), b.fneg(z))
-    low = _fma(b, x, _d(4.833646656726457e-17), low)  # sqrt(1/2) is not a double either
+    low = _fma(b, x, double(-pymath.sqrt(0.5)), b.fneg(z))
+    low = _fma(b, x, double(4.833646656726457e-17), low)  # sqrt(1/2) is not a double either
     value = per_lane(b, "erfc", z)
-    slope = _f(b, "fmul", _exp_of_square(b, z, -1.0), _d(-2 / pymath.sqrt(pymath.pi)))
+    slope = strict(b, "fmul", _exp_of_square(b, z, -1.0), double(-2 / pymath.sqrt(pymath.pi)))
     fixed = _fma(b, slope, low, value)
-    finite = b.fcmp("olt", b.intrinsic("fabs", x), _d(1e300))
-    return _f(b, "fmul", b.select(finite, fixed, value), _d(0.5))
+    finite = b.fcmp("olt", b.intrinsic("fabs", x), double(1e300))
+    return strict(b, "fmul", b.select(finite, fixed, value), double(0.5))
 
 
 @in_double
 def normcdfinv(b, p):
     """-sqrt(2) erfcinv(2 p)."""
-    return _f(b, "fmul", _erfcinv(b, _f(b, "fmul", p, _d(2.0))), _d(-pymath.sqrt(2.0)))
+    return strict(b, "fmul", _erfcinv(b, strict(b, "fmul", p, double(2.0))), double(-pymath.sqrt(2.0)))
 
 
 def _bessel(order: int):
@@ -164,16 +145,16 @@ def _bessel(order: int):
     @in_double
     def rule(b, x):
         size = b.intrinsic("fabs", x)
-        t = _f(b, "fmul", _f(b, "fmul", x, x), _d(0.25))
+        t = strict(b, "fmul", strict(b, "fmul", x, x), double(0.25))
         near = _horner(b, t, series()[::-1])
         if order:
-            near = _f(b, "fmul", near, _f(b, "fmul", size, _d(0.5)))
-        z = _f(b, "fdiv", _d(1.0), size)
-        root = _f(b, "fmul", per_lane(b, "exp", _f(b, "fmul", size, _d(0.5))), _d(1 / pymath.sqrt(2 * pymath.pi)))
-        far = _f(b, "fmul", _horner(b, z, asymptotic()[::-1]), _f(b, "fdiv", root, b.intrinsic("sqrt", size)))
-        far = _f(b, "fmul", far, per_lane(b, "exp", _f(b, "fmul", size, _d(0.5))))
-        far = b.select(b.fcmp("oeq", size, _d(float("inf"))), size, far)
-        out = b.select(b.fcmp("olt", size, _d(25.0)), near, far)
+            near = strict(b, "fmul", near, strict(b, "fmul", size, double(0.5)))
+        z = strict(b, "fdiv", double(1.0), size)
+        root = strict(b, "fmul", per_lane(b, "exp", strict(b, "fmul", size, double(0.5))), double(1 / pymath.sqrt(2 * pymath.pi)))
+        far = strict(b, "fmul", _horner(b, z, asymptotic()[::-1]), strict(b, "fdiv", root, b.intrinsic("sqrt", size)))
+        far = strict(b, "fmul", far, per_lane(b, "exp", strict(b, "fmul", size, double(0.5))))
+        far = b.select(b.fcmp("oeq", size, double(float("inf"))), size, far)
+        out = b.select(b.fcmp("olt", size, double(25.0)), near, far)
         return b.intrinsic("copysign", out, x) if order else out
 
     return rule

@@ -1,4 +1,4 @@
-"""Elementary functions of f32 that are computed in f64, on half as many lanes, and rounded once: within 0.51 units in the last place, measured by tests/language/test_libdevice.py.
+"""Elementary functions of f32 that are computed in f64, on half as many lanes, and rounded once: within 0.51 units in the last place, measured by tests/test_math_wide.py.
 
 A polynomial of ten digits is enough for that, and what cancels, overflows or is subnormal in f32 does not in f64. libm, called for each lane, took ten times as long and more; f64
 itself still goes there. Polynomials by Chebyshev interpolation (mpmath.chebyfit); identities: Abramowitz and Stegun, chapter 4.
@@ -6,7 +6,6 @@ itself still goes there. Polynomials by Chebyshev interpolation (mpmath.chebyfit
 
 from __future__ import annotations
 
-import functools
 from math import inf, log, nan, pi
 
 from ...llvm.ir import Val, const
@@ -29,31 +28,34 @@ _HALF_PI = 1.5707963267341256, 6.077100506506192e-11
 _TAN_LIMIT = 1e6
 
 
-def _d(x: float) -> Val:
+def double(x: float) -> Val:
     return const("double", x)
 
 
-def _f(b, opname: str, x: Val, y: Val) -> Val:
+def strict(b, opname: str, x: Val, y: Val) -> Val:
+    """An operation that LLVM joins with no other."""
     return b.fbin(opname, x, y, "")
 
 
 def _horner(b, x: Val, coefficients) -> Val:
-    acc = b.splat(_d(coefficients[0]), x.lanes)
+    acc = b.splat(double(coefficients[0]), x.lanes)
     for c in coefficients[1:]:
-        acc = mul_add(b, acc, x, _d(c))
+        acc = mul_add(b, acc, x, double(c))
     return acc
 
 
 def _odd(b, x: Val, z: Val, coefficients) -> Val:
     """x + x z P(z)."""
-    return mul_add(b, _f(b, "fmul", x, z), _horner(b, z, coefficients), x)
+    return mul_add(b, strict(b, "fmul", x, z), _horner(b, z, coefficients), x)
 
 
-def in_f64(fn):
-    """A rule on f32 values, computed by `fn(b, *values)` in f64."""
-    @functools.wraps(fn)
+def in_double(fn):
+    """A rule on f64 values; f32 is widened, and the result rounded once."""
+
     def rule(b, *vals: Val) -> Val:
-        return b.cast("fptrunc", fn(b, *[b.cast("fpext", v, "double") for v in vals]), "float")
+        if vals[0].elem == "float":
+            return b.cast("fptrunc", fn(b, *[b.cast("fpext", v, "double") for v in vals]), "float")
+        return fn(b, *vals)
 
     return rule
 
@@ -63,21 +65,21 @@ def _log(b, x: Val) -> Val:
     bits = b.bitcast(x, "i64")
     e = b.bin("ashr", b.sub(b.cast("trunc", b.bin("lshr", bits, const("i64", 32)), "i32"), const("i32", _ROOT)), const("i32", 20))
     m = b.bitcast(b.sub(bits, b.bin("shl", b.cast("sext", e, "i64"), const("i64", 52))), "double")
-    s = _f(b, "fdiv", _f(b, "fsub", m, _d(1.0)), _f(b, "fadd", m, _d(1.0)))
-    y = _odd(b, s, _f(b, "fmul", s, s), _LOG)
-    y = mul_add(b, b.cast("sitofp", e, "double"), _d(log(2)), _f(b, "fadd", y, y))
-    y = b.select(b.fcmp("oeq", x, _d(inf)), x, y)
-    y = b.select(b.fcmp("oeq", x, _d(0.0)), _d(-inf), y)
-    return b.select(b.fcmp("ult", x, _d(0.0)), _d(nan), y)
+    s = strict(b, "fdiv", strict(b, "fsub", m, double(1.0)), strict(b, "fadd", m, double(1.0)))
+    y = _odd(b, s, strict(b, "fmul", s, s), _LOG)
+    y = mul_add(b, b.cast("sitofp", e, "double"), double(log(2)), strict(b, "fadd", y, y))
+    y = b.select(b.fcmp("oeq", x, double(inf)), x, y)
+    y = b.select(b.fcmp("oeq", x, double(0.0)), double(-inf), y)
+    return b.select(b.fcmp("ult", x, double(0.0)), double(nan), y)
 
 
 def _exp(b, x: Val) -> Val:
     """e^x where that is a number of f32; what is too large or too small for one elsewhere. NaN stays."""
-    x = b.select(b.fcmp("olt", x, _d(-120.0)), _d(-120.0), x)
-    x = b.select(b.fcmp("ogt", x, _d(100.0)), _d(100.0), x)
-    t = mul_add(b, x, _d(1 / log(2)), _d(_MAGIC))
-    r = mul_add(b, _f(b, "fsub", t, _d(_MAGIC)), _d(-log(2)), x)
-    p = _f(b, "fadd", mul_add(b, _f(b, "fmul", r, r), _horner(b, r, _EXP), r), _d(1.0))
+    x = b.select(b.fcmp("olt", x, double(-120.0)), double(-120.0), x)
+    x = b.select(b.fcmp("ogt", x, double(100.0)), double(100.0), x)
+    t = mul_add(b, x, double(1 / log(2)), double(_MAGIC))
+    r = mul_add(b, strict(b, "fsub", t, double(_MAGIC)), double(-log(2)), x)
+    p = strict(b, "fadd", mul_add(b, strict(b, "fmul", r, r), _horner(b, r, _EXP), r), double(1.0))
     scaled = b.bitcast(b.add(b.bitcast(p, "i64"), b.bin("shl", b.bitcast(t, "i64"), const("i64", 52))), "double")
     return b.select(b.fcmp("uno", x, x), x, scaled)
 
@@ -86,155 +88,155 @@ def _signed(b, size: Val, x: Val) -> Val:
     return b.intrinsic("copysign", size, x)
 
 
-@in_f64
+@in_double
 def exp10(b, x):
-    return _exp(b, _f(b, "fmul", x, _d(log(10))))
+    return _exp(b, strict(b, "fmul", x, double(log(10))))
 
 
-@in_f64
+@in_double
 def power(b, x, y):
     size = b.intrinsic("fabs", x)
-    z = _exp(b, _f(b, "fmul", y, _log(b, size)))
-    half = _f(b, "fmul", y, _d(0.5))
+    z = _exp(b, strict(b, "fmul", y, _log(b, size)))
+    half = strict(b, "fmul", y, double(0.5))
     whole, even = (b.fcmp("oeq", b.intrinsic("floor", v), v) for v in (y, half))
     z = b.select(b.and_(whole, b.not_(even)), _signed(b, z, x), z)
-    neither = b.and_(b.and_(b.fcmp("olt", x, _d(0.0)), b.fcmp("ogt", x, _d(-inf))), b.not_(whole))
-    z = b.select(neither, _d(nan), z)
-    one = b.or_(b.fcmp("oeq", x, _d(1.0)), b.fcmp("oeq", y, _d(0.0)))
-    one = b.or_(one, b.and_(b.fcmp("oeq", x, _d(-1.0)), b.fcmp("oeq", b.intrinsic("fabs", y), _d(inf))))
-    return b.select(one, _d(1.0), z)
+    neither = b.and_(b.and_(b.fcmp("olt", x, double(0.0)), b.fcmp("ogt", x, double(-inf))), b.not_(whole))
+    z = b.select(neither, double(nan), z)
+    one = b.or_(b.fcmp("oeq", x, double(1.0)), b.fcmp("oeq", y, double(0.0)))
+    one = b.or_(one, b.and_(b.fcmp("oeq", x, double(-1.0)), b.fcmp("oeq", b.intrinsic("fabs", y), double(inf))))
+    return b.select(one, double(1.0), z)
 
 
-@in_f64
+@in_double
 def cbrt(b, x):
     size = b.intrinsic("fabs", x)
-    root = _exp(b, _f(b, "fmul", _log(b, size), _d(1 / 3)))
-    same = b.or_(b.fcmp("oeq", size, _d(0.0)), b.fcmp("oeq", size, _d(inf)))
+    root = _exp(b, strict(b, "fmul", _log(b, size), double(1 / 3)))
+    same = b.or_(b.fcmp("oeq", size, double(0.0)), b.fcmp("oeq", size, double(inf)))
     return b.select(same, x, _signed(b, root, x))
 
 
-@in_f64
+@in_double
 def cosh(b, x):
     e = _exp(b, b.intrinsic("fabs", x))
-    return _f(b, "fmul", _f(b, "fadd", e, _f(b, "fdiv", _d(1.0), e)), _d(0.5))
+    return strict(b, "fmul", strict(b, "fadd", e, strict(b, "fdiv", double(1.0), e)), double(0.5))
 
 
-@in_f64
+@in_double
 def sinh(b, x):
     e = _exp(b, b.intrinsic("fabs", x))
-    large = _signed(b, _f(b, "fmul", _f(b, "fsub", e, _f(b, "fdiv", _d(1.0), e)), _d(0.5)), x)
-    small = _signed(b, _odd(b, x, _f(b, "fmul", x, x), _SINH), x)
-    return b.select(b.fcmp("olt", b.intrinsic("fabs", x), _d(1.0)), small, large)
+    large = _signed(b, strict(b, "fmul", strict(b, "fsub", e, strict(b, "fdiv", double(1.0), e)), double(0.5)), x)
+    small = _signed(b, _odd(b, x, strict(b, "fmul", x, x), _SINH), x)
+    return b.select(b.fcmp("olt", b.intrinsic("fabs", x), double(1.0)), small, large)
 
 
-@in_f64
+@in_double
 def asinh(b, x):
-    size, square = b.intrinsic("fabs", x), _f(b, "fmul", x, x)
-    large = _log(b, _f(b, "fadd", size, b.intrinsic("sqrt", _f(b, "fadd", square, _d(1.0)))))
-    small = mul_add(b, _f(b, "fmul", size, square), _d(-1 / 6), size)
-    return _signed(b, b.select(b.fcmp("olt", size, _d(1e-4)), small, large), x)
+    size, square = b.intrinsic("fabs", x), strict(b, "fmul", x, x)
+    large = _log(b, strict(b, "fadd", size, b.intrinsic("sqrt", strict(b, "fadd", square, double(1.0)))))
+    small = mul_add(b, strict(b, "fmul", size, square), double(-1 / 6), size)
+    return _signed(b, b.select(b.fcmp("olt", size, double(1e-4)), small, large), x)
 
 
-@in_f64
+@in_double
 def acosh(b, x):
-    y = _log(b, _f(b, "fadd", x, b.intrinsic("sqrt", _f(b, "fmul", _f(b, "fsub", x, _d(1.0)), _f(b, "fadd", x, _d(1.0))))))
-    return b.select(b.fcmp("olt", x, _d(1.0)), _d(nan), y)
+    y = _log(b, strict(b, "fadd", x, b.intrinsic("sqrt", strict(b, "fmul", strict(b, "fsub", x, double(1.0)), strict(b, "fadd", x, double(1.0))))))
+    return b.select(b.fcmp("olt", x, double(1.0)), double(nan), y)
 
 
-@in_f64
+@in_double
 def atanh(b, x):
     size = b.intrinsic("fabs", x)
-    large = _f(b, "fmul", _log(b, _f(b, "fdiv", _f(b, "fadd", _d(1.0), size), _f(b, "fsub", _d(1.0), size))), _d(0.5))
-    small = mul_add(b, _f(b, "fmul", size, _f(b, "fmul", size, size)), _d(1 / 3), size)
-    return _signed(b, b.select(b.fcmp("olt", size, _d(1e-4)), small, large), x)
+    large = strict(b, "fmul", _log(b, strict(b, "fdiv", strict(b, "fadd", double(1.0), size), strict(b, "fsub", double(1.0), size))), double(0.5))
+    small = mul_add(b, strict(b, "fmul", size, strict(b, "fmul", size, size)), double(1 / 3), size)
+    return _signed(b, b.select(b.fcmp("olt", size, double(1e-4)), small, large), x)
 
 
 def _asin_parts(b, x: Val) -> tuple[Val, Val]:
     """(|x| > 1/2, p): asin |x| is p, or pi/2 - 2p where |x| > 1/2."""
     size = b.intrinsic("fabs", x)
-    large = b.fcmp("ogt", size, _d(0.5))
-    z = b.select(large, _f(b, "fmul", _f(b, "fsub", _d(1.0), size), _d(0.5)), _f(b, "fmul", x, x))
+    large = b.fcmp("ogt", size, double(0.5))
+    z = b.select(large, strict(b, "fmul", strict(b, "fsub", double(1.0), size), double(0.5)), strict(b, "fmul", x, x))
     return large, _odd(b, b.select(large, b.intrinsic("sqrt", z), size), z, _ASIN)
 
 
-@in_f64
+@in_double
 def asin(b, x):
     large, p = _asin_parts(b, x)
-    return _signed(b, b.select(large, mul_add(b, p, _d(-2.0), _d(pi / 2)), p), x)
+    return _signed(b, b.select(large, mul_add(b, p, double(-2.0), double(pi / 2)), p), x)
 
 
-@in_f64
+@in_double
 def acos(b, x):
     large, p = _asin_parts(b, x)
-    twice = _f(b, "fadd", p, p)
-    outer = b.select(b.fcmp("olt", x, _d(0.0)), _f(b, "fsub", _d(pi), twice), twice)
-    return b.select(large, outer, _f(b, "fsub", _d(pi / 2), _signed(b, p, x)))
+    twice = strict(b, "fadd", p, p)
+    outer = b.select(b.fcmp("olt", x, double(0.0)), strict(b, "fsub", double(pi), twice), twice)
+    return b.select(large, outer, strict(b, "fsub", double(pi / 2), _signed(b, p, x)))
 
 
 def _angle(b, y: Val, x: Val) -> Val:
     """atan(y / x), both 0 or more and finite; 0 where both are 0."""
-    steep, diagonal = b.fcmp("ogt", y, _f(b, "fmul", x, _d(1 + 2**0.5))), b.fcmp("ogt", y, _f(b, "fmul", x, _d(2**0.5 - 1)))
-    over = b.select(steep, b.fneg(x), b.select(diagonal, _f(b, "fsub", y, x), y))
-    under = b.select(steep, y, b.select(diagonal, _f(b, "fadd", y, x), x))
-    t = _f(b, "fdiv", over, b.select(b.fcmp("oeq", under, _d(0.0)), _d(1.0), under))
-    begin = b.select(steep, _d(pi / 2), b.select(diagonal, _d(pi / 4), _d(0.0)))
-    return _f(b, "fadd", _odd(b, t, _f(b, "fmul", t, t), _ATAN), begin)
+    steep, diagonal = b.fcmp("ogt", y, strict(b, "fmul", x, double(1 + 2**0.5))), b.fcmp("ogt", y, strict(b, "fmul", x, double(2**0.5 - 1)))
+    over = b.select(steep, b.fneg(x), b.select(diagonal, strict(b, "fsub", y, x), y))
+    under = b.select(steep, y, b.select(diagonal, strict(b, "fadd", y, x), x))
+    t = strict(b, "fdiv", over, b.select(b.fcmp("oeq", under, double(0.0)), double(1.0), under))
+    begin = b.select(steep, double(pi / 2), b.select(diagonal, double(pi / 4), double(0.0)))
+    return strict(b, "fadd", _odd(b, t, strict(b, "fmul", t, t), _ATAN), begin)
 
 
 def _finite(b, x: Val) -> Val:
     """|x|, a number larger than any of f32 for infinities."""
     size = b.intrinsic("fabs", x)
-    return b.select(b.fcmp("oeq", size, _d(inf)), _d(1e200), size)
+    return b.select(b.fcmp("oeq", size, double(inf)), double(1e200), size)
 
 
-@in_f64
+@in_double
 def atan(b, x):
-    return _signed(b, _angle(b, _finite(b, x), b.splat(_d(1.0), x.lanes)), x)
+    return _signed(b, _angle(b, _finite(b, x), b.splat(double(1.0), x.lanes)), x)
 
 
-@in_f64
+@in_double
 def atan2(b, y, x):
     angle = _angle(b, _finite(b, y), _finite(b, x))
     left = b.icmp("slt", b.bitcast(x, "i64"), const("i64", 0))  # -0, too
-    return _signed(b, b.select(left, _f(b, "fsub", _d(pi), angle), angle), y)
+    return _signed(b, b.select(left, strict(b, "fsub", double(pi), angle), angle), y)
 
 
-@in_f64
+@in_double
 def hypot(b, x, y):
-    infinite = b.or_(*(b.fcmp("oeq", b.intrinsic("fabs", v), _d(inf)) for v in (x, y)))
-    return b.select(infinite, _d(inf), b.intrinsic("sqrt", mul_add(b, x, x, _f(b, "fmul", y, y))))
+    infinite = b.or_(*(b.fcmp("oeq", b.intrinsic("fabs", v), double(inf)) for v in (x, y)))
+    return b.select(infinite, double(inf), b.intrinsic("sqrt", mul_add(b, x, x, strict(b, "fmul", y, y))))
 
 
-@in_f64
+@in_double
 def _tan(b, x):
-    t = mul_add(b, x, _d(2 / pi), _d(_MAGIC))
-    n = _f(b, "fsub", t, _d(_MAGIC))
-    r = mul_add(b, n, _d(-_HALF_PI[1]), mul_add(b, n, _d(-_HALF_PI[0]), x))
-    z = _f(b, "fmul", r, r)
-    sin, cos = _odd(b, r, z, _SIN), mul_add(b, _f(b, "fmul", z, z), _horner(b, z, _COS), mul_add(b, z, _d(-0.5), _d(1.0)))
+    t = mul_add(b, x, double(2 / pi), double(_MAGIC))
+    n = strict(b, "fsub", t, double(_MAGIC))
+    r = mul_add(b, n, double(-_HALF_PI[1]), mul_add(b, n, double(-_HALF_PI[0]), x))
+    z = strict(b, "fmul", r, r)
+    sin, cos = _odd(b, r, z, _SIN), mul_add(b, strict(b, "fmul", z, z), _horner(b, z, _COS), mul_add(b, z, double(-0.5), double(1.0)))
     turned = b.icmp("ne", b.and_(b.bitcast(t, "i64"), const("i64", 1)), const("i64", 0))
-    y = _f(b, "fdiv", b.select(turned, b.fneg(cos), sin), b.select(turned, sin, cos))
-    return b.select(b.fcmp("oeq", x, _d(0.0)), x, y)
+    y = strict(b, "fdiv", b.select(turned, b.fneg(cos), sin), b.select(turned, sin, cos))
+    return b.select(b.fcmp("oeq", x, double(0.0)), x, y)
 
 
 tan = with_fallback("tan", _tan, beyond(_TAN_LIMIT))
 
 
-@in_f64
+@in_double
 def erfc(b, x):
     size = b.intrinsic("fabs", x)
-    t = _f(b, "fdiv", _d(1.0), mul_add(b, size, _d(0.5), _d(1.0)))
-    tail = _f(b, "fmul", t, _exp(b, _f(b, "fsub", _horner(b, t, _ERFC), _f(b, "fmul", x, x))))
-    return b.select(b.fcmp("olt", x, _d(0.0)), _f(b, "fsub", _d(2.0), tail), tail)
+    t = strict(b, "fdiv", double(1.0), mul_add(b, size, double(0.5), double(1.0)))
+    tail = strict(b, "fmul", t, _exp(b, strict(b, "fsub", _horner(b, t, _ERFC), strict(b, "fmul", x, x))))
+    return b.select(b.fcmp("olt", x, double(0.0)), strict(b, "fsub", double(2.0), tail), tail)
 
 
-@in_f64
+@in_double
 def _fmod(b, x, y):
     """Up to a quotient of 2^27: it is rounded to a whole number only if it is one, for x and y have 24 bits, and that times y is exact."""
-    n = b.intrinsic("trunc", _f(b, "fdiv", x, y))
+    n = b.intrinsic("trunc", strict(b, "fdiv", x, y))
     rest = mul_add(b, b.fneg(n), y, x)
-    below = b.and_(b.fcmp("oeq", b.intrinsic("fabs", y), _d(inf)), b.fcmp("olt", b.intrinsic("fabs", x), _d(inf)))
+    below = b.and_(b.fcmp("oeq", b.intrinsic("fabs", y), double(inf)), b.fcmp("olt", b.intrinsic("fabs", x), double(inf)))
     return _signed(b, b.select(below, x, rest), x)
 
 
-fmod = with_fallback("fmod", _fmod, lambda b, x, y: b.fcmp("ugt", b.intrinsic("fabs", x), _f(b, "fmul", b.intrinsic("fabs", y), const("float", 2.0**27))))
+fmod = with_fallback("fmod", _fmod, lambda b, x, y: b.fcmp("ugt", b.intrinsic("fabs", x), strict(b, "fmul", b.intrinsic("fabs", y), const("float", 2.0**27))))
