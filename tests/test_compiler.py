@@ -624,6 +624,14 @@ def test_a_kernel_argument_elsewhere_is_refused():
         vector_add[(1,)](torch.ones(4, device="meta"), torch.ones(4), torch.ones(4), 4, BLOCK=16)
 
 
+def test_a_gluon_kernel_is_refused_by_its_name():
+    gluon = pytest.importorskip("triton.experimental.gluon")
+    kernel = gluon.jit(vector_add.fn)  # nothing of it is looked at
+    x = torch.ones(16)
+    with pytest.raises(CompileError, match="a Gluon kernel .* on a CPU run kernels in Triton's own language"):
+        kernel[(1,)](x, x, x, 16, BLOCK=16)
+
+
 @pytest.mark.parametrize("text", ["", "module {}", "module { tt.func public @k() { %x = arith.addi %y, %y : i32 tt.return } }",
                                   "module { tt.func public @k(%a: i32) {", "module { tt.func public @k() { %a:2 = ub.poison : i32 } }",
                                   "\x00\xff", "module { tt.func public @k(%a: tensor<4x) { tt.return } }"])

@@ -170,6 +170,9 @@ class CPUBackend(BaseBackend):
 
     def add_stages(self, stages, options, language=None):
         from . import cache
+        if getattr(language, "name", "") == "GLUON":
+            raise CompileError("triton-cpu: a Gluon kernel (@gluon.jit) is written for the warps, layouts and shared memory of one kind of GPU; on a CPU run kernels in Triton's own "
+                               "language (@triton.jit, triton.language). Launch it with that GPU's tensors, or write it with triton.language for here")
         stages["ttir"] = lambda src, metadata: make_ttir(src, metadata, options.debugger, scratch_of(options))
         kept = {}  # a stage gets the one before it, but the plan's text is for people, and another machine's object is made from the IR
 
