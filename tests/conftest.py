@@ -128,6 +128,7 @@ def pytest_configure(config):
         raise pytest.UsageError(f"TRIPORT_DEMAND: unknown {', '.join(unknown)}; it takes {', '.join(TOOLS)}, with commas between")
     if getattr(config.option, "numprocesses", None):  # threads for each worker: two at least, so that there is something to share out
         os.environ.setdefault("OMP_NUM_THREADS", str(max(2, len(os.sched_getaffinity(0)) // config.option.numprocesses)))
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # they share cores: a thread that spins keeps another worker's from its own
 
 
 @pytest.fixture
