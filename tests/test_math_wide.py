@@ -46,6 +46,8 @@ def one_kernel(x_ptr, out_ptr, n, FN: tl.constexpr, BLOCK: tl.constexpr):
         y = libdevice.atan(x)
     elif FN == "erfc":
         y = libdevice.erfc(x)
+    elif FN == "erfinv":
+        y = libdevice.erfinv(x)
     else:
         y = libdevice.tan(x)
     tl.store(out_ptr + offs, y, mask=offs < n)
@@ -72,7 +74,8 @@ def two_kernel(x_ptr, y_ptr, out_ptr, n, FN: tl.constexpr, BLOCK: tl.constexpr):
 ONE = {"log1p": (np.log1p, 1.5, (-1, 4)), "expm1": (np.expm1, 2, (-20, 89)), "log10": (np.log10, 2, (0, 4)), "exp10": (lambda x: np.power(10.0, x), 0.51, (-46, 39)),
        "cbrt": (np.cbrt, 0.51, (-9, 9)), "sinh": (np.sinh, 0.51, (-3, 3)), "cosh": (np.cosh, 0.51, (-90, 90)), "asinh": (np.arcsinh, 0.51, (-3, 3)),
        "acosh": (np.arccosh, 0.51, (1, 2)), "atanh": (np.arctanh, 0.51, (-1, 1)), "asin": (np.arcsin, 0.51, (-1, 1)), "acos": (np.arccos, 0.51, (-1, 1)),
-       "atan": (np.arctan, 0.51, (-4, 4)), "tan": (np.tan, 0.51, (-100, 100)), "erfc": (lambda x: torch.special.erfc(torch.as_tensor(x, dtype=torch.float64)).numpy(), 0.51, (-4, 11))}
+       "atan": (np.arctan, 0.51, (-4, 4)), "tan": (np.tan, 0.51, (-100, 100)), "erfc": (lambda x: torch.special.erfc(torch.as_tensor(x, dtype=torch.float64)).numpy(), 0.51, (-4, 11)),
+       "erfinv": (lambda x: torch.erfinv(torch.as_tensor(x, dtype=torch.float64)).numpy(), 0.52, (-1, 1))}
 TWO = {"pow": (np.power, 0.51), "atan2": (np.arctan2, 0.51), "hypot": (np.hypot, 0.51), "fmod": (np.fmod, 0), "%": (np.fmod, 0)}
 ROWS = ("native", "x86-64-v3", "x86-64-v2")
 

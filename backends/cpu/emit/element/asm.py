@@ -10,7 +10,7 @@ import struct
 
 from ...llvm.elements import REGISTER
 from ...llvm.ir import Val, bits_of, const
-from . import convert, libdevice, math, narrow
+from . import convert, libdevice, narrow, single
 
 #: an instruction's name, and its operands
 _STATEMENT = re.compile(r"([a-z][a-z0-9]*(?:[.:][a-z0-9]+)*)\s+(\S.*)$", re.S)
@@ -25,7 +25,7 @@ def _bits(opname):
 
 #: instruction without its `.approx`, `.full`, `.ftz` and `.rn` -> rule(b, *operands)
 _UNARY = {
-    "tanh.f32": math.tanh32, "ex2.f32": math.exp2_32, "lg2.f32": math.log2_32, "sin.f32": math.sin32, "cos.f32": math.cos32,
+    "tanh.f32": single.tanh32, "ex2.f32": single.exp2_32, "lg2.f32": single.log2_32, "sin.f32": single.sin32, "cos.f32": single.cos32,
     "rcp.f32": libdevice.recip, "sqrt.f32": libdevice.intrinsic("sqrt"),
     "rsqrt.f32": libdevice.FUNCTIONS["__nv_rsqrtf"], "abs.f32": libdevice.intrinsic("fabs"),
     "neg.f32": lambda b, x: b.fneg(x),

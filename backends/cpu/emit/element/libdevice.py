@@ -11,8 +11,7 @@ from math import inf, pi
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
-from . import arith, convert, rounding, special, wide
-from . import math
+from . import arith, convert, math, rounding, single, special, wide
 
 _INT = {"half": "i16", "float": "i32", "double": "i64"}
 
@@ -30,7 +29,7 @@ def libm(name: str, ret: str | None = None):
 
     def rule(b, *vals):
         suffix = "f" if any(v.elem == "float" for v in vals) else ""
-        return math.per_lane(b, name + suffix, *vals, ret=ret or next(v.elem for v in vals if v.elem in ir.FLOATS))
+        return single.per_lane(b, name + suffix, *vals, ret=ret or next(v.elem for v in vals if v.elem in ir.FLOATS))
 
     return rule
 
@@ -208,11 +207,7 @@ def _rcp64h(b, x):
 _FLOAT = {
     **{n: libm(n) for n in ("fdim", "j0", "j1", "lgamma", "nextafter", "remainder", "tgamma", "y0", "y1", "logb", "jn", "yn", "ldexp")},
     **{n: by_f32(getattr(wide, n), n) for n in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cosh", "erfc", "exp10", "fmod", "hypot", "sinh", "tan")},
-    "pow": by_f32(wide.power, "pow"), "log1p": by_f32(math.log1p32, "log1p"), "log10": by_f32(math.log10_32, "log10"), "expm1": by_f32(math.expm1_32, "expm1"), "scalbn": libm("ldexp"),
-    "ilogb": ilogb, "llrint": libm("llrint", "i64"), "llround": libm("llround", "i64"),
-    "exp": by_f32(math.exp32, "exp"), "exp2": by_f32(math.exp2_32, "exp2"), "log": by_f32(math.log32, "log"),
-    "log2": by_f32(math.log2_32, "log2"), "sin": by_f32(math.sin32, "sin"), "cos": by_f32(math.cos32, "cos"),
-    "tanh": by_f32(math.tanh32, "tanh"), "erf": by_f32(math.erf32, "erf"),
+    **math.FUNCTIONS, "pow": by_f32(wide.power, "pow"), "scalbn": libm("ldexp"), "ilogb": ilogb, "llrint": libm("llrint", "i64"), "llround": libm("llround", "i64"),
     **{n: intrinsic(n) for n in ("floor", "ceil", "trunc", "round", "sqrt", "copysign", "fabs", "fma", "rint",
                                  "nearbyint")},
     "rsqrt": _compose(recip, intrinsic("sqrt")), "rcbrt": _compose(recip, libm("cbrt")),
@@ -222,7 +217,7 @@ _FLOAT = {
     "isnan": _flag(lambda b, x: b.fcmp("uno", x, x)),
     "isinf": _flag(lambda b, x: b.fcmp("oeq", b.intrinsic("fabs", x), _c(x, float("inf")))),
     "isfinite": _flag(rounding.finite), "finite": _flag(rounding.finite), "signbit": _flag(_sign),
-    "erfcx": special.erfcx, "erfinv": special.erfinv, "erfcinv": special.erfcinv, "normcdf": special.normcdf,
+    "erfcx": special.erfcx, "erfinv": math.of_either(wide.erfinv, special.erfinv), "erfcinv": special.erfcinv, "normcdf": special.normcdf,
     "normcdfinv": special.normcdfinv, "cyl_bessel_i0": special.bessel_i0, "cyl_bessel_i1": special.bessel_i1,
     "i0": special.bessel_i0, "i1": special.bessel_i1,
 }

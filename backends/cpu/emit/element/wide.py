@@ -9,7 +9,8 @@ from __future__ import annotations
 from math import inf, log, nan, pi
 
 from ...llvm.ir import Val, const
-from .math import beyond, mul_add, with_fallback
+from .double import d, horner, strict
+from .single import beyond, mul_add, with_fallback
 
 _LOG = (0.096813268571010039, 0.11095700415154251, 0.14285877267957245, 0.19999999398668794, 0.33333333333687543)  # (atanh s / s - 1) / s^2, s^2 in [0, (sqrt(2) - 1)^4]: relative error of atanh s 1e-13
 _EXP = (0.00019890980869750327, 0.0013933641031986701, 0.008333310934448869, 0.04166646500604005, 0.16666666681614256, 0.50000000134577272)  # (e^r - 1 - r) / r^2, |r| <= ln(2)/2: 2e-10
@@ -28,25 +29,9 @@ _HALF_PI = 1.5707963267341256, 6.077100506506192e-11
 _TAN_LIMIT = 1e6
 
 
-def double(x: float) -> Val:
-    return const("double", x)
-
-
-def strict(b, opname: str, x: Val, y: Val) -> Val:
-    """An operation that LLVM joins with no other."""
-    return b.fbin(opname, x, y, "")
-
-
-def _horner(b, x: Val, coefficients) -> Val:
-    acc = b.splat(double(coefficients[0]), x.lanes)
-    for c in coefficients[1:]:
-        acc = mul_add(b, acc, x, double(c))
-    return acc
-
-
 def _odd(b, x: Val, z: Val, coefficients) -> Val:
     """x + x z P(z)."""
-    return mul_add(b, strict(b, "fmul", x, z), _horner(b, z, coefficients), x)
+    return mul_add(b, strict(b, "fmul", x, z), horner(b, z, coefficients), x)
 
 
 def in_double(fn):
@@ -65,21 +50,21 @@ def _log(b, x: Val) -> Val:
     bits = b.bitcast(x, "i64")
     e = b.bin("ashr", b.sub(b.cast("trunc", b.bin("lshr", bits, const("i64", 32)), "i32"), const("i32", _ROOT)), const("i32", 20))
     m = b.bitcast(b.sub(bits, b.bin("shl", b.cast("sext", e, "i64"), const("i64", 52))), "double")
-    s = strict(b, "fdiv", strict(b, "fsub", m, double(1.0)), strict(b, "fadd", m, double(1.0)))
+    s = strict(b, "fdiv", strict(b, "fsub", m, d(1.0)), strict(b, "fadd", m, d(1.0)))
     y = _odd(b, s, strict(b, "fmul", s, s), _LOG)
-    y = mul_add(b, b.cast("sitofp", e, "double"), double(log(2)), strict(b, "fadd", y, y))
-    y = b.select(b.fcmp("oeq", x, double(inf)), x, y)
-    y = b.select(b.fcmp("oeq", x, double(0.0)), double(-inf), y)
-    return b.select(b.fcmp("ult", x, double(0.0)), double(nan), y)
+    y = mul_add(b, b.cast("sitofp", e, "double"), d(log(2)), strict(b, "fadd", y, y))
+    y = b.select(b.fcmp("oeq", x, d(inf)), x, y)
+    y = b.select(b.fcmp("oeq", x, d(0.0)), d(-inf), y)
+    return b.select(b.fcmp("ult", x, d(0.0)), d(nan), y)
 
 
 def _exp(b, x: Val) -> Val:
     """e^x where that is a number of f32; what is too large or too small for one elsewhere. NaN stays."""
-    x = b.select(b.fcmp("olt", x, double(-120.0)), double(-120.0), x)
-    x = b.select(b.fcmp("ogt", x, double(100.0)), double(100.0), x)
-    t = mul_add(b, x, double(1 / log(2)), double(_MAGIC))
-    r = mul_add(b, strict(b, "fsub", t, double(_MAGIC)), double(-log(2)), x)
-    p = strict(b, "fadd", mul_add(b, strict(b, "fmul", r, r), _horner(b, r, _EXP), r), double(1.0))
+    x = b.select(b.fcmp("olt", x, d(-120.0)), d(-120.0), x)
+    x = b.select(b.fcmp("ogt", x, d(100.0)), d(100.0), x)
+    t = mul_add(b, x, d(1 / log(2)), d(_MAGIC))
+    r = mul_add(b, strict(b, "fsub", t, d(_MAGIC)), d(-log(2)), x)
+    p = strict(b, "fadd", mul_add(b, strict(b, "fmul", r, r), horner(b, r, _EXP), r), d(1.0))
     scaled = b.bitcast(b.add(b.bitcast(p, "i64"), b.bin("shl", b.bitcast(t, "i64"), const("i64", 52))), "double")
     return b.select(b.fcmp("uno", x, x), x, scaled)
 
@@ -90,133 +75,140 @@ def _signed(b, size: Val, x: Val) -> Val:
 
 @in_double
 def exp10(b, x):
-    return _exp(b, strict(b, "fmul", x, double(log(10))))
+    return _exp(b, strict(b, "fmul", x, d(log(10))))
 
 
 @in_double
 def power(b, x, y):
     size = b.intrinsic("fabs", x)
     z = _exp(b, strict(b, "fmul", y, _log(b, size)))
-    half = strict(b, "fmul", y, double(0.5))
+    half = strict(b, "fmul", y, d(0.5))
     whole, even = (b.fcmp("oeq", b.intrinsic("floor", v), v) for v in (y, half))
     z = b.select(b.and_(whole, b.not_(even)), _signed(b, z, x), z)
-    neither = b.and_(b.and_(b.fcmp("olt", x, double(0.0)), b.fcmp("ogt", x, double(-inf))), b.not_(whole))
-    z = b.select(neither, double(nan), z)
-    one = b.or_(b.fcmp("oeq", x, double(1.0)), b.fcmp("oeq", y, double(0.0)))
-    one = b.or_(one, b.and_(b.fcmp("oeq", x, double(-1.0)), b.fcmp("oeq", b.intrinsic("fabs", y), double(inf))))
-    return b.select(one, double(1.0), z)
+    neither = b.and_(b.and_(b.fcmp("olt", x, d(0.0)), b.fcmp("ogt", x, d(-inf))), b.not_(whole))
+    z = b.select(neither, d(nan), z)
+    one = b.or_(b.fcmp("oeq", x, d(1.0)), b.fcmp("oeq", y, d(0.0)))
+    one = b.or_(one, b.and_(b.fcmp("oeq", x, d(-1.0)), b.fcmp("oeq", b.intrinsic("fabs", y), d(inf))))
+    return b.select(one, d(1.0), z)
 
 
 @in_double
 def cbrt(b, x):
     size = b.intrinsic("fabs", x)
-    root = _exp(b, strict(b, "fmul", _log(b, size), double(1 / 3)))
-    same = b.or_(b.fcmp("oeq", size, double(0.0)), b.fcmp("oeq", size, double(inf)))
+    root = _exp(b, strict(b, "fmul", _log(b, size), d(1 / 3)))
+    same = b.or_(b.fcmp("oeq", size, d(0.0)), b.fcmp("oeq", size, d(inf)))
     return b.select(same, x, _signed(b, root, x))
 
 
 @in_double
 def cosh(b, x):
     e = _exp(b, b.intrinsic("fabs", x))
-    return strict(b, "fmul", strict(b, "fadd", e, strict(b, "fdiv", double(1.0), e)), double(0.5))
+    return strict(b, "fmul", strict(b, "fadd", e, strict(b, "fdiv", d(1.0), e)), d(0.5))
 
 
 @in_double
 def sinh(b, x):
     e = _exp(b, b.intrinsic("fabs", x))
-    large = _signed(b, strict(b, "fmul", strict(b, "fsub", e, strict(b, "fdiv", double(1.0), e)), double(0.5)), x)
+    large = _signed(b, strict(b, "fmul", strict(b, "fsub", e, strict(b, "fdiv", d(1.0), e)), d(0.5)), x)
     small = _signed(b, _odd(b, x, strict(b, "fmul", x, x), _SINH), x)
-    return b.select(b.fcmp("olt", b.intrinsic("fabs", x), double(1.0)), small, large)
+    return b.select(b.fcmp("olt", b.intrinsic("fabs", x), d(1.0)), small, large)
 
 
 @in_double
 def asinh(b, x):
     size, square = b.intrinsic("fabs", x), strict(b, "fmul", x, x)
-    large = _log(b, strict(b, "fadd", size, b.intrinsic("sqrt", strict(b, "fadd", square, double(1.0)))))
-    small = mul_add(b, strict(b, "fmul", size, square), double(-1 / 6), size)
-    return _signed(b, b.select(b.fcmp("olt", size, double(1e-4)), small, large), x)
+    large = _log(b, strict(b, "fadd", size, b.intrinsic("sqrt", strict(b, "fadd", square, d(1.0)))))
+    small = mul_add(b, strict(b, "fmul", size, square), d(-1 / 6), size)
+    return _signed(b, b.select(b.fcmp("olt", size, d(1e-4)), small, large), x)
 
 
 @in_double
 def acosh(b, x):
-    y = _log(b, strict(b, "fadd", x, b.intrinsic("sqrt", strict(b, "fmul", strict(b, "fsub", x, double(1.0)), strict(b, "fadd", x, double(1.0))))))
-    return b.select(b.fcmp("olt", x, double(1.0)), double(nan), y)
+    y = _log(b, strict(b, "fadd", x, b.intrinsic("sqrt", strict(b, "fmul", strict(b, "fsub", x, d(1.0)), strict(b, "fadd", x, d(1.0))))))
+    return b.select(b.fcmp("olt", x, d(1.0)), d(nan), y)
 
 
 @in_double
 def atanh(b, x):
+    """log((1 + |x|) / (1 - |x|)) / 2 by one division: the lower factor takes the exponent of the ratio, within sqrt(2) and a little more."""
     size = b.intrinsic("fabs", x)
-    large = strict(b, "fmul", _log(b, strict(b, "fdiv", strict(b, "fadd", double(1.0), size), strict(b, "fsub", double(1.0), size))), double(0.5))
-    small = mul_add(b, strict(b, "fmul", size, strict(b, "fmul", size, size)), double(1 / 3), size)
-    return _signed(b, b.select(b.fcmp("olt", size, double(1e-4)), small, large), x)
+    over, under = strict(b, "fadd", d(1.0), size), strict(b, "fsub", d(1.0), size)
+    upper = [b.cast("trunc", b.bin("lshr", b.bitcast(v, "i64"), const("i64", 32)), "i32") for v in (over, under)]
+    e = b.bin("ashr", b.add(b.sub(*upper), const("i32", 1 << 19)), const("i32", 20))
+    under = b.bitcast(b.add(b.bitcast(under, "i64"), b.bin("shl", b.cast("sext", e, "i64"), const("i64", 52))), "double")
+    apart = b.select(b.fcmp("olt", size, d(0.125)), strict(b, "fadd", size, size), strict(b, "fsub", over, under))
+    s = strict(b, "fdiv", apart, strict(b, "fadd", over, under))
+    y = mul_add(b, b.cast("sitofp", e, "double"), d(log(2) / 2), _odd(b, s, strict(b, "fmul", s, s), _LOG))
+    y = b.select(b.fcmp("oeq", size, d(1.0)), d(inf), y)
+    return _signed(b, b.select(b.fcmp("ugt", size, d(1.0)), d(nan), y), x)
 
 
 def _asin_parts(b, x: Val) -> tuple[Val, Val]:
     """(|x| > 1/2, p): asin |x| is p, or pi/2 - 2p where |x| > 1/2."""
     size = b.intrinsic("fabs", x)
-    large = b.fcmp("ogt", size, double(0.5))
-    z = b.select(large, strict(b, "fmul", strict(b, "fsub", double(1.0), size), double(0.5)), strict(b, "fmul", x, x))
+    large = b.fcmp("ogt", size, d(0.5))
+    z = b.select(large, strict(b, "fmul", strict(b, "fsub", d(1.0), size), d(0.5)), strict(b, "fmul", x, x))
     return large, _odd(b, b.select(large, b.intrinsic("sqrt", z), size), z, _ASIN)
 
 
 @in_double
 def asin(b, x):
     large, p = _asin_parts(b, x)
-    return _signed(b, b.select(large, mul_add(b, p, double(-2.0), double(pi / 2)), p), x)
+    return _signed(b, b.select(large, mul_add(b, p, d(-2.0), d(pi / 2)), p), x)
 
 
 @in_double
 def acos(b, x):
     large, p = _asin_parts(b, x)
     twice = strict(b, "fadd", p, p)
-    outer = b.select(b.fcmp("olt", x, double(0.0)), strict(b, "fsub", double(pi), twice), twice)
-    return b.select(large, outer, strict(b, "fsub", double(pi / 2), _signed(b, p, x)))
+    outer = b.select(b.fcmp("olt", x, d(0.0)), strict(b, "fsub", d(pi), twice), twice)
+    return b.select(large, outer, strict(b, "fsub", d(pi / 2), _signed(b, p, x)))
 
 
 def _angle(b, y: Val, x: Val) -> Val:
     """atan(y / x), both 0 or more and finite; 0 where both are 0."""
-    steep, diagonal = b.fcmp("ogt", y, strict(b, "fmul", x, double(1 + 2**0.5))), b.fcmp("ogt", y, strict(b, "fmul", x, double(2**0.5 - 1)))
+    steep, diagonal = b.fcmp("ogt", y, strict(b, "fmul", x, d(1 + 2**0.5))), b.fcmp("ogt", y, strict(b, "fmul", x, d(2**0.5 - 1)))
     over = b.select(steep, b.fneg(x), b.select(diagonal, strict(b, "fsub", y, x), y))
     under = b.select(steep, y, b.select(diagonal, strict(b, "fadd", y, x), x))
-    t = strict(b, "fdiv", over, b.select(b.fcmp("oeq", under, double(0.0)), double(1.0), under))
-    begin = b.select(steep, double(pi / 2), b.select(diagonal, double(pi / 4), double(0.0)))
+    t = strict(b, "fdiv", over, b.select(b.fcmp("oeq", under, d(0.0)), d(1.0), under))
+    begin = b.select(steep, d(pi / 2), b.select(diagonal, d(pi / 4), d(0.0)))
     return strict(b, "fadd", _odd(b, t, strict(b, "fmul", t, t), _ATAN), begin)
 
 
 def _finite(b, x: Val) -> Val:
     """|x|, a number larger than any of f32 for infinities."""
     size = b.intrinsic("fabs", x)
-    return b.select(b.fcmp("oeq", size, double(inf)), double(1e200), size)
+    return b.select(b.fcmp("oeq", size, d(inf)), d(1e200), size)
 
 
 @in_double
 def atan(b, x):
-    return _signed(b, _angle(b, _finite(b, x), b.splat(double(1.0), x.lanes)), x)
+    return _signed(b, _angle(b, _finite(b, x), b.splat(d(1.0), x.lanes)), x)
 
 
 @in_double
 def atan2(b, y, x):
     angle = _angle(b, _finite(b, y), _finite(b, x))
     left = b.icmp("slt", b.bitcast(x, "i64"), const("i64", 0))  # -0, too
-    return _signed(b, b.select(left, strict(b, "fsub", double(pi), angle), angle), y)
+    return _signed(b, b.select(left, strict(b, "fsub", d(pi), angle), angle), y)
 
 
 @in_double
 def hypot(b, x, y):
-    infinite = b.or_(*(b.fcmp("oeq", b.intrinsic("fabs", v), double(inf)) for v in (x, y)))
-    return b.select(infinite, double(inf), b.intrinsic("sqrt", mul_add(b, x, x, strict(b, "fmul", y, y))))
+    infinite = b.or_(*(b.fcmp("oeq", b.intrinsic("fabs", v), d(inf)) for v in (x, y)))
+    return b.select(infinite, d(inf), b.intrinsic("sqrt", mul_add(b, x, x, strict(b, "fmul", y, y))))
 
 
 @in_double
 def _tan(b, x):
-    t = mul_add(b, x, double(2 / pi), double(_MAGIC))
-    n = strict(b, "fsub", t, double(_MAGIC))
-    r = mul_add(b, n, double(-_HALF_PI[1]), mul_add(b, n, double(-_HALF_PI[0]), x))
+    t = mul_add(b, x, d(2 / pi), d(_MAGIC))
+    n = strict(b, "fsub", t, d(_MAGIC))
+    r = mul_add(b, n, d(-_HALF_PI[1]), mul_add(b, n, d(-_HALF_PI[0]), x))
     z = strict(b, "fmul", r, r)
-    sin, cos = _odd(b, r, z, _SIN), mul_add(b, strict(b, "fmul", z, z), _horner(b, z, _COS), mul_add(b, z, double(-0.5), double(1.0)))
+    sin, cos = _odd(b, r, z, _SIN), mul_add(b, strict(b, "fmul", z, z), horner(b, z, _COS), mul_add(b, z, d(-0.5), d(1.0)))
     turned = b.icmp("ne", b.and_(b.bitcast(t, "i64"), const("i64", 1)), const("i64", 0))
     y = strict(b, "fdiv", b.select(turned, b.fneg(cos), sin), b.select(turned, sin, cos))
-    return b.select(b.fcmp("oeq", x, double(0.0)), x, y)
+    return b.select(b.fcmp("oeq", x, d(0.0)), x, y)
 
 
 tan = with_fallback("tan", _tan, beyond(_TAN_LIMIT))
@@ -225,9 +217,22 @@ tan = with_fallback("tan", _tan, beyond(_TAN_LIMIT))
 @in_double
 def erfc(b, x):
     size = b.intrinsic("fabs", x)
-    t = strict(b, "fdiv", double(1.0), mul_add(b, size, double(0.5), double(1.0)))
-    tail = strict(b, "fmul", t, _exp(b, strict(b, "fsub", _horner(b, t, _ERFC), strict(b, "fmul", x, x))))
-    return b.select(b.fcmp("olt", x, double(0.0)), strict(b, "fsub", double(2.0), tail), tail)
+    t = strict(b, "fdiv", d(1.0), mul_add(b, size, d(0.5), d(1.0)))
+    tail = strict(b, "fmul", t, _exp(b, strict(b, "fsub", horner(b, t, _ERFC), strict(b, "fmul", x, x))))
+    return b.select(b.fcmp("olt", x, d(0.0)), strict(b, "fsub", d(2.0), tail), tail)
+
+
+#: erfinv(x) / x by powers of w = -log(1 - x^2) in [0, 6], and of sqrt(w) in [sqrt(6), 4.06]: 6e-10, 3e-10
+_ERFINV = (-1.4854908961637763e-11, 5.5734290803925986e-10, -8.4922429016067575e-09, 6.1131555424910155e-08, -1.2203597397129162e-07, -9.4915908920394233e-07, 2.1790884142241462e-06, 4.6103491260809155e-05, -0.00012741227568066718, -0.0023354996777537208, 0.011549462396345868, 0.23201365296109508, 0.88622692569609651)
+_ERFINV_TAIL = (5.2259036297417355e-06, -0.00022561111959057612, 0.0043696593848585076, -0.050159762571272942, 0.37920944335979578, -1.9810922518211902, 7.2857832481935452, -18.803690884219165, 33.192787298860679, -37.784287399862677, 25.469053658045137, -6.6954689768654569)
+
+
+@in_double
+def erfinv(b, x):
+    size = b.intrinsic("fabs", x)
+    w = b.fneg(_log(b, strict(b, "fmul", strict(b, "fsub", d(1.0), size), strict(b, "fadd", d(1.0), size))))
+    far = b.select(b.fcmp("oeq", size, d(1.0)), d(inf), horner(b, b.intrinsic("sqrt", w), _ERFINV_TAIL))
+    return strict(b, "fmul", x, b.select(b.fcmp("olt", w, d(6.0)), horner(b, w, _ERFINV), far))
 
 
 @in_double
@@ -235,7 +240,7 @@ def _fmod(b, x, y):
     """Up to a quotient of 2^27: it is rounded to a whole number only if it is one, for x and y have 24 bits, and that times y is exact."""
     n = b.intrinsic("trunc", strict(b, "fdiv", x, y))
     rest = mul_add(b, b.fneg(n), y, x)
-    below = b.and_(b.fcmp("oeq", b.intrinsic("fabs", y), double(inf)), b.fcmp("olt", b.intrinsic("fabs", x), double(inf)))
+    below = b.and_(b.fcmp("oeq", b.intrinsic("fabs", y), d(inf)), b.fcmp("olt", b.intrinsic("fabs", x), d(inf)))
     return _signed(b, b.select(below, x, rest), x)
 
 

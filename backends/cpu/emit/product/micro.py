@@ -17,7 +17,7 @@ from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER
 from ...plan.operand import Kind
 from ...plan.product import SHALLOW
-from ..element import math
+from ..element import single
 from . import ime, pack
 from .ending import InRegisters
 from .pack import Panels, Rows
@@ -264,9 +264,9 @@ def _outer(k, kind: Kind, lanes: int):
     b = k.b
     if kind.widens:
         ty = REGISTER[kind.acc]
-        return lambda s, col, acc: math.mul_add(b, b.cast("fpext", s, ty), b.cast("fpext", col, ty), acc)
+        return lambda s, col, acc: single.mul_add(b, b.cast("fpext", s, ty), b.cast("fpext", col, ty), acc)
     if kind.acc[0] == "f":
-        return lambda s, col, acc: math.mul_add(b, s, col, acc)
+        return lambda s, col, acc: single.mul_add(b, s, col, acc)
     return lambda s, col, acc: b.add(b.mul(s, col), acc)
 
 
