@@ -10,6 +10,7 @@ import re
 from .flow import cycles
 from .lanes import size_of
 from .schema import Function, Loop
+from .stats import DIVIDE
 from .trips import Values
 
 #: what a computation is made of, coarse enough for vector and scalar code of one expression to agree
@@ -31,6 +32,11 @@ def _sums(instructions) -> set[str]:
     return {name for i in instructions if i.what.is_float_work for name, fits in _SUMS if i.what.kind == "fma" or fits.match(i.mnemonic)}
 
 
+def divides(part) -> bool:
+    """Does it divide integers? RISC-V has vectors of that."""
+    return any(DIVIDE.match(i.mnemonic) or re.match(r"v(div|rem)u?\.", i.mnemonic) for i in part)
+
+
 #: from how many times as much loaded for what is stored a loop does something else than the main one, which may keep a vector that others load
 _MORE = 1.9
 
@@ -43,12 +49,13 @@ def _loaded(part) -> float:
 
 
 def mixes(main, other) -> bool:
-    """Does `other` do what `main` does? Both are lists of instructions. Division may be by reciprocals, and compares be masks, in one of them."""
+    """Does `other` do what `main` does? Both are lists of instructions. Floating-point division may be by reciprocals, and compares be masks, in one of them; integers are
+    divided by both or by `main` alone: LLVM makes a loop of its own for a divisor of -1, which is no main loop of the one that divides."""
     def touches(part, way):
         return any(getattr(i.what, way) and not i.what.is_spill for i in part)
     a, b = families(main), families(other)
     return (touches(other, "loads") <= touches(main, "loads") and touches(other, "stores") == touches(main, "stores") and bool(a) == bool(b)
-            and b <= a | {"compute"} and _sums(other) <= _sums(main))
+            and b <= a | {"compute"} and _sums(other) <= _sums(main) and divides(other) <= divides(main))
 
 
 #: what rounds a count down to whole vectors, and which of these divides by a power of two

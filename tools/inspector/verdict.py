@@ -10,6 +10,7 @@ from . import gpu as gpus
 from .cause import PARTLY, SCALAR, VECTOR, Cause, Causes, decided  # noqa: F401
 from .isa import vector_function
 from .stats import DIVIDE, FIGURES, Region
+from .weights import GUARDED
 
 #: shares from which a loop counts as vector code, and below which it counts as scalar code
 _WHOLE, _NONE = 0.95, 0.05
@@ -54,6 +55,10 @@ _LIBM = re.compile(r"(?:_ZGV\w+_)?(exp2?|exp10|expm1|log(2|10|1p)?|sin|cos|tan|a
 _NATIVE = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt", "sqrt")
 
 
+#: what polynomials serve (backends/cpu/emit/element), by libm's name
+_BEYOND = dict.fromkeys(("sin", "cos"), "71476 in fp32 and 10^6 in fp64") | {"tan": "10^6", "fmod": "2^27 times its divisor"}
+
+
 def causes(r: Region, gpu: bool) -> list[Cause]:
     """What stands in the way, the likeliest first. Empty for a loop without faults."""
     if gpu:
@@ -71,6 +76,8 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         short = re.sub(r"[fl]$", "", name) if name not in ("erf",) else name
         if name.startswith(("__trunc", "__extend")) or re.match(r"__\w+[hs]f2", name):
             remedy = "the target has no instruction for this conversion: convert by integer operations, or choose a target that has one"
+        elif code.backend == "triton-cpu" and name in GUARDED:
+            remedy = f"only where a vector holds a number beyond {_BEYOND[short]}, and not counted as work: reduce what is larger before"
         elif short in _NATIVE:
             remedy = f"tl.{short} in fp32 is computed in vectors; compute in fp32, or replace the libdevice call by it"
         elif _LIBM.match(name):
@@ -98,9 +105,14 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         add("stride not one", f"vectors are put together from {inserts} single elements", "let the tile's last dimension run along contiguous memory",
             lambda i: i.what.kind == "shuffle")
     if verdict in (SCALAR, PARTLY) and not out:
-        add("scalar arithmetic", "the loop computes one element at a time",
-            "the data may be indexed by another loop's values, or a mask may not be a bound: use tl.arange offsets with `offs < n`",
-            lambda i: i.what.is_float_work and i.what.unit == "scalar")
+        scalars = [i for i in r.instructions if i.what.unit == "scalar"]
+        atomics = sum(i.what.kind == "atomic" for i in scalars)
+        pick = next((kind for kind in (_ATOMIC, _FLOAT, _MEMORY, _WORK) if any(map(kind, scalars))), _WORK)
+        if atomics:
+            add("scalar arithmetic", f"{atomics} atomic {'operation' if atomics == 1 else 'operations'}, one element each", "add up in registers (tl.sum) what goes to one place, and add the sum atomically", pick)
+        else:
+            add("scalar arithmetic", "the loop computes one element at a time", "the data may be indexed by another loop's values, or a mask may not be a bound: use tl.arange "
+                "offsets with `offs < n`" if code.typed else "let each round be independent of the others: no value carried on, no element found by another's, no early end", pick)
     masked = r.figures["masked"] or 0
     if masked >= 0.5 and not r.tail:
         add("mask in every chunk", f"{masked:.0%} of the accesses are masked", "mask with `offs < n`, whose full chunks need none; masks from data "
@@ -123,6 +135,10 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
 def _assembles(i) -> bool:
     """Does an instruction put one element into a vector?"""
     return bool(re.match(r"v?pinsr|v?insertps|vslide1|vfslide1|ins$", i.mnemonic) or re.match(r"(ld1 .*\}\s*|mov v\d+\.\w)\[\d+\]", i.text))
+
+
+_ATOMIC, _FLOAT, _MEMORY, _WORK = (lambda i: i.what.kind == "atomic", lambda i: i.what.is_float_work and i.what.unit == "scalar",
+                                   lambda i: i.what.is_memory and not i.what.is_spill and i.what.unit == "scalar", lambda i: i.what.kind == "arithmetic" and i.what.unit == "scalar")
 
 
 # --- requirements ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from .trips import Values, count
 UNKNOWN = 64.0
 #: what a call of a function costs that works on one element, in instructions that compute
 _CALL = 10.0
+#: functions of libm that triton-cpu calls only where a vector holds a number beyond a limit
+GUARDED = frozenset(f"{name}{suffix}" for name in ("sin", "cos", "tan", "fmod") for suffix in ("", "f"))
 #: the most that a tail can be of its main loop's work, which is taken to run often; known trip counts come first
 _TAIL = 0.005
 _ISAS = ("x86-64", "aarch64", "riscv64")
@@ -30,6 +32,7 @@ def of_function(function, found) -> list:
         kernel_loops.give(loops[0].code, loops, UNKNOWN)
         structure = Structure(function, values)
         _tails(loops, structure)
+        _beyond_tables(function, found)
         _rest(function, found, loops, structure)
     for r in found:
         r.runs = _runs(r, loops)
@@ -149,6 +152,17 @@ def _leaves(main: _Nest, n: _Nest, structure) -> bool:
     if main.region.loop.inner and n.region.loop.inner and structure.loads_more(main.region.loop, n.region.loop):
         return False
     return structure.follows(main.region.loop, n.region.loop) or structure.replaces(main.region.loop, n.region.loop)
+
+
+def _beyond_tables(function, found):
+    """What triton-cpu's kernels call for numbers beyond those that a polynomial serves stands behind a check (`emit/element/single.py`, `with_fallback`), and is not counted."""
+    for r in found:
+        if r.code.backend == "triton-cpu" and any(i.what.target in GUARDED for i in r.instructions):
+            for block in function.blocks:
+                part = function.instructions[block.first:block.last]
+                if any(i.what.target in GUARDED for i in part):
+                    r.left |= {id(i) for i in part}
+            r.figures["spills"] = sum(i.what.is_spill and id(i) not in r.left for i in r.instructions)
 
 
 def _rest(function, found, loops, structure):
