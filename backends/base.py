@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import hashlib
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
 
@@ -139,6 +142,13 @@ def sources_digest(*folders: Path) -> str:
         return h.hexdigest()
 
     return str(memo.remembered("sources", "\0".join(map(str, folders)), lambda: memo.State(files()), digest))
+
+
+def data_of(path: str | Path) -> bytes:
+    """What a file that a user names holds. Raises `OSError`, for a device as well: /dev/zero and /dev/full have no end."""
+    if stat.S_ISCHR(os.stat(path).st_mode):
+        raise OSError(errno.ENODEV, "it is a device, not a file", str(path))
+    return Path(path).read_bytes()
 
 
 def suggest(kind: str, name: str, known: Iterable[str], meant: dict[str, str] = {}) -> str:

@@ -92,6 +92,14 @@ def test_a_stdout_that_is_closed_or_full(stdout, code, said):
     assert (done.returncode, done.stderr) == (code, said)
 
 
+@pytest.mark.parametrize("arguments", [["tune", "--op", "square", "--case", "64x64", "--reps", "2", "-o", "/dev/full"], ["asm", "square", "--baseline", "/dev/zero"], ["asm", "/dev/zero"],
+                                       ["report", "/dev/zero", "-o", "report.html"]])
+def test_a_file_without_an_end(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert "it is a device, not a file" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
 def test_a_stdout_of_few_characters():
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", "from triport.tools import exits; raise SystemExit(exits.guarded('triport', lambda: print('a \u2192 b')))"],

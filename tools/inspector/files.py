@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from ...backends.base import Error, suggest
+from ...backends.base import Error, data_of, suggest
 from . import machine, tools
 from .code import Code
 from .targets import Goal
@@ -40,7 +40,10 @@ def of_path(path: Path, part: str, goal: Goal | None, vlen: int | None = None) -
     """What a file holds. part: a function of it, of an archive a member, MEMBER:FUNCTION or a function; "" for all. Raises `Error`."""
     if path.suffix in _SOURCES:
         raise Error(f"{path} is source text: compile it, for example `{_SOURCES[path.suffix]} -g {path.name}`, and give the .s or .o")
-    data = path.read_bytes()
+    try:
+        data = data_of(path)
+    except OSError as e:
+        raise Error(f"{path} cannot be read: {e.strerror}") from None
     if not data:
         raise Error(f"{path} is empty")
     if data[:8] in (b"!<arch>\n", b"!<thin>\n"):
