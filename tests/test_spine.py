@@ -289,6 +289,8 @@ def test_the_program_says_how_it_is_used(made, tmp_path):
     for option in ("--help", "-h"):
         done = alone(made, tmp_path, option)
         assert done.returncode == 0 and b"PROGRAM CASE...    run case files" in done.stdout and not done.stderr
+    done = alone(made, tmp_path, "--bogus")
+    assert done.returncode == 2 and b"PROGRAM CASE...    run case files" in done.stderr and not done.stdout
 
 
 @pytest.mark.parametrize("data,said", [(b"", "is truncated"), (b"garbage\n" * 40, "is no case of this program")])

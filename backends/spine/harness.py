@@ -1,6 +1,6 @@
 """The program of a bundle: checks and times the bundle's functions, and serves the runners of `runner.py`.
 
-    PROGRAM CASE...    run case files: a line each, exit code 1 where one is wrong or cannot be said
+    PROGRAM CASE...    run case files: a line each, exit code 1 where one is wrong or cannot be said; 2 for an option that there is not
     PROGRAM            one request on standard input, its result on standard output (`request.py`); exit code 2 where it is none
     PROGRAM --board    what the machine is, as far as Linux says
     PROGRAM --help     this
@@ -231,6 +231,11 @@ def _main(m: Module):
             b.answer(0)
     with b.when(b.equal(b.run("strcmp", b.get(argv, 8), b.text("--board")), 0)):
         b.answer(b.run("board"))
+    with b.loop(i64(1), argc) as k:
+        first = b.get(b.get(b.add(argv, b.mul(k, 8))), 0, "i8")
+        with b.when(b.icmp("eq", first, const("i8", ord("-")))):  # another option; a file's name can begin with ./
+            b.print_error(USAGE)
+            b.answer(REFUSED)
     wrong = b.changing()
     with b.loop(i64(1), argc) as k:
         wrong.set(b.or_(wrong.get(), b.run("tell", b.get(b.add(argv, b.mul(k, 8))))))
