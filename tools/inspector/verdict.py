@@ -56,7 +56,7 @@ _NATIVE = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt", "
 
 
 #: what polynomials serve (backends/cpu/emit/element), by libm's name
-_BEYOND = dict.fromkeys(("sin", "cos"), "71476 in fp32 and 10^6 in fp64") | {"tan": "10^6", "fmod": "2^27 times its divisor"}
+_BEYOND = {"sinf": "71476", "cosf": "71476", "sin": "10^6", "cos": "10^6", "tanf": "10^6", "fmodf": "2^27 times its divisor"}
 
 
 def causes(r: Region, gpu: bool) -> list[Cause]:
@@ -77,7 +77,7 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         if name.startswith(("__trunc", "__extend")) or re.match(r"__\w+[hs]f2", name):
             remedy = "the target has no instruction for this conversion: convert by integer operations, or choose a target that has one"
         elif code.backend == "triton-cpu" and name in GUARDED:
-            remedy = f"only where a vector holds a number beyond {_BEYOND[short]}, and not counted as work: reduce what is larger before"
+            remedy = f"only where a vector holds a number beyond {_BEYOND[name]}, and not counted as work: reduce what is larger before"
         elif short in _NATIVE:
             remedy = f"tl.{short} in fp32 is computed in vectors; compute in fp32, or replace the libdevice call by it"
         elif _LIBM.match(name):

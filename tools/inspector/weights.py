@@ -15,8 +15,8 @@ from .trips import Values, count
 UNKNOWN = 64.0
 #: what a call of a function costs that works on one element, in instructions that compute
 _CALL = 10.0
-#: functions of libm that triton-cpu calls only where a vector holds a number beyond a limit
-GUARDED = frozenset(f"{name}{suffix}" for name in ("sin", "cos", "tan", "fmod") for suffix in ("", "f"))
+#: functions of libm that triton-cpu calls only where a vector holds a number beyond a limit; tan and fmod in fp64 are libm's all along
+GUARDED = frozenset(("sinf", "cosf", "tanf", "fmodf", "sin", "cos"))
 #: the most that a tail can be of its main loop's work, which is taken to run often; known trip counts come first
 _TAIL = 0.005
 _ISAS = ("x86-64", "aarch64", "riscv64")

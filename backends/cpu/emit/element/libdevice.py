@@ -100,7 +100,7 @@ def _sincospi(cosine: bool):
         n = b.intrinsic("rint", b.fbin("fmul", x, _c(x, 2.0), ""))
         t = b.intrinsic("fma", n, _c(x, -0.5), x)
         angle = b.fbin("fmul", t, _c(x, pi), "")
-        s, c = libm("sin")(b, angle), libm("cos")(b, angle)
+        s, c = (math.FUNCTIONS[name](b, angle) for name in ("sin", "cos"))
         # n modulo 4, for any size of n
         q = b.fbin("fsub", n, b.fbin("fmul", b.intrinsic("floor", b.fbin("fmul", n, _c(x, 0.25), "")), _c(x, 4.0), ""), "")
         q = b.fbin("fadd", q, _c(x, 1.0 if cosine else 0.0), "")
