@@ -36,8 +36,7 @@ def libm(name: str, ret: str | None = None):
 
 def by_f32(fn32, name: str):
     """f32 by a polynomial, f64 by libm."""
-    slow = libm(name)
-    return lambda b, *vals: fn32(b, *vals) if vals[0].elem == "float" else slow(b, *vals)
+    return math.of_either(fn32, libm(name))
 
 
 def intrinsic(name: str):

@@ -7,21 +7,18 @@ from ...llvm.ir import const
 from . import convert, double, single
 
 
-#: name -> (of f32, of f64)
-_FUNCTIONS = {
-    "exp": (single.exp32, double.exp), "exp2": (single.exp2_32, double.exp2), "expm1": (single.expm1_32, double.expm1), "log": (single.log32, double.log),
-    "log2": (single.log2_32, double.log2), "log10": (single.log10_32, double.log10), "log1p": (single.log1p32, double.log1p), "sin": (single.sin32, double.sin),
-    "cos": (single.cos32, double.cos), "tanh": (single.tanh32, double.tanh), "erf": (single.erf32, lambda b, x: single.per_lane(b, "erf", x)),
-}
-
-
 def of_either(of_f32, of_f64):
-    """rule(b, x) by x's type."""
-    return lambda b, x: (of_f32 if x.elem == "float" else of_f64)(b, x)
+    """rule(b, *values) by the values' type."""
+    return lambda b, *vals: (of_f32 if vals[0].elem == "float" else of_f64)(b, *vals)
 
 
 #: name -> rule(b, x) on f32 and f64
-FUNCTIONS = {name: of_either(*fns) for name, fns in _FUNCTIONS.items()}
+FUNCTIONS = {
+    "exp": of_either(single.exp32, double.exp), "exp2": of_either(single.exp2_32, double.exp2), "expm1": of_either(single.expm1_32, double.expm1),
+    "log": of_either(single.log32, double.log), "log2": of_either(single.log2_32, double.log2), "log10": of_either(single.log10_32, double.log10),
+    "log1p": of_either(single.log1p32, double.log1p), "sin": of_either(single.sin32, double.sin), "cos": of_either(single.cos32, double.cos),
+    "tanh": of_either(single.tanh32, double.tanh), "erf": of_either(single.erf32, lambda b, x: single.per_lane(b, "erf", x)),
+}
 
 
 def elementary(name: str):

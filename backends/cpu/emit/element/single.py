@@ -9,6 +9,8 @@ log 2, log2 3, sin 2, cos 2, tanh 1.5, erf 2, log1p 1.5, expm1 2, log10 2 (the l
 
 from __future__ import annotations
 
+from math import inf, nan
+
 from ...llvm import ir
 from ...llvm.ir import Val, const
 
@@ -37,8 +39,8 @@ def mul_add(b, x, y, z) -> Val:
 
 
 def pooled(b, value: float, x: Val) -> Val:
-    """A constant for use with `x`, from memory where registers are few (`Kernel.pooled`)."""
-    return b.fn.kernel.pooled(b, value, x.lanes)
+    """A constant for use with `x`; of f32 from memory where registers are few (`Kernel.pooled`)."""
+    return b.fn.kernel.pooled(b, value, x.lanes) if x.elem == "float" else const(x.elem, value)
 
 
 def horner(b, x: Val, coefficients) -> Val:
@@ -140,11 +142,11 @@ def _log_parts(b, x: Val):
     return b.fbin("fsub", m, f(1.0), ""), b.cast("sitofp", e, "float")
 
 
-def _log_special(b, x: Val, y: Val) -> Val:
-    inf, nan = const("float", ("bits", 0x7F800000)), const("float", ("bits", 0x7FC00000))
-    y = b.select(b.fcmp("oeq", x, inf), inf, y)
-    y = b.select(b.fcmp("oeq", x, f(0.0)), const("float", ("bits", 0xFF800000)), y)
-    return b.select(b.fcmp("ult", x, f(0.0)), nan, y)  # negative, or NaN itself
+def log_special(b, x: Val, y: Val) -> Val:
+    """y, or what a logarithm of x is that is no positive number."""
+    y = b.select(b.fcmp("oeq", x, const(x.elem, inf)), x, y)
+    y = b.select(b.fcmp("oeq", x, const(x.elem, 0.0)), const(x.elem, -inf), y)
+    return b.select(b.fcmp("ult", x, const(x.elem, 0.0)), const(x.elem, nan), y)  # negative, or NaN itself
 
 
 def _log_tail(b, m: Val):
@@ -160,7 +162,7 @@ def log32(b, x: Val) -> Val:
     y = mul_add(b, e, f(-2.12194440e-4), y)
     y = mul_add(b, z, f(-0.5), y)
     y = mul_add(b, e, f(0.693359375), b.fbin("fadd", m, y, ""))
-    return _log_special(b, x, y)
+    return log_special(b, x, y)
 
 
 def log2_32(b, x: Val) -> Val:
@@ -171,7 +173,7 @@ def log2_32(b, x: Val) -> Val:
     c = f(0.44269504088896340735992)
     r = mul_add(b, y, c, b.fbin("fmul", m, c, ""))
     r = b.fbin("fadd", b.fbin("fadd", r, y, ""), m, "")
-    return _log_special(b, x, b.fbin("fadd", r, e, ""))
+    return log_special(b, x, b.fbin("fadd", r, e, ""))
 
 
 # Coefficients by Chebyshev interpolation (mpmath.chebyfit) on the interval that follows each.
@@ -247,7 +249,7 @@ def log10_32(b, x: Val) -> Val:
     y = mul_add(b, z, f(-0.5), y)
     r = mul_add(b, e, f(2.48745663981195213739e-4), b.fbin("fmul", b.fbin("fadd", m, y, ""), f(7.00731903251827651129e-4), ""))
     r = mul_add(b, m, f(0.43359375), mul_add(b, y, f(0.43359375), r))
-    return _log_special(b, x, mul_add(b, e, f(0.30078125), r))
+    return log_special(b, x, mul_add(b, e, f(0.30078125), r))
 
 
 def log1p32(b, x: Val) -> Val:
@@ -259,7 +261,7 @@ def log1p32(b, x: Val) -> Val:
     y = b.fbin("fadd", mul_add(b, e, f(-2.12194440e-4), y), b.fbin("fdiv", lost, u, ""), "")
     y = mul_add(b, z, f(-0.5), y)
     y = mul_add(b, e, f(0.693359375), b.fbin("fadd", m, y, ""))
-    return b.select(b.fcmp("oeq", x, f(0.0)), x, _log_special(b, u, y))
+    return b.select(b.fcmp("oeq", x, f(0.0)), x, log_special(b, u, y))
 
 
 def expm1_32(b, x: Val) -> Val:

@@ -11,8 +11,8 @@ import math as pymath
 
 from ...llvm.ir import Val, const
 from . import double
-from .double import d, horner, strict
-from .single import per_lane
+from .double import d, strict
+from .single import horner, per_lane
 from .wide import in_double
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import inf, log, nan, pi
 
 from ...llvm.ir import Val, const
-from .double import d, horner, strict
-from .single import beyond, mul_add, with_fallback
+from .double import d, strict
+from .single import beyond, clamp, horner, log_special, mul_add, with_fallback
 
 _LOG = (0.096813268571010039, 0.11095700415154251, 0.14285877267957245, 0.19999999398668794, 0.33333333333687543)  # (atanh s / s - 1) / s^2, s^2 in [0, (sqrt(2) - 1)^4]: relative error of atanh s 1e-13
 _EXP = (0.00019890980869750327, 0.0013933641031986701, 0.008333310934448869, 0.04166646500604005, 0.16666666681614256, 0.50000000134577272)  # (e^r - 1 - r) / r^2, |r| <= ln(2)/2: 2e-10
@@ -52,16 +52,12 @@ def _log(b, x: Val) -> Val:
     m = b.bitcast(b.sub(bits, b.bin("shl", b.cast("sext", e, "i64"), const("i64", 52))), "double")
     s = strict(b, "fdiv", strict(b, "fsub", m, d(1.0)), strict(b, "fadd", m, d(1.0)))
     y = _odd(b, s, strict(b, "fmul", s, s), _LOG)
-    y = mul_add(b, b.cast("sitofp", e, "double"), d(log(2)), strict(b, "fadd", y, y))
-    y = b.select(b.fcmp("oeq", x, d(inf)), x, y)
-    y = b.select(b.fcmp("oeq", x, d(0.0)), d(-inf), y)
-    return b.select(b.fcmp("ult", x, d(0.0)), d(nan), y)
+    return log_special(b, x, mul_add(b, b.cast("sitofp", e, "double"), d(log(2)), strict(b, "fadd", y, y)))
 
 
 def _exp(b, x: Val) -> Val:
     """e^x where that is a number of f32; what is too large or too small for one elsewhere. NaN stays."""
-    x = b.select(b.fcmp("olt", x, d(-120.0)), d(-120.0), x)
-    x = b.select(b.fcmp("ogt", x, d(100.0)), d(100.0), x)
+    x = clamp(b, x, -120.0, 100.0)
     t = mul_add(b, x, d(1 / log(2)), d(_MAGIC))
     r = mul_add(b, strict(b, "fsub", t, d(_MAGIC)), d(-log(2)), x)
     p = strict(b, "fadd", mul_add(b, strict(b, "fmul", r, r), horner(b, r, _EXP), r), d(1.0))
