@@ -62,7 +62,7 @@ def test_calls_beyond_a_polynomials_range_are_no_work(target, element, capsys, t
 
 
 @pytest.mark.parametrize("element, verdict", [("fp32", "VECTOR"), ("fp64", "PARTLY")])
-def test_what_is_called_for_every_element_is(element, verdict, capsys, tmp_path):
+def test_what_is_called_for_every_element_is_work(element, verdict, capsys, tmp_path):
     assert judged(capsys, tmp_path, "tangent_kernel", "x86-64-v3", f"x_ptr={element}[16]", f"o_ptr={element}[16]")["verdict"] == verdict
 
 

@@ -55,6 +55,9 @@ _LIBM = re.compile(r"(?:_ZGV\w+_)?(exp2?|exp10|expm1|log(2|10|1p)?|sin|cos|tan|a
 _NATIVE = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt", "sqrt")
 
 
+#: what a loop that computes one element at a time may be named after, the first that it has: atomic operations, arithmetic on floating-point elements, memory, any arithmetic
+_SCALAR = (lambda i: i.what.kind == "atomic" and i.what.unit == "scalar", lambda i: i.what.is_float_work and i.what.unit == "scalar",
+           lambda i: i.what.is_memory and not i.what.is_spill and i.what.unit == "scalar", lambda i: i.what.kind == "arithmetic" and i.what.unit == "scalar")
 #: what polynomials serve (backends/cpu/emit/element), by libm's name
 _BEYOND = {"sinf": "71476", "cosf": "71476", "sin": "10^6", "cos": "10^6", "tanf": "10^6", "fmodf": "2^27 times its divisor"}
 
@@ -105,9 +108,8 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         add("stride not one", f"vectors are put together from {inserts} single elements", "let the tile's last dimension run along contiguous memory",
             lambda i: i.what.kind == "shuffle")
     if verdict in (SCALAR, PARTLY) and not out:
-        scalars = [i for i in r.instructions if i.what.unit == "scalar"]
-        atomics = sum(i.what.kind == "atomic" for i in scalars)
-        pick = next((kind for kind in (_ATOMIC, _FLOAT, _MEMORY, _WORK) if any(map(kind, scalars))), _WORK)
+        pick = next((kind for kind in _SCALAR if any(map(kind, r.instructions))), _SCALAR[-1])
+        atomics = sum(map(_SCALAR[0], r.instructions))
         if atomics:
             add("scalar arithmetic", f"{atomics} atomic {'operation' if atomics == 1 else 'operations'}, one element each", "add up in registers (tl.sum) what goes to one place, and add the sum atomically", pick)
         else:
@@ -135,10 +137,6 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
 def _assembles(i) -> bool:
     """Does an instruction put one element into a vector?"""
     return bool(re.match(r"v?pinsr|v?insertps|vslide1|vfslide1|ins$", i.mnemonic) or re.match(r"(ld1 .*\}\s*|mov v\d+\.\w)\[\d+\]", i.text))
-
-
-_ATOMIC, _FLOAT, _MEMORY, _WORK = (lambda i: i.what.kind == "atomic", lambda i: i.what.is_float_work and i.what.unit == "scalar",
-                                   lambda i: i.what.is_memory and not i.what.is_spill and i.what.unit == "scalar", lambda i: i.what.kind == "arithmetic" and i.what.unit == "scalar")
 
 
 # --- requirements ----------------------------------------------------------------------------------------------------

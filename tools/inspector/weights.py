@@ -32,7 +32,7 @@ def of_function(function, found) -> list:
         kernel_loops.give(loops[0].code, loops, UNKNOWN)
         structure = Structure(function, values)
         _tails(loops, structure)
-        _beyond_tables(function, found)
+        _behind_checks(function, found)
         _rest(function, found, loops, structure)
     for r in found:
         r.runs = _runs(r, loops)
@@ -154,15 +154,16 @@ def _leaves(main: _Nest, n: _Nest, structure) -> bool:
     return structure.follows(main.region.loop, n.region.loop) or structure.replaces(main.region.loop, n.region.loop)
 
 
-def _beyond_tables(function, found):
+def _behind_checks(function, found):
     """What triton-cpu's kernels call for numbers beyond those that a polynomial serves stands behind a check (`emit/element/single.py`, `with_fallback`), and is not counted."""
+    if found[0].code.backend != "triton-cpu":
+        return
+    parts = [function.instructions[block.first:block.last] for block in function.blocks]
+    rare = {id(i) for part in parts if any(i.what.target in GUARDED for i in part) for i in part}
     for r in found:
-        if r.code.backend == "triton-cpu" and any(i.what.target in GUARDED for i in r.instructions):
-            for block in function.blocks:
-                part = function.instructions[block.first:block.last]
-                if any(i.what.target in GUARDED for i in part):
-                    r.left |= {id(i) for i in part}
-            r.figures["spills"] = sum(i.what.is_spill and id(i) not in r.left for i in r.instructions)
+        if mine := rare.intersection(map(id, r.instructions)):
+            r.left |= mine
+            r.figures["spills"] = sum(i.what.is_spill and id(i) not in mine for i in r.instructions)
 
 
 def _rest(function, found, loops, structure):
