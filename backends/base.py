@@ -144,7 +144,7 @@ def sources_digest(*folders: Path) -> str:
     return str(memo.remembered("sources", "\0".join(map(str, folders)), lambda: memo.State(files()), digest))
 
 
-def data_of(path: str | Path) -> bytes:
+def contents(path: str | Path) -> bytes:
     """What a file that a user names holds. Raises `OSError`, for a device as well: /dev/zero and /dev/full have no end."""
     if stat.S_ISCHR(os.stat(path).st_mode):
         raise OSError(errno.ENODEV, "it is a device, not a file", str(path))

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from ..backends.base import Error, data_of, version
+from ..backends.base import Error, contents, version
 from . import clock, noise, schema
 
 
@@ -150,7 +150,7 @@ def write(path: Path, content: str):
 def load(path: Path) -> dict[str, Any]:
     """A results file of this version or an earlier one. Raises `Error` where it is none; its rows are looked at by who reads them (`schema.rows`)."""
     try:
-        data = json.loads(data_of(path))
+        data = json.loads(contents(path))
     except (OSError, ValueError, RecursionError) as e:
         raise Error(f"{path} is not a results file of `triport bench --json`: {e}") from None
     if not isinstance(data, dict):

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..backends.base import CompileError, Error, data_of
+from ..backends.base import CompileError, Error, contents
 from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch import replay
@@ -171,7 +171,7 @@ def load(file: Path | None = None) -> dict:
         return Error(f"{file}: it is no table of tiles{why}; `triport tune` writes one, and where there is none ops go by their defaults")
 
     try:
-        table = json.loads(data_of(file))
+        table = json.loads(contents(file))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as e:

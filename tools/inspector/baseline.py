@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ...backends.base import Error, data_of
+from ...backends.base import Error, contents
 from . import record
 from .verdict import PARTLY, SCALAR, VECTOR
 
@@ -25,7 +25,7 @@ _NOISE = 0.005
 def read(path: str | Path) -> list[dict]:
     """The reports of a file that `triport asm --json` printed. Raises `Error`."""
     try:
-        found = json.loads(data_of(path))
+        found = json.loads(contents(path))
     except OSError as e:
         raise Error(f"{path} cannot be read: {e.strerror}") from None
     except ValueError:

@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from ...backends.base import Error, data_of, suggest
+from ...backends.base import Error, contents, suggest
 from . import machine, tools
 from .code import Code
 from .targets import Goal
@@ -41,7 +41,7 @@ def of_path(path: Path, part: str, goal: Goal | None, vlen: int | None = None) -
     if path.suffix in _SOURCES:
         raise Error(f"{path} is source text: compile it, for example `{_SOURCES[path.suffix]} -g {path.name}`, and give the .s or .o")
     try:
-        data = data_of(path)
+        data = contents(path)
     except OSError as e:
         raise Error(f"{path} cannot be read: {e.strerror}") from None
     if not data:
