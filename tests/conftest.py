@@ -10,6 +10,7 @@ Many tests have long lists of cases. `FIRST` of each list (marker `first`: anoth
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import gc
 import importlib.util
@@ -170,6 +171,21 @@ def tmp_cache(tmp_path, monkeypatch):
     from triton import knobs
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture(params=["native", "x86-64-v3", "x86-64-v2"])
+def cpu_row(request, monkeypatch):
+    """The module's kernels by the vectors of this machine's CPU, and by those of lesser ones that it has as well: the last do not fuse."""
+    import triton
+    from triport.backends.cpu.llvm import targets
+    native = targets.native()
+    made = native if request.param == "native" else dataclasses.replace(targets.get(request.param), name="native")
+    if request.param != "native" and (not native.isa.startswith(("AVX", "SSE")) or made.vector_bits > native.vector_bits):
+        pytest.skip(f"this machine's CPU has not what {request.param} has")
+    monkeypatch.setattr(targets, "native", lambda: made)
+    for name, kernel in list(vars(request.module).items()):
+        if isinstance(kernel, triton.JITFunction):
+            monkeypatch.setattr(request.module, name, triton.JITFunction(kernel.fn))  # nothing that is compiled already
 
 
 @pytest.fixture(scope="module")

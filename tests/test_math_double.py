@@ -1,13 +1,10 @@
 """Elementary functions in f64 over the whole range against the 80 or 128 bits of a long double: errors in units in the last place, and what becomes of special values."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
-from triport.backends.cpu.llvm import targets
 from triton.language.extra import libdevice
 
 COUNT = 1 << 17
@@ -47,17 +44,6 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 2.0**
            -745.1332191019411, -745.1332191019412, -708.4, 1023.9999999999999, 1024.0, -1074.0, -1075.0, -1074.9999999999998, 6.283185307179586, 1e22, 0.9999999999999999, 1.0000000000000002)
 
 
-@pytest.fixture(params=["native", "x86-64-v3", "x86-64-v2"])
-def row(request, monkeypatch):
-    """Vectors of this machine's CPU, and those of lesser ones that it has as well: the first scale by an instruction where there is one, the last do not fuse."""
-    native = targets.native()
-    made = native if request.param == "native" else dataclasses.replace(targets.get(request.param), name="native")
-    if request.param != "native" and (not native.isa.startswith(("AVX", "SSE")) or made.vector_bits > native.vector_bits):
-        pytest.skip(f"this machine's CPU has not what {request.param} has")
-    monkeypatch.setattr(targets, "native", lambda: made)
-    monkeypatch.setitem(globals(), "double_kernel", triton.JITFunction(double_kernel.fn))  # nothing that is compiled already
-
-
 def kinds(rng, low: float, high: float):
     yield "all numbers", rng.integers(0, 1 << 64, COUNT, dtype=np.uint64).view(np.float64)
     yield f"from {low} to {high}", rng.uniform(low, high, COUNT)
@@ -68,7 +54,7 @@ def kinds(rng, low: float, high: float):
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="on this system a long double is no wider than a double")
 @pytest.mark.parametrize("fn", FUNCTIONS)
-def test_ulps(fn, row, seed):
+def test_ulps(fn, cpu_row, seed):
     exact, bound, inner = FUNCTIONS[fn]
     for name, x in kinds(np.random.default_rng(seed), *inner):
         out = torch.empty(len(x), dtype=torch.float64)

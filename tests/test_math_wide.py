@@ -1,14 +1,11 @@
 """Functions of libdevice in f32 that are polynomials, in f32 or in f64, over the whole range against float64: errors in units in the last place, and what becomes of special values."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 from test_math import floats, ulps
-from triport.backends.cpu.llvm import targets
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.language.extra import libdevice
@@ -77,19 +74,6 @@ ONE = {"log1p": (np.log1p, 1.5, (-1, 4)), "expm1": (np.expm1, 2, (-20, 89)), "lo
        "atan": (np.arctan, 0.51, (-4, 4)), "tan": (np.tan, 0.51, (-100, 100)), "erfc": (lambda x: torch.special.erfc(torch.as_tensor(x, dtype=torch.float64)).numpy(), 0.51, (-4, 11)),
        "erfinv": (lambda x: torch.erfinv(torch.as_tensor(x, dtype=torch.float64)).numpy(), 0.52, (-1, 1))}
 TWO = {"pow": (np.power, 0.51), "atan2": (np.arctan2, 0.51), "hypot": (np.hypot, 0.51), "fmod": (np.fmod, 0), "%": (np.fmod, 0)}
-ROWS = ("native", "x86-64-v3", "x86-64-v2")
-
-
-@pytest.fixture(params=ROWS)
-def row(request, monkeypatch):
-    """Vectors of this machine's CPU, and those of lesser ones that it has as well."""
-    native = targets.native()
-    made = native if request.param == "native" else dataclasses.replace(targets.get(request.param), name="native")
-    if request.param != "native" and (not native.isa.startswith(("AVX", "SSE")) or made.vector_bits > native.vector_bits):
-        pytest.skip(f"this machine's CPU has not what {request.param} has")
-    monkeypatch.setattr(targets, "native", lambda: made)
-    for name in ("one_kernel", "two_kernel"):
-        monkeypatch.setitem(globals(), name, triton.JITFunction(globals()[name].fn))  # nothing that is compiled already
 
 
 def run(kernel, fn, *xs):
@@ -100,7 +84,7 @@ def run(kernel, fn, *xs):
 
 
 @pytest.mark.parametrize("fn", ONE)
-def test_one_number(fn, row, seed):
+def test_one_number(fn, cpu_row, seed):
     exact, bound, inner = ONE[fn]
     for among in ((None, None), inner):
         x = floats(np.random.default_rng(seed), *among)
@@ -110,7 +94,7 @@ def test_one_number(fn, row, seed):
 
 
 @pytest.mark.parametrize("fn", [f for f in ONE if ONE[f][0](0.0) == 0])
-def test_zeros_keep_their_sign(fn, row):
+def test_zeros_keep_their_sign(fn, cpu_row):
     assert np.array_equal(np.signbit(run(one_kernel, fn, np.array([-0.0, 0.0] * 40, np.float32))), [True, False] * 40)
 
 
@@ -119,7 +103,7 @@ SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e-45
 
 
 @pytest.mark.parametrize("fn", TWO)
-def test_two_numbers(fn, row, seed):
+def test_two_numbers(fn, cpu_row, seed):
     """All special values with each other, floats of all kinds, and those of like size."""
     exact, bound = TWO[fn]
     rng = np.random.default_rng(seed)
