@@ -5,6 +5,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triport.backends.cpu.llvm import targets
 from triton.language.extra import libdevice
 
 COUNT = 1 << 17
@@ -38,8 +39,10 @@ def double_kernel(x_ptr, out_ptr, n, FN: tl.constexpr, BLOCK: tl.constexpr):
 
 
 #: name -> (numpy's function, allowed error, the range where it is neither 0 nor infinite nor straight)
-FUNCTIONS = {"exp": (np.exp, 1.25, (-746, 710)), "exp2": (np.exp2, 1.25, (-1076, 1025)), "expm1": (np.expm1, 1.9, (-3, 3)), "log": (np.log, 1, (0.5, 2)), "log2": (np.log2, 1, (0.5, 2)),
+FUNCTIONS = {"exp": (np.exp, 1, (-746, 710)), "exp2": (np.exp2, 1, (-1076, 1025)), "expm1": (np.expm1, 1.9, (-3, 3)), "log": (np.log, 1, (0.5, 2)), "log2": (np.log2, 1, (0.5, 2)),
              "log10": (np.log10, 1, (0.5, 2)), "log1p": (np.log1p, 1, (-1, 1)), "sin": (np.sin, 1, (-4e5, 4e5)), "cos": (np.cos, 1, (-4e5, 4e5)), "tanh": (np.tanh, 1.5, (-2, 2))}
+#: where multiplications and additions round apart
+UNFUSED = {"exp": 1.25, "exp2": 1.25, "expm1": 2.1}
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 2.0**-1022, -(2.0**-1022), 1.7976931348623157e308, -1.7976931348623157e308, 709.782712893384, 709.7827128933841,
            -745.1332191019411, -745.1332191019412, -708.4, 1023.9999999999999, 1024.0, -1074.0, -1075.0, -1074.9999999999998, 6.283185307179586, 1e22, 0.9999999999999999, 1.0000000000000002)
 
@@ -56,6 +59,8 @@ def kinds(rng, low: float, high: float):
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_ulps(fn, cpu_row, seed):
     exact, bound, inner = FUNCTIONS[fn]
+    if not targets.native().fma:
+        bound = UNFUSED.get(fn, bound)
     for name, x in kinds(np.random.default_rng(seed), *inner):
         out = torch.empty(len(x), dtype=torch.float64)
         double_kernel[(triton.cdiv(len(x), 4096),)](torch.from_numpy(x), out, len(x), FN=fn, BLOCK=4096)
