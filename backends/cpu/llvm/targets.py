@@ -56,7 +56,8 @@ class Target:
     dimension that lanes go over whose elements of 4 bytes and more, side by side along another, are as well gathered (0: none is); masks: whether an
     instruction stores a vector under a mask; group: how many
     registers one instruction had best work on at once, where loops leave room for it (RVV's LMUL); divides: as how many simple
-    operations a division of f32 takes, where that is so many that an estimate and its steps are faster; estimate: LLVM's intrinsic for it.
+    operations a division of f32 takes, where that is so many that an estimate and its steps are faster; estimate: LLVM's intrinsic for it; divided: how many bits
+    integers have of which vectors are best divided by way of floats, where no instruction divides them.
 
     half: whether it converts f16 by instruction (else integer arithmetic does, not a library call); fma: whether it multiplies and adds in
     one; saturates: whether vectors of floats become the nearest integers that there are by instruction (x86 knows nothing of that); scalef: whether one instruction multiplies a vector of f32 by a power of two (AVX-512's vscalefps); assists: whether a result too small for a
@@ -107,6 +108,7 @@ class Target:
     group: int = 1
     divides: int = 0
     estimate: str = ""
+    divided: tuple[int, ...] = ()
     scalef: bool = False
     saturates: bool = True
     assists: bool = False
@@ -139,8 +141,9 @@ class Target:
 
 
 _X86 = dict(triple="x86_64-unknown-linux-gnu", plain="x86-64-v2", spin=("llvm.x86.sse2.pause", ()), futex=202,
-            counter="llvm.readcyclecounter", assists=True, exchanges=16, context=(168, 160, 216, 200, 13), saturates=False)
-_ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", spin=("llvm.aarch64.hint", (1,)), context=(440, 432, 176))
+            counter="llvm.readcyclecounter", assists=True, exchanges=16, divided=(8, 16, 32), context=(168, 160, 216, 200, 13), saturates=False)
+_AVX512 = _X86 | dict(divided=(8, 16, 32, 64), isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4), scalef=True, polynomials=4, unroll=4)
+_ARM = dict(triple="aarch64-unknown-linux-gnu", plain="aarch64", divided=(8, 16, 32), spin=("llvm.aarch64.hint", (1,)), context=(440, 432, 176))
 _RISCV = dict(triple="riscv64-unknown-linux-gnu", plain="rv64gc", abi="lp64d", model=("pic", "medium"), turns=False,
               adopts=False, context=(176, 192, -112))
 _RVV = dict(length="exactly", dot=(8, 2), dot_unroll=1, few_rows=0, isa="RVV", registers=32, **_RISCV)
@@ -172,12 +175,9 @@ TARGETS = {t.name: t for t in (
            masks=False, few_rows=0, half=False, fma=False, polynomials=1, reloads=True, products=(_SSE_PAIRS,), **_X86),
     Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), polynomials=1, ahead=16,
            reloads=True, products=(_AVX2_PAIRS,), **_X86),
-    Target("x86-64-v4", cpu="x86-64-v4", features="", isa="AVX-512", vector_bits=512, registers=32, dot=(6, 4),
-           scalef=True, polynomials=4, unroll=4, products=(_AVX512_PAIRS,), **_X86),
-    Target("sapphirerapids", cpu="sapphirerapids", features="", isa="AVX-512", vector_bits=512, registers=32, gathers=GATHERED,
-           dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_HAS_AMX, **_X86),
-    Target("graniterapids", cpu="graniterapids", features="", isa="AVX-512", vector_bits=512, registers=32, gathers=GATHERED,
-           dot=(6, 4), scalef=True, polynomials=4, unroll=4, **_HAS_AMX_FP16, **_X86),
+    Target("x86-64-v4", cpu="x86-64-v4", features="", products=(_AVX512_PAIRS,), **_AVX512),
+    Target("sapphirerapids", cpu="sapphirerapids", features="", gathers=GATHERED, **_HAS_AMX, **_AVX512),
+    Target("graniterapids", cpu="graniterapids", features="", gathers=GATHERED, **_HAS_AMX_FP16, **_AVX512),
     Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), dot_unroll=1,
            masks=False, few_rows=0, **_ARM),
     Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...llvm import ir
 from ...llvm.ir import Val, const
-from . import convert, wide
+from . import convert, division, wide
 
 
 def elem(op, k=0) -> str:
@@ -37,32 +37,6 @@ def _int(opname):
 
 def _float(opname):
     return in_float(lambda b, op, x, y: b.fbin(opname, x, y, fma_flags(b)))
-
-
-def _div(opname):
-    # LLVM calls division by zero and INT_MIN / -1 undefined, and x86 traps on them. Masked lanes divide garbage, so the
-    # divisor is made harmless: x / 0 -> x / 1, and a signed -1 negates instead.
-    def rule(b, op, x, y):
-        n = max(x.lanes, y.lanes)
-        if isinstance(y.const, int) and y.const not in (0, -1):
-            return b.bin(opname, b.splat(x, n), b.splat(y, n)) if not isinstance(x.const, int) else _fold_div(
-                b, opname, x, y)
-        one, zero = const(y.elem, 1), const(y.elem, 0)
-        bad = b.icmp("eq", y, zero)
-        if opname[0] == "s":
-            minus = b.icmp("eq", y, const(y.elem, -1))
-            q = b.bin(opname, x, b.select(b.or_(bad, minus), one, y))
-            return b.select(minus, b.sub(zero, x) if opname == "sdiv" else b.splat(zero, n), q)
-        return b.bin(opname, x, b.select(bad, one, y))
-
-    return rule
-
-
-def _fold_div(b, opname, x: Val, y: Val) -> Val:
-    if opname == "sdiv":
-        q = abs(x.const) // abs(y.const)
-        return const(x.elem, q if (x.const < 0) == (y.const < 0) else -q, x.lanes)
-    return b.bin(opname, b.splat(x, y.lanes), b.splat(y, x.lanes))
 
 
 def _shift(opname):
@@ -191,28 +165,6 @@ def mulhi(b, op, x, y):
     return high_product(False)(b, x, y)
 
 
-def floor_div(b, op, x, y):
-    """Signed division rounded down."""
-    q, r = _div("sdiv")(b, op, x, y), _div("srem")(b, op, x, y)
-    zero = const(x.elem, 0)
-    inexact = b.and_(b.icmp("ne", r, zero), b.icmp("ne", b.icmp("slt", r, zero), b.icmp("slt", y, zero)))
-    return b.select(inexact, b.sub(q, const(x.elem, 1)), q)
-
-
-def ceil_div(b, op, x, y):
-    """Signed division rounded up."""
-    q, r = _div("sdiv")(b, op, x, y), _div("srem")(b, op, x, y)
-    zero = const(x.elem, 0)
-    inexact = b.and_(b.icmp("ne", r, zero), b.icmp("eq", b.icmp("slt", r, zero), b.icmp("slt", y, zero)))
-    return b.select(inexact, b.add(q, const(x.elem, 1)), q)
-
-
-def ceil_div_unsigned(b, op, x, y):
-    """Unsigned division rounded up."""
-    q, r = _div("udiv")(b, op, x, y), _div("urem")(b, op, x, y)
-    return b.select(b.icmp("ne", r, const(x.elem, 0)), b.add(q, const(x.elem, 1)), q)
-
-
 def index_cast(extend: str):
 
     def rule(b, op, v):
@@ -238,8 +190,8 @@ def clampf(b, op, x, lo, hi):
 ELEMENTWISE = {
     "arith.addi": _int("add"), "arith.subi": _int("sub"), "arith.muli": _int("mul"),
     "arith.andi": _int("and"), "arith.ori": _int("or"), "arith.xori": _int("xor"),
-    "arith.divsi": _div("sdiv"), "arith.remsi": _div("srem"), "arith.divui": _div("udiv"),
-    "arith.remui": _div("urem"),
+    "arith.divsi": division.rule("sdiv"), "arith.remsi": division.rule("srem"), "arith.divui": division.rule("udiv"),
+    "arith.remui": division.rule("urem"),
     "arith.shli": _shift("shl"), "arith.shrsi": _shift("ashr"), "arith.shrui": _shift("lshr"),
     "arith.maxsi": _minmax("smax"), "arith.minsi": _minmax("smin"), "arith.maxui": _minmax("umax"),
     "arith.minui": _minmax("umin"),
@@ -248,7 +200,7 @@ ELEMENTWISE = {
     "arith.maxnumf": _float_minmax("maxnum"), "arith.minnumf": _float_minmax("minnum"),
     "arith.maximumf": _float_minmax("maximum"), "arith.minimumf": _float_minmax("minimum"),
     "arith.cmpi": cmpi, "arith.cmpf": cmpf, "arith.select": select, "arith.constant": constant,
-    "arith.ceildivsi": ceil_div, "arith.ceildivui": ceil_div_unsigned, "arith.floordivsi": floor_div,
+    "arith.ceildivsi": division.ceil_div, "arith.ceildivui": division.ceil_div_unsigned, "arith.floordivsi": division.floor_div,
     "arith.index_cast": index_cast("sext"), "arith.index_castui": index_cast("zext"),
     "tt.mulhiui": mulhi, "tt.clampf": clampf, "tt.approx_divf": divf, "ub.poison": poison,
 }
