@@ -33,6 +33,12 @@ def count_kernel(x_ptr, o_ptr, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     tl.atomic_add(o_ptr + tl.load(x_ptr + offs, mask=mask), 1, mask=mask)
+
+@triton.jit
+def quotient_in_fp64_kernel(x_ptr, o_ptr, n, d, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    tl.store(o_ptr + offs, tl.sqrt((tl.load(x_ptr + offs, mask=mask) // d).to(tl.float64)).to(tl.int32), mask=mask)
 '''
 
 
@@ -45,11 +51,22 @@ def judged(capsys, tmp_path, kernel, target, *kinds) -> dict:
     return report
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64"])
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64"])
 def test_the_loop_that_divides_is_judged(target, capsys, tmp_path):
-    report = judged(capsys, tmp_path, "quotient_kernel", target, "x_ptr=i32[16]", "o_ptr=i32[16]", "d=i32")
+    report = judged(capsys, tmp_path, "quotient_kernel", target, "x_ptr=i64[16]", "o_ptr=i64[16]", "d=i64")
     assert report["verdict"] != "VECTOR" and report["share"] < 0.6
     assert any(cause["name"] == "index by division" for loop in report["loops"] if loop["hot"] for cause in loop["causes"])
+
+
+@pytest.mark.parametrize("kernel", ["quotient_kernel", "quotient_in_fp64_kernel"])
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64"])
+def test_integers_that_are_divided_by_way_of_floats_are_no_fault(target, kernel, capsys, tmp_path):
+    report = judged(capsys, tmp_path, kernel, target, "x_ptr=i32[16]", "o_ptr=i32[16]", "d=i32")
+    hot = [loop for loop in report["loops"] if loop["hot"]]
+    asked = kernel == "quotient_in_fp64_kernel"  # in the same line
+    assert asked or report["verdict"] == "VECTOR"
+    assert all((loop["f64"] > 0) == asked and (loop["convert"] > 0) == asked for loop in hot)
+    assert any(cause["name"] in ("fp64", "type conversion") for loop in hot for cause in loop["causes"]) == asked
 
 
 @pytest.mark.parametrize("element", ["fp32", "fp64"])

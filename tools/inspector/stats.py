@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from . import assembled, lanes
+from . import assembled, integer_divisions, lanes
 from .code import Code
 from .schema import Bound, Class, Function, Instruction, Loop
 
@@ -17,7 +17,7 @@ FIGURES = {
     "load_bits": "narrowest load of the vector unit, without one-element splats and spill slots; per thread on a GPU, from global memory",
     "store_bits": "the same for stores",
     "spills": "accesses to stack slots", "calls": "calls of functions",
-    "f64": "fp64 instructions in a kernel without fp64 arguments",
+    "f64": "fp64 instructions in a kernel without fp64 arguments, beside those that divide integers",
     "gathers": "gathers and scatters, also by a load or store for each element", "masked": "share of vector accesses under a mask",
     "convert": "share of conversions in the floating-point instructions",
     "unknown": "share of instructions that the classifier does not know",
@@ -150,6 +150,7 @@ def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dic
     floats = [i.what for i in r.instructions if i.what.is_float_work]
     arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
     n = len(r.instructions)
+    no_f64, no_conversion = integer_divisions.lines(r.code)
 
     def share(some: int, of: list) -> float | None:
         return round(some / len(of), 4) if of else None
@@ -160,10 +161,10 @@ def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dic
         "store_bits": min((c.stores for c in accesses if c.stores), default=None),
         "spills": sum(i.what.is_spill for i in r.instructions),
         "calls": sum(r.calls.values()),
-        "f64": 0 if r.code.f64 else sum(c.element == "f64" for c in floats),
+        "f64": 0 if r.code.f64 else sum(i.what.is_float_work and i.what.element == "f64" and line_of(i) not in no_f64 for i in r.instructions),
         "gathers": r.kinds["gather"] + r.kinds["scatter"] + r.assembled,
         "masked": share(sum(c.masked for c in memory), memory),
-        "convert": share(sum(c.kind == "convert" for c in floats), floats),
+        "convert": share(sum(i.what.is_float_work and i.what.kind == "convert" and line_of(i) not in no_conversion for i in r.instructions), floats),
         "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,
         "matrix": r.units["matrix"],
         "instructions": n,

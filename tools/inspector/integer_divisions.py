@@ -1,0 +1,37 @@
+"""Where a Triton kernel divides integers, by its TTIR: on x86 and NEON triton-cpu does so by way of floats, and instructions that convert, and those of fp64, are no fault of the kernel's."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from .code import Code
+
+#: no instruction of these divides vectors of integers
+_ISAS = ("x86-64", "aarch64")
+_DIVIDES = re.compile(r"arith\.(div|rem|ceildiv|floordiv)[su]i$")
+_CONVERTS = re.compile(r"arith\.([su]itofp|fpto[su]i|extf|truncf)$|tt\.fp_to_fp$")
+
+
+def lines(code: Code) -> tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]]:
+    """(file, line) at which vectors of integers are divided: those where no fp64 is asked for, and those where no conversion is."""
+    text = code.stages.get("ttir")
+    return _lines(text) if code.backend == "triton-cpu" and code.isa in _ISAS and isinstance(text, str) else (frozenset(), frozenset())
+
+
+@functools.lru_cache(maxsize=8)
+def _lines(text: str):
+    nothing = frozenset(), frozenset()
+    if not re.search(r"arith\.(div|rem|ceildiv|floordiv)[su]i", text):
+        return nothing
+    from ...backends.base import Error
+    from ...backends.cpu.ttir import reader
+    from ...backends.cpu.ttir.types import walk
+    try:
+        every = [op for function in reader.parse(text).funcs.values() for op in walk(function.body)]
+    except Error:
+        return nothing
+    at = lambda fits: {(op.loc.file, op.loc.line) for op in every if op.loc.line and fits(op)}  # noqa: E731
+    divide = at(lambda op: _DIVIDES.match(op.name) and op.result.type.shape)
+    wide = at(lambda op: any(v.type.elem == "f64" for v in (*op.operands, *op.results)))
+    return frozenset(divide - wide), frozenset(divide - at(lambda op: _CONVERTS.match(op.name)))
