@@ -13,7 +13,7 @@ from ..plan.checks import Checks
 from ..plan.exchanges import neighbours
 from ..plan.lazy import Lazy
 from ..plan.records import Plan
-from ..ttir import exchanges, names, types, unrolled
+from ..ttir import exchanges, names, remainders, types, unrolled
 from ..ttir.types import Func, Module, Op
 from .kernel import Kernel
 
@@ -64,6 +64,7 @@ class _Lowering:
             names.settle(self.func)
         else:
             exchanges.settle(self.func, lambda elem: neighbours(target, elem))
+            remainders.settle(self.func)
         unrolled.mend(self.func)
         self.lazy = Lazy()
         self.at: Op | None = None

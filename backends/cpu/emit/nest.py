@@ -141,7 +141,7 @@ class Nest:
 
     def dividend(self, v: Value, dims, at: Val | None = None) -> Val:
         """What a quotient or remainder divides, of the chunk's first lane, or at another index of the vector dimension."""
-        form = self.space.affine(v.op.operands[0], dims)
+        form = self.space.affine(self.plan.quotients[v, dims].dividend, dims)
         x = access.poly_value(self, form.base)
         for d, p in form.coef.items():
             x = self.b.add(x, self.b.mul(self.index_of(d) if at is None or d != self.vdim else at, access.poly_value(self, p)))

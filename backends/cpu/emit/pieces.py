@@ -12,6 +12,7 @@ import functools
 from typing import NamedTuple
 
 from ..llvm.ir import Val, const, i64
+from ..plan.facts import poly_mul, poly_of
 from ..plan.quotients import Quotient, by_level, finest, least
 from . import access
 
@@ -25,10 +26,15 @@ def goes_by_pieces(nest) -> bool:
 
 
 def long_enough(nest) -> Val:
-    """An i1: are pieces of divisors that are known as the kernel runs worth a turn of a loop, all of them?"""
-    out, shortest = const("i1", True), i64(least(nest.lanes))
-    for divisor in dict.fromkeys(p.divisor for p in nest.plan.pieces.values() if not isinstance(p.divisor, int)):
-        out = nest.b.and_(out, nest.b.icmp("sge", access.poly_value(nest, dict(divisor)), shortest))
+    """An i1: are pieces of divisors that are known as the kernel runs worth a turn of a loop, all of them, and what remainders are divided by factors of what these were taken of?"""
+    b, found = nest.b, nest.plan.pieces.values()
+    shortest = dict.fromkeys((p.within for p in found if p.within), 1) | dict.fromkeys((p.divisor for p in found if not isinstance(p.divisor, int)), least(nest.lanes))
+    out = const("i1", True)
+    for divisor, least_of_it in shortest.items():
+        out = b.and_(out, b.icmp("sge", access.poly_value(nest, dict(divisor)), i64(least_of_it)))
+    for product in dict.fromkeys(v for p in found for v in p.exact):
+        wide = poly_mul(*map(poly_of, product.op.operands))
+        out = b.and_(out, b.icmp("eq", access.poly_value(nest, wide), access.poly_value(nest, poly_of(product))))
     return out
 
 
@@ -115,7 +121,10 @@ def _far(nest, v, p: Quotient) -> Val:
 
 def _divided(nest, v, dims, p: Quotient, at: Val | None = None) -> Val:
     """A quotient or remainder at an index of the vector dimension, or of the chunk's first lane."""
-    return nest.b.bin("urem" if p.step else "udiv", nest.dividend(v, dims, at), by(nest, v, p))
+    x = nest.dividend(v, dims, at)
+    if p.within and not p.step:
+        x = nest.b.bin("urem", x, _whole(nest, v, p.within))
+    return nest.b.bin("urem" if p.step else "udiv", x, by(nest, v, p))
 
 
 def first_of(nest, v, dims) -> Val:
@@ -137,9 +146,11 @@ def wide_first_of(nest, v, dims) -> Val:
 
 def by(nest, v, p: Quotient) -> Val:
     """What a quotient divides by."""
-    if isinstance(p.divisor, int):
-        return const(v.type.elem, p.divisor)
-    return nest.b.cast("trunc", access.poly_value(nest, dict(p.divisor)), v.type.elem)
+    return const(v.type.elem, p.divisor) if isinstance(p.divisor, int) else _whole(nest, v, p.divisor)
+
+
+def _whole(nest, v, divisor: tuple) -> Val:
+    return nest.b.cast("trunc", access.poly_value(nest, dict(divisor)), v.type.elem)
 
 
 # --- chunk by chunk --------------------------------------------------------------------------------------------------

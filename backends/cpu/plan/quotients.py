@@ -21,20 +21,24 @@ STEPS = {"arith.divsi": 0, "arith.divui": 0, "arith.remsi": 1, "arith.remui": 1}
 
 @dataclass(frozen=True)
 class Quotient:
-    """A quotient by `divisor` (step 0) or a remainder (step 1) of an index that is a multiple of `of` where a chunk begins. divisor: a number above 0, or the items of a polynomial, of
-    which the kernel has to see that it is one."""
+    """A quotient by `divisor` (step 0) or a remainder (step 1) of `dividend`, an index that is a multiple of `of` where a chunk begins. divisor: a number above 0, or the items of a
+    polynomial, of which the kernel has to see that it is one. within: of `i % (h * w) // w`, where the kernel knows h and w as it runs, what the index's remainder is taken of first, a
+    polynomial like that; exact: scalars, products of integers of 32 bits, of which it has to see that none wrapped, so that `within` is a multiple of the divisor."""
 
     divisor: int | tuple
     step: int
     of: int
+    dividend: Value
+    within: tuple | None = None
+    exact: tuple[Value, ...] = ()
 
     def always(self, lanes: int) -> bool:
         """Has every chunk one quotient?"""
-        return lanes > 1 and self.of % lanes == 0
+        return lanes > 1 and self.of % lanes == 0 and self.within is None
 
     def mostly(self, lanes: int) -> bool:
         """Have at least half of the chunks one, though not all? A look at its first lane says which."""
-        return lanes > 1 and self.of % lanes != 0 and isinstance(self.divisor, int) and self.divisor >= 2 * lanes
+        return lanes > 1 and self.of % lanes != 0 and isinstance(self.divisor, int) and self.divisor >= 2 * lanes and self.within is None
 
     def is_short(self, lanes: int) -> bool:
         """Is it certain that pieces from one multiple of the divisor to the next are too short to be worth a turn of a loop?"""
@@ -55,8 +59,10 @@ def finest(quotients) -> list[tuple]:
     """Those that change wherever another one does: where x // 50 stays, x // 100 does."""
     divided: dict[tuple, dict] = {}
     for (v, dims), p in quotients.items():
-        divided.setdefault((v.op.operands[0], dims), {})[p.divisor] = v
-    return [(v, dims) for (_, dims), each in divided.items() for d, v in each.items() if not any(other != d and isinstance(other, int) and isinstance(d, int) and d % other == 0 for other in each)]
+        divided.setdefault((p.dividend, dims), {})[p.divisor] = v
+    multiples = {(p.dividend, dims, p.within) for (_, dims), p in quotients.items() if p.within != p.divisor}
+    return [(v, dims) for (x, dims), each in divided.items() for d, v in each.items()
+            if (x, dims, d) not in multiples and not any(other != d and isinstance(other, int) and isinstance(d, int) and d % other == 0 for other in each)]
 
 
 def by_level(pieces) -> list[dict]:
@@ -78,7 +84,7 @@ def written_out(pieces, lanes: int) -> int | None:
 
 def found(space, visited, vdim: int, proved: Callable) -> dict[tuple[Value, tuple], Quotient]:
     """Those along `vdim` among visited values; `proved` as for `Space.atoms`."""
-    out = {(v, dims): quotient(space, v, dims, vdim, proved) for v, dims in visited}
+    out = {(v, dims): quotient(space, v, dims, vdim, proved, nested=True) for v, dims in visited}
     return {key: p for key, p in out.items() if p is not None}
 
 
@@ -87,24 +93,65 @@ def divides(v: Value) -> bool:
     return v.op is not None and v.op.name in STEPS
 
 
-def quotient(space, v: Value, dims, vdim: int, proved: Callable) -> Quotient | None:
-    """`v` at `dims` as one of these along `vdim`, if it is."""
+def quotient(space, v: Value, dims, vdim: int, proved: Callable, nested: bool = False) -> Quotient | None:
+    """`v` at `dims` as one of these along `vdim`, if it is; nested: also of a remainder, where the kernel is to see what that asks for."""
     op = v.op
     if op is None or op.name not in STEPS or not v.type.is_tensor or vdim not in dims or width(v.type.elem) not in (32, 64):
         return None
-    x, by = (space.affine(o, dims) for o in op.operands)
+    dividend, (x, by), within, exact = op.operands[0], (space.affine(o, dims) for o in op.operands), None, ()
+    if nested and by.uniform and (found := _of_a_remainder(space, op, by, dims)) is not None:
+        dividend, within, exact = found
+        x = space.affine(dividend, dims)
     if not by.uniform or x.opaque or x.ptr is not None or poly_const(x.coef.get(vdim, {})) != 1:
         return None
     divisor = poly_const(by.base)
     rest = [x.base, *(p for d, p in x.coef.items() if d != vdim)]
     if divisor is not None and divisor <= 0 or not all(map(_counts, rest)):
         return None
-    of = 1 if divisor is None else math.gcd(divisor, *map(_multiple, rest))
+    of = 1 if divisor is None or within else math.gcd(divisor, *map(_multiple, rest))
     bits = width(op.operands[0].type.elem)
     alone = len(by.base) == 1 and all(c == 1 and len(m) == 1 for m, c in by.base.items())  # a scalar, of which nothing was computed that might wrap
     checks = (*x.exact, *by.exact, Check.of(x.base, x.coef, bits), *(() if alone else (Check.of(by.base, {}, bits),)), *(c for p in rest for m in p for s in m for c in _steps(s)))
-    return Quotient(tuple(by.base.items()) if divisor is None else divisor, STEPS[op.name], of) if all(proved(c, space.shape) is True for c in checks) else None
+    if not all(proved(c, space.shape) is True for c in checks):
+        return None
+    return Quotient(tuple(by.base.items()) if divisor is None else divisor, STEPS[op.name], of, dividend, within, exact)
 
+
+def _of_a_remainder(space, op, by, dims) -> tuple[Value, tuple, tuple[Value, ...]] | None:
+    """Of a quotient or remainder of a remainder by a scalar, of which `by` is a factor: what that is taken of, its divisor's items, and the products that the scalar is. Of a remainder of a
+    remainder likewise, and so on."""
+    name = "arith.remsi" if op.name[-2:] == "si" else "arith.remui"
+    dividend, factor, within, exact = op.operands[0], by, None, ()
+    while dividend.op is not None and dividend.op.name == name:
+        whole = space.affine(dividend.op.operands[1], dims)
+        product, number = (_scalar(a) if a.uniform else None for a in (whole, factor))
+        products = None if product is None or number is None else _products(product, number)
+        if products is None:
+            break
+        dividend, factor, within, exact = dividend.op.operands[0], whole, within or tuple(whole.base.items()), (*exact, *products)
+    return (dividend, within, exact) if within else None
+
+
+def _scalar(form) -> Value | int | None:
+    """The number that a form is, or the one scalar."""
+    if (number := poly_const(form.base)) is not None:
+        return number
+    (m, c), *more = form.base.items()
+    return m[0] if not more and c == 1 and len(m) == 1 and isinstance(m[0], Value) else None
+
+
+def _products(product: Value | int, factor: Value | int) -> list[Value] | None:
+    """The products of integers of 32 bits by which one scalar is a multiple of another, or of a number; [] where it is that itself."""
+    if product is factor or isinstance(product, Value) and constant(product) is not None and constant(product) == factor:
+        return []
+    op = product.op if isinstance(product, Value) else None
+    if op is not None and op.name in _WIDER:
+        narrow = factor.op.operands[0] if isinstance(factor, Value) and factor.op is not None and factor.op.name == op.name else factor
+        return _products(op.operands[0], narrow)
+    if op is None or op.name != "arith.muli" or width(product.type.elem) != 32:
+        return None
+    found = next((f for o in op.operands if (f := _products(o, factor)) is not None), None)
+    return None if found is None else [product, *found]
 
 #: scalars of indices -> what is asked of their operands
 _SUMS, _WIDER = ("arith.addi", "arith.muli"), ("arith.extsi", "arith.index_cast")

@@ -1,0 +1,80 @@
+"""Quotients and remainders of a remainder, as kernels take flat indices apart: `r = i % (H * W); y = r // W; x = r % W`.
+
+Where W divides what the remainder is of, r % W is i % W and r // W is (i // W) % H, of negative numbers, too, as division truncates. Only the index itself is then divided, of which it is
+known what neighbouring elements have together (plan/quotients.py, which also has those whose H and W are known as the kernel runs). And i - i // W * W is i % W, whatever W.
+"""
+
+from __future__ import annotations
+
+from .types import Func, Op, Value, walk
+
+#: division -> the remainder that belongs to it
+_REMAINDER = {"arith.divsi": "arith.remsi", "arith.divui": "arith.remui"}
+
+
+def settle(func: Func):
+    """Rewrite those of `func` whose divisors are constants above 0, and differences."""
+    for op in list(walk(func.body)):
+        if op.name in _REMAINDER:
+            _quotient(op)
+        elif op.name in _REMAINDER.values():
+            _remainder(op)
+        elif op.name == "arith.subi":
+            _difference(op)
+
+
+def _quotient(op: Op):
+    of = _divided(op.operands[0], _REMAINDER[op.name])
+    per = _number(op.operands[1])
+    if of is None or per is None or of[1] % per:
+        return
+    inner = Op(op.name, [of[0], op.operands[1]], [], loc=op.loc, block=op.block)
+    whole = Op("arith.constant", [], [], {"value": of[1] // per}, loc=op.loc, block=op.block)
+    for made in (inner, whole):
+        made.results = [Value(op.result.type, made, 0, None, op.result.name)]
+    at = op.block.ops.index(op)
+    op.block.ops[at:at] = [inner, whole]
+    for v in inner.operands:
+        v.uses.append(inner)
+    op.name = _REMAINDER[op.name]
+    _becomes(op, inner.result, whole.result)
+
+
+def _remainder(op: Op):
+    of, per = _divided(op.operands[0], op.name), _number(op.operands[1])
+    if of is not None and per is not None and of[1] % per == 0:
+        _becomes(op, of[0], op.operands[1])
+
+
+def _difference(op: Op):
+    x, product = op.operands
+    if product.op is None or product.op.name != "arith.muli":
+        return
+    for quotient, by in (product.op.operands, product.op.operands[::-1]):
+        if quotient.op is None or quotient.op.name not in _REMAINDER or quotient.op.operands[0] is not x:
+            continue
+        divisor = quotient.op.operands[1]
+        if divisor is by or _number(by) is not None and _number(by) == _number(divisor):
+            op.name = _REMAINDER[quotient.op.name]
+            _becomes(op, x, divisor)
+            return
+
+
+def _divided(v: Value, name: str) -> tuple[Value, int] | None:
+    """What `v` is a quotient or remainder of, and by which number."""
+    by = _number(v.op.operands[1]) if v.op is not None and v.op.name == name else None
+    return None if by is None else (v.op.operands[0], by)
+
+
+def _number(v: Value) -> int | None:
+    """The number above 0 that all elements are."""
+    value = v.op.attrs.get("value") if v.op is not None and v.op.name == "arith.constant" else None
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _becomes(op: Op, *operands: Value):
+    for v in op.operands:
+        v.uses.remove(op)
+    op.operands = list(operands)
+    for v in operands:
+        v.uses.append(op)

@@ -1,0 +1,129 @@
+"""Indices that kernels take apart step by step, `r = i % (H * W); y = r // W; x = r % W`: right whatever H and W, and addressed as `(i // W) % H` and `i % W` are."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings, strategies as st
+from test_masks import fenced
+from test_quotients import gathers
+from triport.backends.cpu.llvm import targets
+from triport.backends.cpu.plan import quotients
+from triport.backends.cpu.ttir import remainders
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+
+@triton.jit
+def apart_kernel(x_ptr, row_ptr, column_ptr, out_ptr, number_ptr, n, h, w, H: tl.constexpr, W: tl.constexpr, HOW: tl.constexpr, INT: tl.constexpr, BLOCK: tl.constexpr):
+    """Planes of rows (H, W or, where they are 0, h, w): a number of each row and of each column, and where elements are."""
+    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(INT)
+    inside = i < n
+    height, width = H if H else h, W if W else w
+    if HOW == "remainders":
+        r = i % (height * width)
+        y, x = r // width, r % width
+    elif HOW == "differences":
+        r = i - i // (height * width) * (height * width)
+        y = r // width
+        x = r - width * y
+    else:  # of a whole of which a plane is a part
+        r = i % (3 * (height * width))
+        y, x = r % (height * width) // width, r % width
+    a = tl.load(x_ptr + i, mask=inside, other=0.0) * tl.load(row_ptr + y, mask=inside, other=0.0) + tl.load(column_ptr + x, mask=inside, other=0.0)
+    tl.store(out_ptr + i, a, mask=inside)
+    if number_ptr is not None:
+        tl.store(number_ptr + i, (x + 100000 * y).to(tl.int64), mask=inside)
+
+
+def run(h, w, n, block, how, kind, known, numbers, seed):
+    torch.manual_seed(seed)
+    x, row, column = (torch.randint(-9, 10, (k,)).float() for k in (n, h, w))  # whole numbers: no order rounds otherwise
+    out, number = fenced(torch.zeros(n), True), fenced(torch.zeros(n, dtype=torch.int64), True) if numbers else None
+    inputs = [fenced(v, True, writable=False) for v in (x, row, column)]
+    apart_kernel[(triton.cdiv(n, block),)](*inputs, out, number, n, h, w, h if known else 0, w if known or known is None else 0, how, kind, block)
+    i = torch.arange(n)
+    assert torch.equal(out, x * row[i // w % h] + column[i % w])
+    assert number is None or torch.equal(number, i % w + 100000 * (i // w % h))
+
+
+@pytest.mark.parametrize("kind", [tl.int32, tl.int64])
+@pytest.mark.parametrize("how", ["remainders", "differences", "part"])
+@pytest.mark.parametrize("known", [True, False, None], ids=["constants", "arguments", "a constant width"])
+def test_rows_and_columns(known, how, kind, seed):
+    for h, w in ((3, 50), (56, 56), (7, 7), (1, 1), (5, 1), (1, 300), (16, 64), (2, 1000), (31, 3)):
+        for n, block in ((999, 128), (h * w, 1024), (4100, 256)):
+            run(h, w, n, block, how, kind, known, n == 999, seed)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 200), st.integers(1, 3000), st.sampled_from((16, 128, 512)), st.sampled_from(("remainders", "differences", "part")), st.sampled_from((tl.int32, tl.int64)),
+       st.booleans(), st.booleans(), st.integers(0, 2**31))
+def test_any(h, w, n, block, how, kind, known, numbers, seed):
+    run(h, w, n, block, how, kind, known, numbers, seed)
+
+
+@triton.jit
+def numbers_kernel(y_ptr, x_ptr, n, h, w, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r = i % (h * w)
+    tl.store(y_ptr + i, r // w, mask=i < n)
+    tl.store(x_ptr + i, r % w, mask=i < n)
+
+
+@pytest.mark.parametrize("h,w", [(1 << 16, (1 << 16) + 3), (1 << 16, (1 << 16) + 40), (1 << 15, (1 << 16) + 2), (-3, 50), (3, -50), (-3, -50), ((1 << 31) - 1, 3), (99999, 86399), (1, -(1 << 31))])
+def test_products_that_wrap_and_numbers_below_zero(h, w):
+    """In 32 bits, as the kernel computes: no factor of what wrapped divides it."""
+    n, block = 400_000, 1024
+    y, x = torch.zeros(2, n, dtype=torch.int32)
+    numbers_kernel[(triton.cdiv(n, block),)](y, x, n, h, w, block)
+    whole = int(np.array(h * w % (1 << 32), dtype=np.uint32).astype(np.int32))
+    i = torch.arange(n)
+    r = i - torch.div(i, whole, rounding_mode="trunc") * whole
+    q = torch.div(r, w, rounding_mode="trunc")
+    assert torch.equal(y.long(), q) and torch.equal(x.long(), r - q * w)
+
+
+@triton.jit
+def below_zero_kernel(out_ptr, first, w, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
+    i = first + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r = i % (H * W)
+    tl.store(out_ptr + at, r // W)
+    tl.store(out_ptr + 1024 + at, r % W)
+    tl.store(out_ptr + 2048 + at, i - i // W * W)
+    tl.store(out_ptr + 3072 + at, i - w * (i // w))
+
+
+@pytest.mark.parametrize("first", [-512, -(1 << 31), 0, (1 << 31) - 1024])
+def test_indices_below_zero(first):
+    out = torch.zeros(4096, dtype=torch.int32)
+    below_zero_kernel[(4,)](out, first, 50, 3, 50, 256)
+    i = torch.arange(1024) + first
+    remainder = lambda v, by: v - torch.div(v, by, rounding_mode="trunc") * by  # noqa: E731
+    r = remainder(i, 150)
+    want = torch.cat((torch.div(r, 50, rounding_mode="trunc"), remainder(r, 50), remainder(i, 50), remainder(i, 50)))
+    assert torch.equal(out.long(), want)
+
+
+def compiled(known: bool, how: str, target: str):
+    signature = {"x_ptr": "*fp32", "row_ptr": "*fp32", "column_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "h": "i32", "w": "i32"}
+    constants = {"number_ptr": None, "H": 30 if known else 0, "W": 50 if known else 0, "HOW": how, "INT": tl.int32, "BLOCK": 256}
+    return triton.compile(ASTSource(apart_kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants), target=GPUTarget("cpu", targets.get(target).name, 1))
+
+
+@pytest.mark.parametrize("how", ["remainders", "differences", "part"])
+@pytest.mark.parametrize("known", [True, False], ids=["constants", "arguments"])
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3"])
+def test_pieces_have_one_row(target, known, how, monkeypatch, tmp_cache):
+    """Arguments: but in a second loop, for a width that is too short or a product that wraps, where each lane is by itself."""
+    found = gathers(compiled(known, how, target))
+    (tmp_cache / "other").mkdir()
+    if known:
+        monkeypatch.setattr(remainders, "settle", lambda func: None)
+    else:
+        monkeypatch.setattr(quotients, "_of_a_remainder", lambda *given: None)
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
+    before = gathers(compiled(known, how, target))
+    assert 0 == found < before if known else 0 < found <= before // 2
