@@ -52,12 +52,13 @@ def run(h, w, n, block, how, kind, known, numbers, seed):
 @pytest.mark.parametrize("how", ["remainders", "differences", "part"])
 @pytest.mark.parametrize("known", [True, False, None], ids=["constants", "arguments", "a constant width"])
 def test_rows_and_columns(known, how, kind, seed):
-    for h, w in ((3, 50), (56, 56), (7, 7), (1, 1), (5, 1), (1, 300), (16, 64), (2, 1000), (31, 3)):
+    compiled_anew = ((3, 50), (1, 1), (16, 64), (31, 3))
+    for h, w in compiled_anew if known is not False else (*compiled_anew, (56, 56), (7, 7), (5, 1), (1, 300), (2, 1000)):
         for n, block in ((999, 128), (h * w, 1024), (4100, 256)):
             run(h, w, n, block, how, kind, known, n == 999, seed)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 200), st.integers(1, 3000), st.sampled_from((16, 128, 512)), st.sampled_from(("remainders", "differences", "part")), st.sampled_from((tl.int32, tl.int64)),
        st.booleans(), st.booleans(), st.integers(0, 2**31))
 def test_any(h, w, n, block, how, kind, known, numbers, seed):
