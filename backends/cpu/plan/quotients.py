@@ -125,7 +125,7 @@ def _of_a_remainder(space, op, by, dims) -> tuple[Value, tuple, tuple[Value, ...
     while dividend.op is not None and dividend.op.name == name:
         whole = space.affine(dividend.op.operands[1], dims)
         product, number = (_scalar(a) if a.uniform else None for a in (whole, factor))
-        products = None if product is None or number is None else _products(product, number)
+        products = _products(product, number) if isinstance(product, Value) and number is not None else None
         if products is None:
             break
         dividend, factor, within, exact = dividend.op.operands[0], whole, within or tuple(whole.base.items()), (*exact, *products)
@@ -140,11 +140,12 @@ def _scalar(form) -> Value | int | None:
     return m[0] if not more and c == 1 and len(m) == 1 and isinstance(m[0], Value) else None
 
 
-def _products(product: Value | int, factor: Value | int) -> list[Value] | None:
-    """The products of integers of 32 bits by which one scalar is a multiple of another, or of a number; [] where it is that itself."""
-    if product is factor or isinstance(product, Value) and constant(product) is not None and constant(product) == factor:
+def _products(product: Value, factor: Value | int) -> list[Value] | None:
+    """The products of integers of 32 bits by which one scalar is a multiple of another, or of a number; [] where it is that itself, or is a number, too."""
+    number = constant(product)
+    if product is factor or number is not None and isinstance(factor, int) and factor > 0 and number % factor == 0:
         return []
-    op = product.op if isinstance(product, Value) else None
+    op = product.op
     if op is not None and op.name in _WIDER:
         narrow = factor.op.operands[0] if isinstance(factor, Value) and factor.op is not None and factor.op.name == op.name else factor
         return _products(op.operands[0], narrow)
