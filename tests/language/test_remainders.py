@@ -128,3 +128,33 @@ def test_pieces_have_one_row(target, known, how, monkeypatch, tmp_cache):
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
     before = gathers(compiled(known, how, target))
     assert 0 == found < before if known else 0 < found <= before // 2
+
+
+@triton.jit
+def loaded_kernel(x_ptr, quotient_ptr, remainder_ptr, n, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    if H:
+        r = x % (H * W)
+        quotient, remainder = r // W, r
+    else:
+        quotient = x // W
+        remainder = x - quotient * W
+    tl.store(quotient_ptr + i, quotient, mask=i < n)
+    tl.store(remainder_ptr + i, remainder, mask=i < n)
+
+
+@pytest.mark.parametrize("h", [0, 100])
+@pytest.mark.parametrize("target", ["x86-64-v4", "spacemit-x60"])
+def test_what_is_no_index_stays(target, h, monkeypatch, tmp_cache):
+    """A quotient that is there makes the remainder without another division."""
+    def code():
+        signature = dict.fromkeys(("x_ptr", "quotient_ptr", "remainder_ptr"), "*i32") | {"n": "i32"}
+        constants = {"H": h, "W": 480, "BLOCK": 256}
+        return triton.compile(ASTSource(loaded_kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants), target=GPUTarget("cpu", targets.get(target).name, 1)).asm["asm"]
+
+    found = code()
+    (tmp_cache / "other").mkdir()
+    monkeypatch.setattr(remainders, "settle", lambda func: None)
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
+    assert found == code()
