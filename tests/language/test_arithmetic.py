@@ -257,8 +257,25 @@ def test_float_to_int_saturates(a, b):
     x = torch.tensor(values, dtype=torch.float64).to(torch_type(a)).repeat(4)[:16].contiguous()
     out = torch.zeros(16, dtype=torch_type(b))
     cast[(1,)](x, out, tl_type(b), 16)
-    clip = lambda v: 0 if v != v else int(min(max(v, info.min), info.max))  # noqa: E731
-    assert out[:5].tolist() == [clip(v) for v in x[:5].double().tolist()]
+    assert out[:5].tolist() == [nearest(v, info) for v in x[:5].double().tolist()]
+
+
+def nearest(v, info) -> int:
+    """The nearest integer towards 0 that there is; of 8 bits what is left of the nearest of 32."""
+    if v != v:
+        return 0
+    ends = np.iinfo("int32") if info.bits == 8 else info
+    found = ends.max if v >= ends.max else ends.min if v <= ends.min else int(v)
+    return (found - info.min) % 256 + info.min if info.bits == 8 else found
+
+
+@pytest.mark.parametrize("b", ["int8", "uint8"])
+def test_what_is_left_of_floats_in_8_bits(b):
+    """As torch has it."""
+    x = torch.tensor([-2.0, -1.5, -127.0, -128.0, -129.0, -300.0, 127.0, 128.0, 255.9, 256.0, 300.0, 65535.0, -65537.0, 1e6, -1e6, 0.5])
+    out = torch.zeros(16, dtype=torch_type(b))
+    cast[(1,)](x, out, tl_type(b), 16)
+    assert torch.equal(out, x.to(torch.int32).to(torch_type(b)))
 
 
 #: x86's vectors, each row's among the next one's
@@ -281,7 +298,7 @@ def test_float_to_int_in_vectors(a, b, row, monkeypatch, seed):
     x = torch.tensor(values, dtype=torch.float64).to(torch_type(a))
     out, info = torch.zeros(len(values), dtype=torch_type(b)), np.iinfo(b)
     triton.JITFunction(cast.fn)[(1,)](x, out, tl_type(b), 512)
-    assert out.tolist() == [0 if v != v else info.max if v >= info.max else info.min if v <= info.min else int(v) for v in x.double().tolist()]
+    assert out.tolist() == [nearest(v, info) for v in x.double().tolist()]
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])

@@ -76,7 +76,8 @@ def _in_a_double(b, v: Val) -> Val:
 
 
 def to_int(signed: bool):
-    """Float to integer, truncating. Out of range and NaN saturate (LLVM's plain cast would be poison)."""
+    """Float to integer, truncating. Out of range and NaN saturate (LLVM's plain cast would be poison); of 8 bits, signed or not, there is what is left of 32, as with torch, Triton's
+    interpreter and, but for what is below 0 on NVIDIA's, on GPUs: AITER's mxfp4 kernels add 127 to a negative number that became a uint8."""
 
     def rule(b, op, v):
         src, dst = _types(op)
@@ -85,6 +86,8 @@ def to_int(signed: bool):
         to = _reg(dst)
         if dst == "i1":
             return b.cast("trunc", to_int_sat(b, v, "i8", signed), "i1")
+        if to == "i8":
+            return b.cast("trunc", to_int_sat(b, v, "i32", True), to)
         return to_int_sat(b, v, to, signed)
 
     return rule
