@@ -65,6 +65,7 @@ def test_integers_that_are_divided_by_way_of_floats_are_no_fault(target, kernel,
     hot = [loop for loop in report["loops"] if loop["hot"]]
     asked = kernel == "quotient_in_fp64_kernel"  # in the same line
     assert asked or report["verdict"] == "VECTOR"
+    assert all(loop["bound"] is None or (loop["bound"]["flop_per_cycle"] > 0) == asked for loop in hot)
     assert all((loop["f64"] > 0) == asked and (loop["convert"] > 0) == asked for loop in hot)
     assert any(cause["name"] in ("fp64", "type conversion") for loop in hot for cause in loop["causes"]) == asked
 

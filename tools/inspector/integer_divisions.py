@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import NamedTuple
 
 from .code import Code
 
@@ -13,25 +14,32 @@ _DIVIDES = re.compile(r"arith\.(div|rem|ceildiv|floordiv)[su]i$")
 _CONVERTS = re.compile(r"arith\.([su]itofp|fpto[su]i|extf|truncf)$|tt\.fp_to_fp$")
 
 
-def lines(code: Code) -> tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]]:
-    """(file, line) at which vectors of integers are divided: those where no fp64 is asked for, and those where no conversion is."""
+class Lines(NamedTuple):
+    """(file, line) at which vectors of integers are divided: those where no fp64 is asked for, those where no conversion is, and those where nothing floats."""
+
+    no_f64: frozenset[tuple[str, int]] = frozenset()
+    no_conversion: frozenset[tuple[str, int]] = frozenset()
+    no_floats: frozenset[tuple[str, int]] = frozenset()
+
+
+def lines(code: Code) -> Lines:
+    """Those of a kernel of triton-cpu's."""
     text = code.stages.get("ttir")
-    return _lines(text) if code.backend == "triton-cpu" and code.isa in _ISAS and isinstance(text, str) else (frozenset(), frozenset())
+    return _lines(text) if code.backend == "triton-cpu" and code.isa in _ISAS and isinstance(text, str) else Lines()
 
 
 @functools.lru_cache(maxsize=8)
-def _lines(text: str):
-    nothing = frozenset(), frozenset()
+def _lines(text: str) -> Lines:
     if not re.search(r"arith\.(div|rem|ceildiv|floordiv)[su]i", text):
-        return nothing
+        return Lines()
     from ...backends.base import Error
     from ...backends.cpu.ttir import reader
     from ...backends.cpu.ttir.types import walk
     try:
         every = [op for function in reader.parse(text).funcs.values() for op in walk(function.body)]
     except Error:
-        return nothing
+        return Lines()
     at = lambda fits: {(op.loc.file, op.loc.line) for op in every if op.loc.line and fits(op)}  # noqa: E731
+    of = lambda kind: at(lambda op: any(re.match(kind, v.type.elem) for v in (*op.operands, *op.results)))  # noqa: E731
     divide = at(lambda op: _DIVIDES.match(op.name) and op.result.type.shape)
-    wide = at(lambda op: any(v.type.elem == "f64" for v in (*op.operands, *op.results)))
-    return frozenset(divide - wide), frozenset(divide - at(lambda op: _CONVERTS.match(op.name)))
+    return Lines(frozenset(divide - of("f64")), frozenset(divide - at(lambda op: _CONVERTS.match(op.name))), frozenset(divide - of(r"b?f\d")))

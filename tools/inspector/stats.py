@@ -150,7 +150,7 @@ def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dic
     floats = [i.what for i in r.instructions if i.what.is_float_work]
     arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
     n = len(r.instructions)
-    no_f64, no_conversion = integer_divisions.lines(r.code)
+    divided = integer_divisions.lines(r.code)
 
     def share(some: int, of: list) -> float | None:
         return round(some / len(of), 4) if of else None
@@ -161,10 +161,10 @@ def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dic
         "store_bits": min((c.stores for c in accesses if c.stores), default=None),
         "spills": sum(i.what.is_spill for i in r.instructions),
         "calls": sum(r.calls.values()),
-        "f64": 0 if r.code.f64 else sum(i.what.is_float_work and i.what.element == "f64" and line_of(i) not in no_f64 for i in r.instructions),
+        "f64": 0 if r.code.f64 else sum(i.what.is_float_work and i.what.element == "f64" and line_of(i) not in divided.no_f64 for i in r.instructions),
         "gathers": r.kinds["gather"] + r.kinds["scatter"] + r.assembled,
         "masked": share(sum(c.masked for c in memory), memory),
-        "convert": share(sum(i.what.is_float_work and i.what.kind == "convert" and line_of(i) not in no_conversion for i in r.instructions), floats),
+        "convert": share(sum(i.what.is_float_work and i.what.kind == "convert" and line_of(i) not in divided.no_conversion for i in r.instructions), floats),
         "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,
         "matrix": r.units["matrix"],
         "instructions": n,
