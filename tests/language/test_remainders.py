@@ -1,10 +1,15 @@
 """Indices that kernels take apart step by step, `r = i % (H * W); y = r // W; x = r % W`: right whatever H and W, and addressed as `(i // W) % H` and `i % W` are."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
+from conftest import HANGS
 from hypothesis import given, settings, strategies as st
 from test_masks import fenced
 from test_quotients import gathers
@@ -158,3 +163,29 @@ def test_what_is_no_index_stays(target, h, monkeypatch, tmp_cache):
     monkeypatch.setattr(remainders, "settle", lambda func: None)
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
     assert found == code()
+
+
+DIGITS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def digits_kernel(x_ptr, out_ptr, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    for _ in tl.static_range(STEPS):
+        x = x - x // 7 * 5
+    tl.store(out_ptr + tl.arange(0, BLOCK), x)
+
+x = torch.arange(1 << 30, (1 << 30) + 64, dtype=torch.int32)
+out = torch.empty_like(x)
+digits_kernel[(1,)](x, out, STEPS=48, BLOCK=64)
+for _ in range(48):
+    x = x - x // 7 * 5
+assert torch.equal(out, x)
+"""
+
+
+def test_a_long_chain_of_differences(tmp_path):
+    """Each has the one before twice: there are 2^48 ways to the load, and it ends."""
+    (tmp_path / "digits.py").write_text(DIGITS)
+    p = subprocess.run([sys.executable, "digits.py"], capture_output=True, text=True, timeout=HANGS, cwd=tmp_path, env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path / "c")})
+    assert p.returncode == 0, p.stderr

@@ -10,25 +10,28 @@ from .types import Func, Op, Value, walk
 
 #: division -> the remainder that belongs to it
 _REMAINDER = {"arith.divsi": "arith.remsi", "arith.divui": "arith.remui"}
-#: what makes indices of indices
+#: what makes indices of indices; of what is loaded neighbours have nothing together, and a quotient that is there already makes its remainder without another division
 _OF_INDICES = frozenset((*_REMAINDER, *_REMAINDER.values(), *(f"arith.{n}" for n in ("addi", "subi", "muli", "extsi", "extui", "trunci")), "tt.expand_dims", "tt.broadcast", "tt.reshape"))
 
 
 def settle(func: Func):
     """Rewrite those of `func` whose divisors are constants above 0, and differences."""
+    indices: set[Value] = set()  # a value is made before it is used
     for op in list(walk(func.body)):
+        if op.name == "tt.make_range" or op.name in _OF_INDICES and not indices.isdisjoint(op.operands):
+            indices.update(op.results)
         if op.name in _REMAINDER:
-            _quotient(op)
+            _quotient(op, indices)
         elif op.name in _REMAINDER.values():
             _remainder(op)
-        elif op.name == "arith.subi":
+        elif op.name == "arith.subi" and op.operands[0] in indices:
             _difference(op)
 
 
-def _quotient(op: Op):
+def _quotient(op: Op, indices: set[Value]):
     of = _divided(op.operands[0], _REMAINDER[op.name])
     per = _number(op.operands[1])
-    if of is None or per is None or of[1] % per or not _is_index(of[0]):
+    if of is None or per is None or of[1] % per or of[0] not in indices:
         return
     inner = Op(op.name, [of[0], op.operands[1]], [], loc=op.loc, block=op.block)
     whole = Op("arith.constant", [], [], {"value": of[1] // per}, loc=op.loc, block=op.block)
@@ -50,7 +53,7 @@ def _remainder(op: Op):
 
 def _difference(op: Op):
     x, product = op.operands
-    if product.op is None or product.op.name != "arith.muli" or not _is_index(x):
+    if product.op is None or product.op.name != "arith.muli":
         return
     for quotient, by in (product.op.operands, product.op.operands[::-1]):
         if quotient.op is None or quotient.op.name not in _REMAINDER or quotient.op.operands[0] is not x:
@@ -66,11 +69,6 @@ def _divided(v: Value, name: str) -> tuple[Value, int] | None:
     """What `v` is a quotient or remainder of, and by which number."""
     by = _number(v.op.operands[1]) if v.op is not None and v.op.name == name else None
     return None if by is None else (v.op.operands[0], by)
-
-
-def _is_index(v: Value) -> bool:
-    """Does it count elements? Of what is loaded neighbours have nothing together, and a quotient that is there already makes its remainder without another division."""
-    return v.op is not None and (v.op.name == "tt.make_range" or v.op.name in _OF_INDICES and any(map(_is_index, v.op.operands)))
 
 
 def _number(v: Value) -> int | None:
