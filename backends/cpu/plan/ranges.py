@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .facts import Poly, poly_const
-from ..ttir.types import Value
+from ..ttir.types import Value, constant
 
 #: how many trips a loop may have made, and how large a 64-bit scalar may be, where forms of them are used for loop bounds: both are checked
 TRIPS, WIDE = 1 << 30, 1 << 56
@@ -187,9 +187,3 @@ def counted_by(v):
     region = v.block.region if v.op is None and v.block is not None else None
     loop = region.op if region is not None else None
     return loop if loop is not None and loop.name == "scf.for" and v is v.block.args[0] and not loop.attrs.get("unsigned") else None
-
-
-def constant(v) -> int | None:
-    """The integer that a scalar is written down as."""
-    value = v.op.attrs["value"] if v.op is not None and v.op.name == "arith.constant" else None
-    return value if isinstance(value, int) else None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .ops import Kind, row
-from .types import Block, Func, Op, Region, Type, Value, walk
+from .types import Block, Func, Op, Region, Type, Value, made, walk
 
 
 class _Exchange(NamedTuple):
@@ -272,10 +272,8 @@ class _Rows:
         """The result of a new operation behind `at`: an operation, or a value's definition."""
         where = self.start.setdefault(at.block, []) if isinstance(at, Value) and at.op is None else self.after.setdefault(at.op if isinstance(at, Value) else at, [])
         origin = at if isinstance(at, Op) else at.op
-        op = Op(name, operands, [], attrs, loc=origin.loc if origin is not None else self.func.loc, block=at.block if isinstance(at, Op) or at.op is None else at.op.block)
-        op.results = [Value(type, op, 0, None, f"{origin.results[0].name if origin is not None and origin.results else 'x'}.rows")]
-        for v in operands:
-            v.uses.append(op)
+        label = f"{origin.results[0].name if origin is not None and origin.results else 'x'}.rows"
+        op = made(name, operands, type, attrs, origin.loc if origin is not None else self.func.loc, at.block if isinstance(at, Op) or at.op is None else at.op.block, label)
         where.append(op)
         return op.result
 

@@ -6,7 +6,7 @@ known what neighbouring elements have together (plan/quotients.py, which also ha
 
 from __future__ import annotations
 
-from .types import Func, Op, Value, walk
+from .types import Func, Op, Value, constant, give, made, walk
 
 #: division -> the remainder that belongs to it
 _REMAINDER = {"arith.divsi": "arith.remsi", "arith.divui": "arith.remui"}
@@ -33,22 +33,18 @@ def _quotient(op: Op, indices: set[Value]):
     per = _number(op.operands[1])
     if of is None or per is None or of[1] % per or of[0] not in indices:
         return
-    inner = Op(op.name, [of[0], op.operands[1]], [], loc=op.loc, block=op.block)
-    whole = Op("arith.constant", [], [], {"value": of[1] // per}, loc=op.loc, block=op.block)
-    for made in (inner, whole):
-        made.results = [Value(op.result.type, made, 0, None, op.result.name)]
+    inner = made(op.name, [of[0], op.operands[1]], op.result.type, {}, op.loc, op.block, op.result.name)
+    whole = made("arith.constant", [], op.result.type, {"value": of[1] // per}, op.loc, op.block, op.result.name)
     at = op.block.ops.index(op)
     op.block.ops[at:at] = [inner, whole]
-    for v in inner.operands:
-        v.uses.append(inner)
     op.name = _REMAINDER[op.name]
-    _becomes(op, inner.result, whole.result)
+    give(op, inner.result, whole.result)
 
 
 def _remainder(op: Op):
     of, per = _divided(op.operands[0], op.name), _number(op.operands[1])
     if of is not None and per is not None and of[1] % per == 0:
-        _becomes(op, of[0], op.operands[1])
+        give(op, of[0], op.operands[1])
 
 
 def _difference(op: Op):
@@ -61,7 +57,7 @@ def _difference(op: Op):
         divisor = quotient.op.operands[1]
         if divisor is by or _number(by) is not None and _number(by) == _number(divisor):
             op.name = _REMAINDER[quotient.op.name]
-            _becomes(op, x, divisor)
+            give(op, x, divisor)
             return
 
 
@@ -73,13 +69,5 @@ def _divided(v: Value, name: str) -> tuple[Value, int] | None:
 
 def _number(v: Value) -> int | None:
     """The number above 0 that all elements are."""
-    value = v.op.attrs.get("value") if v.op is not None and v.op.name == "arith.constant" else None
-    return value if isinstance(value, int) and value > 0 else None
-
-
-def _becomes(op: Op, *operands: Value):
-    for v in op.operands:
-        v.uses.remove(op)
-    op.operands = list(operands)
-    for v in operands:
-        v.uses.append(op)
+    number = constant(v)
+    return number if number is not None and number > 0 else None

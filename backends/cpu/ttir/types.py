@@ -165,6 +165,30 @@ class Module:
         return next(f for f in self.funcs.values() if f.public)
 
 
+def constant(v: Value) -> int | None:
+    """The integer that a scalar, or each element of a tensor, is written down as."""
+    value = v.op.attrs["value"] if v.op is not None and v.op.name == "arith.constant" else None
+    return value if isinstance(value, int) else None
+
+
+def made(name: str, operands: list[Value], type: Type, attrs: dict, loc: Loc, block: Block | None, label: str) -> Op:
+    """A new operation with one result, which its operands know of; where in the block it stands is for others to say."""
+    op = Op(name, operands, [], attrs, loc=loc, block=block)
+    op.results = [Value(type, op, 0, None, label)]
+    for v in operands:
+        v.uses.append(op)
+    return op
+
+
+def give(op: Op, *operands: Value):
+    """Other operands to an operation."""
+    for v in op.operands:
+        v.uses.remove(op)
+    op.operands = list(operands)
+    for v in operands:
+        v.uses.append(op)
+
+
 def walk(region, only=None):
     """Every operation of a region (or of its one block `only`), nested regions included."""
     for block in [only] if only is not None else region.blocks:
@@ -193,9 +217,7 @@ def _expand(module: Module, region: Region, depth: int):
                     what = "is not defined" if callee is None else f"calls itself, or calls are over {CALL_DEPTH} deep"
                     raise CompileError(f"triton-cpu: tt.call at {op.loc}: function {op.attrs.get('callee')} {what}")
                 copies = dict(zip(callee.args, op.operands))
-                for v in op.operands:
-                    v.uses.remove(op)
-                op.operands = []
+                give(op)
                 op.regions = [_copy(callee.body, op, copies)]
             for r in op.regions:
                 _expand(module, r, depth + (op.name == "tt.call"))

@@ -8,7 +8,7 @@ over the rest does everything.
 
 from __future__ import annotations
 
-from .types import Func, Op, Type, Value, walk
+from .types import Func, Op, Type, Value, give, made, walk
 
 
 def mend(func: Func):
@@ -43,12 +43,8 @@ def _guard(trips: Op, lo: Value, hi: Value, step: Value):
     new: list[Op] = []
 
     def make(name, operands, type=n.type, **attrs):
-        op = Op(name, list(operands), [], attrs, loc=trips.loc, block=block)
-        op.results = [Value(type, op, 0, None, f"{n.name}.{len(new)}")]
-        for v in operands:
-            v.uses.append(op)
-        new.append(op)
-        return op.result
+        new.append(made(name, list(operands), type, attrs, trips.loc, block, f"{n.name}.{len(new)}"))
+        return new[-1].result
 
     truth = Type("i1")
     zero = make("arith.constant", [], value=0)
@@ -58,6 +54,4 @@ def _guard(trips: Op, lo: Value, hi: Value, step: Value):
     guarded = make("arith.select", [fine, n, zero])
     block.ops[block.ops.index(trips) + 1:block.ops.index(trips) + 1] = new
     for user in users:
-        user.operands = [guarded if v is n else v for v in user.operands]
-        guarded.uses.append(user)
-        n.uses.remove(user)
+        give(user, *(guarded if v is n else v for v in user.operands))
