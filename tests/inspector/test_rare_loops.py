@@ -39,6 +39,12 @@ def quotient_in_fp64_kernel(x_ptr, o_ptr, n, d, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     tl.store(o_ptr + offs, tl.sqrt((tl.load(x_ptr + offs, mask=mask) // d).to(tl.float64)).to(tl.int32), mask=mask)
+@triton.jit
+def quotient_and_fp64_kernel(x_ptr, o_ptr, n, d, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    q = tl.load(x_ptr + offs, mask=mask) // d // (d + 1) // (d + 2)
+    tl.store(o_ptr + offs, (q.to(tl.float64) * 0.3).to(tl.int32), mask=mask)
 '''
 
 
@@ -68,6 +74,15 @@ def test_integers_that_are_divided_by_way_of_floats_are_no_fault(target, kernel,
     assert all(loop["bound"] is None or (loop["bound"]["flop_per_cycle"] > 0) == asked for loop in hot)
     assert all((loop["f64"] > 0) == asked and (loop["convert"] > 0) == asked for loop in hot)
     assert any(cause["name"] in ("fp64", "type conversion") for loop in hot for cause in loop["causes"]) == asked
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64"])
+def test_the_line_that_asks_for_fp64_is_named(target, capsys, tmp_path):
+    """And not the line before, whose divisions are more of it."""
+    report = judged(capsys, tmp_path, "quotient_and_fp64_kernel", target, "x_ptr=i32[16]", "o_ptr=i32[16]", "d=i32")
+    causes = [cause for loop in report["loops"] if loop["hot"] for cause in loop["causes"] if cause["name"] in ("fp64", "type conversion")]
+    (line,) = {cause["line"] for cause in causes}
+    assert KERNELS.splitlines()[int(line.partition(":")[2]) - 1].strip().startswith("tl.store(o_ptr + offs, (q.to(")
 
 
 @pytest.mark.parametrize("element", ["fp32", "fp64"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import tempfile
 from dataclasses import dataclass, field
@@ -59,6 +60,16 @@ class Code:
         if name not in self.stages:
             raise Error(f"{self.name} for {self.target}: {suggest('stage', name, self.stages)}")
         return self.stages[name]
+
+
+@functools.lru_cache(maxsize=8)
+def functions(ttir: str) -> list:
+    """The functions of a TTIR module (backends.cpu.ttir.types.Func); none of a text that cannot be read."""
+    from ...backends.cpu.ttir import reader
+    try:
+        return list(reader.parse(ttir).funcs.values())
+    except Error:
+        return []
 
 
 def of_launch(launch: Launch, goal: Goal) -> Code:

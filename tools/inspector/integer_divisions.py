@@ -6,11 +6,9 @@ import functools
 import re
 from typing import NamedTuple
 
-from .code import Code
+from .code import Code, functions
 
-#: no instruction of these divides vectors of integers
-_ISAS = ("x86-64", "aarch64")
-_DIVIDES = re.compile(r"arith\.(div|rem|ceildiv|floordiv)[su]i$")
+_DIVIDES = re.compile(r"arith\.(div|rem|ceildiv|floordiv)[su]i")
 _CONVERTS = re.compile(r"arith\.([su]itofp|fpto[su]i|extf|truncf)$|tt\.fp_to_fp$")
 
 
@@ -25,20 +23,22 @@ class Lines(NamedTuple):
 def lines(code: Code) -> Lines:
     """Those of a kernel of triton-cpu's."""
     text = code.stages.get("ttir")
-    return _lines(text) if code.backend == "triton-cpu" and code.isa in _ISAS and isinstance(text, str) else Lines()
+    return _lines(text, code.target) if code.backend == "triton-cpu" and isinstance(text, str) else Lines()
 
 
 @functools.lru_cache(maxsize=8)
-def _lines(text: str) -> Lines:
-    if not re.search(r"arith\.(div|rem|ceildiv|floordiv)[su]i", text):
+def _lines(text: str, target: str) -> Lines:
+    if not _DIVIDES.search(text):
         return Lines()
     from ...backends.base import Error
-    from ...backends.cpu.ttir import reader
+    from ...backends.cpu.llvm import targets
     from ...backends.cpu.ttir.types import walk
     try:
-        every = [op for function in reader.parse(text).funcs.values() for op in walk(function.body)]
+        if not targets.get(target).divided:
+            return Lines()
     except Error:
         return Lines()
+    every = [op for function in functions(text) for op in walk(function.body)]
     at = lambda fits: {(op.loc.file, op.loc.line) for op in every if op.loc.line and fits(op)}  # noqa: E731
     of = lambda kind: at(lambda op: any(re.match(kind, v.type.elem) for v in (*op.operands, *op.results)))  # noqa: E731
     divide = at(lambda op: _DIVIDES.match(op.name) and op.result.type.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .code import Code
+from .code import Code, functions
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,9 @@ def of(code: Code, unknown: float) -> list[KernelLoop]:
     text = code.stages.get("ttir")
     if not isinstance(text, str) or "scf.for" not in text:
         return []
-    from ...backends.base import Error
-    from ...backends.cpu.ttir import reader
     from ...backends.cpu.ttir.types import walk
-    try:
-        func = reader.parse(text).kernel
-    except Error:
+    func = next((f for f in functions(text) if f.public), None)
+    if func is None:
         return []
     loops = [op for op in walk(func.body) if op.name == "scf.for"]
     values = {**_assumed(loops, func, code.values, unknown), **code.values}

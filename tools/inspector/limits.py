@@ -6,9 +6,9 @@ import math
 import re
 from collections import Counter
 
-from . import chains, integer_divisions, mca
+from . import chains, mca
 from .schema import Bound
-from .stats import line_of
+from .stats import counts_flop, line_of
 
 #: how near a limit has to be to what is simulated to be called its cause
 _NEAR = 0.9
@@ -119,8 +119,7 @@ def of(r, kept, cut: tuple[str, ...], one: mca.Piece, two: mca.Piece, answer: mc
         late = [max(0, a - b) for a, b in zip(one.latencies, plain.latencies)] if plain and plain.taken == one.taken else None
         slope, chain = chains.carried(kept, one.latencies, isa, late)
         limits["dependencies"] = min(slope, simulated)
-    integers = integer_divisions.lines(r.code).no_floats
-    flops, by = work([i for i in r.instructions if line_of(i) not in integers])
+    flops, by = work([i for i in r.instructions if counts_flop(r, i)])
     moved = sum(i.what.loads + i.what.stores for i in r.instructions if i.what.is_memory and not i.what.is_spill) // 8
     if bandwidth:
         limits["memory"] = moved / bandwidth

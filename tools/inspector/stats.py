@@ -99,6 +99,21 @@ def line_of_frames(frames) -> tuple[str, int] | None:
     return next((frame for frame in frames if not _LIBRARY.search(frame[0])), None)
 
 
+def is_wide(r: Region, i: Instruction) -> bool:
+    """Does an instruction work on fp64, other than to divide integers?"""
+    return i.what.element == "f64" and line_of(i) not in integer_divisions.lines(r.code).no_f64
+
+
+def converts(r: Region, i: Instruction) -> bool:
+    """Does it convert, other than to divide integers?"""
+    return i.what.kind == "convert" and line_of(i) not in integer_divisions.lines(r.code).no_conversion
+
+
+def counts_flop(r: Region, i: Instruction) -> bool:
+    """Does it not stand where integers are divided and nothing floats?"""
+    return line_of(i) not in integer_divisions.lines(r.code).no_floats
+
+
 def works(i: Instruction) -> bool:
     """Does an instruction compute or move data, rather than addresses and loop counters?"""
     c = i.what
@@ -147,10 +162,10 @@ def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dic
     r.calls = Counter(i.what.target or "an address" for i in r.instructions if i.what.kind == "call")
     lines = [(i, at) for i in r.instructions if (at := line_of(i))]
     r.lines = Counter(at for i, at in lines if works(i)) or Counter(at for _, at in lines)
-    floats = [i.what for i in r.instructions if i.what.is_float_work]
+    floating = [i for i in r.instructions if i.what.is_float_work]
+    floats = [i.what for i in floating]
     arithmetic = [c for c in floats if c.kind in ("arithmetic", "fma")]
     n = len(r.instructions)
-    divided = integer_divisions.lines(r.code)
 
     def share(some: int, of: list) -> float | None:
         return round(some / len(of), 4) if of else None
@@ -161,10 +176,10 @@ def counted(r: Region, works, memory: list[Class], accesses: list[Class]) -> dic
         "store_bits": min((c.stores for c in accesses if c.stores), default=None),
         "spills": sum(i.what.is_spill for i in r.instructions),
         "calls": sum(r.calls.values()),
-        "f64": 0 if r.code.f64 else sum(i.what.is_float_work and i.what.element == "f64" and line_of(i) not in divided.no_f64 for i in r.instructions),
+        "f64": 0 if r.code.f64 else sum(is_wide(r, i) for i in floating),
         "gathers": r.kinds["gather"] + r.kinds["scatter"] + r.assembled,
         "masked": share(sum(c.masked for c in memory), memory),
-        "convert": share(sum(i.what.is_float_work and i.what.kind == "convert" and line_of(i) not in divided.no_conversion for i in r.instructions), floats),
+        "convert": share(sum(converts(r, i) for i in floating), floats),
         "unknown": round(r.kinds["unknown"] / n, 4) if n else 0.0,
         "matrix": r.units["matrix"],
         "instructions": n,

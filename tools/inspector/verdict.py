@@ -9,7 +9,7 @@ from ...backends.base import Error, suggest
 from . import gpu as gpus
 from .cause import PARTLY, SCALAR, VECTOR, Cause, Causes, decided  # noqa: F401
 from .isa import vector_function
-from .stats import DIVIDE, FIGURES, Region
+from .stats import DIVIDE, FIGURES, Region, converts, is_wide
 from .weights import GUARDED
 
 #: shares from which a loop counts as vector code, and below which it counts as scalar code
@@ -124,10 +124,10 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
             lambda i: i.what.is_spill)
     if r.figures["f64"] and code.typed:
         add("fp64", f"{r.figures['f64']} fp64 instructions, though no argument is fp64", "cast to tl.float32, write constants as fp32",
-            lambda i: i.what.element == "f64")
+            lambda i: is_wide(r, i))
     if (r.figures["convert"] or 0) >= 0.25:
         add("type conversion", f"{r.figures['convert']:.0%} of the floating-point instructions convert", "keep one element type through the loop",
-            lambda i: i.what.kind == "convert")
+            lambda i: converts(r, i))
     floats = sum(i.what.is_float_work for i in r.instructions)
     if r.loop is not None and not r.tail and not r.assembled and 0 < floats <= 2 and n - floats - r.kinds["load"] - r.kinds["store"] > n // 2 and n > 4:
         add("not unrolled", f"{floats} of {n} instructions compute, the rest counts and addresses", "give the loop more work: a larger BLOCK")
