@@ -36,7 +36,7 @@ def _by_quotients(s, v: Value) -> bool:
     vdim = len(probe.shape) - 1
 
     def together(x: Value, dims) -> quotients.Quotient | None:
-        p = quotients.quotient(probe, x, dims, vdim, s.proved, nested=True)
+        p = quotients.quotient(probe, x, dims, vdim, s.proved)
         return p if p is not None and (p.always(lanes) or p.mostly(lanes) or s.target.masks and not p.is_short(lanes)) else None
 
     def one(x: Value, dims) -> bool:

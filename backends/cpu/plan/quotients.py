@@ -34,7 +34,7 @@ class Quotient:
 
     def always(self, lanes: int) -> bool:
         """Has every chunk one quotient?"""
-        return lanes > 1 and self.of % lanes == 0 and self.within is None
+        return lanes > 1 and self.of % lanes == 0
 
     def mostly(self, lanes: int) -> bool:
         """Have at least half of the chunks one, though not all? A look at its first lane says which."""
@@ -84,7 +84,7 @@ def written_out(pieces, lanes: int) -> int | None:
 
 def found(space, visited, vdim: int, proved: Callable) -> dict[tuple[Value, tuple], Quotient]:
     """Those along `vdim` among visited values; `proved` as for `Space.atoms`."""
-    out = {(v, dims): quotient(space, v, dims, vdim, proved, nested=True) for v, dims in visited}
+    out = {(v, dims): quotient(space, v, dims, vdim, proved) for v, dims in visited}
     return {key: p for key, p in out.items() if p is not None}
 
 
@@ -93,13 +93,13 @@ def divides(v: Value) -> bool:
     return v.op is not None and v.op.name in STEPS
 
 
-def quotient(space, v: Value, dims, vdim: int, proved: Callable, nested: bool = False) -> Quotient | None:
-    """`v` at `dims` as one of these along `vdim`, if it is; nested: also of a remainder, where the kernel is to see what that asks for."""
+def quotient(space, v: Value, dims, vdim: int, proved: Callable) -> Quotient | None:
+    """`v` at `dims` as one of these along `vdim`, if it is."""
     op = v.op
     if op is None or op.name not in STEPS or not v.type.is_tensor or vdim not in dims or width(v.type.elem) not in (32, 64):
         return None
     dividend, (x, by), within, exact = op.operands[0], (space.affine(o, dims) for o in op.operands), None, ()
-    if nested and by.uniform and (found := _of_a_remainder(space, op, by, dims)) is not None:
+    if by.uniform and (found := _of_a_remainder(space, op, by, dims)) is not None:
         dividend, within, exact = found
         x = space.affine(dividend, dims)
     if not by.uniform or x.opaque or x.ptr is not None or poly_const(x.coef.get(vdim, {})) != 1:
@@ -153,6 +153,7 @@ def _products(product: Value, factor: Value | int) -> list[Value] | None:
         return None
     found = next((f for o in op.operands if (f := _products(o, factor)) is not None), None)
     return None if found is None else [product, *found]
+
 
 #: scalars of indices -> what is asked of their operands
 _SUMS, _WIDER = ("arith.addi", "arith.muli"), ("arith.extsi", "arith.index_cast")

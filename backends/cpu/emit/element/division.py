@@ -17,12 +17,12 @@ def rule(opname: str):
     numbers are negated."""
 
     def emit(b, op, x, y):
-        n = max(x.lanes, y.lanes)
-        if isinstance(x.const, int) and isinstance(y.const, int) and y.const not in (0, -1):
+        n, harmless = max(x.lanes, y.lanes), isinstance(y.const, int) and y.const not in (0, -1)
+        if harmless and isinstance(x.const, int):
             return _folded(b, opname, x, y)
         if n > 1 and _by_floats(b, x.elem, y):
             return _vector(b, opname, x, y, n)
-        if isinstance(y.const, int) and y.const not in (0, -1):
+        if harmless:
             return b.bin(opname, b.splat(x, n), b.splat(y, n))
         one, zero = const(y.elem, 1), const(y.elem, 0)
         bad = b.icmp("eq", y, zero)
