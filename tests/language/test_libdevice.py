@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 import triton
+from test_math_double import UNFUSED
 from triport.backends.base import CompileError
 from triport.backends.cpu.emit.element import libdevice
+from triport.backends.cpu.llvm import targets
 from triton.backends.compiler import GPUTarget
 
 NAMES = {torch.float32: "f32", torch.float64: "f64", torch.int32: "i32", torch.int64: "i64"}
@@ -85,12 +87,12 @@ UNARY = {
     "asinh": (M.asinh, (-50, 50), 3, 3), "atan": (M.atan, (-20, 20), 1, 1), "atanh": (M.atanh, (-1, 1), 3, 3),
     # glibc's manual has 4 ulp for cbrt in fp64 ("Known Maximum Errors in Math Functions")
     "cbrt": (lambda x: M.sign(x) * M.cbrt(abs(x)), (-50, 50), 1, 4), "cosh": (M.cosh, (-20, 20), 2, 2),
-    "erfc": (M.erfc, (-3, 9), 4, 6), "exp10": (lambda x: M.mpf(10)**x, (-30, 30), 1, 2), "expm1": (M.expm1, (-5, 20), 2, 2.1),
+    "erfc": (M.erfc, (-3, 9), 4, 6), "exp10": (lambda x: M.mpf(10)**x, (-30, 30), 1, 2), "expm1": (M.expm1, (-5, 20), 2, 2),
     "j0": (lambda x: M.besselj(0, x), (0, 2), 16, 16), "j1": (lambda x: M.besselj(1, x), (0, 3), 16, 16),
     "y0": (lambda x: M.bessely(0, x), (1.5, 3.5), 16, 16), "y1": (lambda x: M.bessely(1, x), (0.1, 1.8), 16, 16),
     "lgamma": (lambda x: M.log(abs(M.gamma(x))), (2.5, 50), 3, 3), "tgamma": (M.gamma, (-9.5, 30), 16, 16),
     "log10": (M.log10, (0, 50), 2, 2), "log1p": (M.log1p, (-0.9, 50), 2, 2), "sinh": (M.sinh, (-20, 20), 3, 3),
-    "tan": (M.tan, (-1.5, 1.5), 1, 1), "exp": (M.exp, (-80, 80), 1.5, 1.25), "exp2": (lambda x: M.mpf(2)**x, (-120, 120), 2, 1.25),
+    "tan": (M.tan, (-1.5, 1.5), 1, 1), "exp": (M.exp, (-80, 80), 1.5, 1), "exp2": (lambda x: M.mpf(2)**x, (-120, 120), 2, 1),
     "log": (M.log, (0, 50), 2, 1), "log2": (lambda x: M.log(x, 2), (0, 50), 3, 1), "sin": (M.sin, (-1e5, 1e5), 2, 1),
     "cos": (M.cos, (-1e5, 1e5), 2, 1), "tanh": (M.tanh, (-10, 10), 1.5, 2.5), "erf": (M.erf, (-5, 5), 1.5, 1),
     "sqrt": (M.sqrt, (0, 1e9), 0.5, 0.5), "rsqrt": (lambda x: 1 / M.sqrt(x), (1e-9, 1e9), 1.5, 1.5),
@@ -113,6 +115,8 @@ UNARY = {
 def test_functions_of_one_number(name, dtype, tmp_path, seed):
     exact, (low, high), *bounds = UNARY[name]
     bound = bounds[dtype == torch.float64]
+    if dtype == torch.float64 and not targets.native().fma:
+        bound = UNFUSED.get(name, bound)
     x = np.random.default_rng(seed).uniform(low, high, N)
     if name in ("erfcinv", "normcdfinv"):
         x[:40] = np.logspace(-30, -1, 40)

@@ -11,13 +11,11 @@ import triton
 import triton.language as tl
 from conftest import HANGS
 from hypothesis import given, settings, strategies as st
+from test_decisions import compiled
 from test_masks import fenced
 from test_quotients import gathers
-from triport.backends.cpu.llvm import targets
 from triport.backends.cpu.plan import quotients
 from triport.backends.cpu.ttir import remainders
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 
 @triton.jit
@@ -113,56 +111,47 @@ def test_indices_below_zero(first):
     assert torch.equal(out.long(), want)
 
 
-def compiled(known: bool, how: str, target: str):
-    signature = {"x_ptr": "*fp32", "row_ptr": "*fp32", "column_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "h": "i32", "w": "i32"}
-    constants = {"number_ptr": None, "H": 30 if known else 0, "W": 50 if known else 0, "HOW": how, "INT": tl.int32, "BLOCK": 256}
-    return triton.compile(ASTSource(apart_kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants), target=GPUTarget("cpu", targets.get(target).name, 1))
-
-
 @pytest.mark.parametrize("how", ["remainders", "differences", "part"])
 @pytest.mark.parametrize("known", [True, False], ids=["constants", "arguments"])
 @pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3"])
 def test_pieces_have_one_row(target, known, how, monkeypatch, tmp_cache):
     """Arguments: but in a second loop, for a width that is too short or a product that wraps, where each lane is by itself."""
-    found = gathers(compiled(known, how, target))
+    given = dict(number_ptr=None, H=30 if known else 0, W=50 if known else 0, HOW=how, INT=tl.int32, BLOCK=256)
+    found = gathers(compiled(apart_kernel, target, **given))
     (tmp_cache / "other").mkdir()
     if known:
         monkeypatch.setattr(remainders, "settle", lambda func: None)
     else:
         monkeypatch.setattr(quotients, "_of_a_remainder", lambda *given: None)
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
-    before = gathers(compiled(known, how, target))
+    before = gathers(compiled(apart_kernel, target, **given))
     assert 0 == found < before if known else 0 < found <= before // 2
 
 
 @triton.jit
 def loaded_kernel(x_ptr, quotient_ptr, remainder_ptr, n, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + i, mask=i < n)
+    x = tl.load(x_ptr + i, mask=i < n).to(tl.int32, bitcast=True)
     if H:
         r = x % (H * W)
         quotient, remainder = r // W, r
     else:
         quotient = x // W
         remainder = x - quotient * W
-    tl.store(quotient_ptr + i, quotient, mask=i < n)
-    tl.store(remainder_ptr + i, remainder, mask=i < n)
+    tl.store(quotient_ptr + i, quotient.to(tl.float32, bitcast=True), mask=i < n)
+    tl.store(remainder_ptr + i, remainder.to(tl.float32, bitcast=True), mask=i < n)
 
 
 @pytest.mark.parametrize("h", [0, 100])
 @pytest.mark.parametrize("target", ["x86-64-v4", "spacemit-x60"])
 def test_what_is_no_index_stays(target, h, monkeypatch, tmp_cache):
     """A quotient that is there makes the remainder without another division."""
-    def code():
-        signature = dict.fromkeys(("x_ptr", "quotient_ptr", "remainder_ptr"), "*i32") | {"n": "i32"}
-        constants = {"H": h, "W": 480, "BLOCK": 256}
-        return triton.compile(ASTSource(loaded_kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, constants), target=GPUTarget("cpu", targets.get(target).name, 1)).asm["asm"]
-
-    found = code()
+    given = dict(H=h, W=480, BLOCK=256)
+    found = compiled(loaded_kernel, target, **given).asm["asm"]
     (tmp_cache / "other").mkdir()
     monkeypatch.setattr(remainders, "settle", lambda func: None)
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
-    assert found == code()
+    assert found == compiled(loaded_kernel, target, **given).asm["asm"]
 
 
 DIGITS = """
