@@ -76,10 +76,11 @@ def run(fn, x):
     return out.numpy()
 
 
+#: sin's is what all 235,641,344 numbers from 2^-12 to 71476 come to: 2.0027, of 102.03094; three are above 2
 BOUNDS = [("exp", np.exp, 1.5, [(None, None), (-104, 89)]), ("exp2", np.exp2, 2.0, [(None, None), (-150, 128)]),
           ("log", np.log, 2.0, [(None, None), (0, 4)]), ("log2", np.log2, 3.0, [(None, None), (0, 4)]),
           ("sqrt", np.sqrt, 0.5, [(None, None)]), ("rsqrt", lambda x: 1 / np.sqrt(x), 1.5, [(None, None)]),
-          ("sin", np.sin, 2.1, [(None, None), (-1000, 1000)]), ("cos", np.cos, 2.1, [(None, None), (-1000, 1000)]),
+          ("sin", np.sin, 2.003, [(None, None), (-1000, 1000)]), ("cos", np.cos, 2.0, [(None, None), (-1000, 1000)]),
           ("floor", np.floor, 0, [(None, None)]), ("ceil", np.ceil, 0, [(None, None)]), ("abs", np.abs, 0, [(None, None)])]
 
 
