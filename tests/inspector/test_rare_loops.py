@@ -39,6 +39,13 @@ def quotient_in_fp64_kernel(x_ptr, o_ptr, n, d, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     tl.store(o_ptr + offs, tl.sqrt((tl.load(x_ptr + offs, mask=mask) // d).to(tl.float64)).to(tl.int32), mask=mask)
+
+@triton.jit
+def quotient_in_fp32_kernel(x_ptr, o_ptr, n, d, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    tl.store(o_ptr + offs, tl.sqrt((tl.load(x_ptr + offs, mask=mask) // d).to(tl.float32)).to(tl.int32), mask=mask)
+
 @triton.jit
 def quotient_and_fp64_kernel(x_ptr, o_ptr, n, d, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -74,6 +81,15 @@ def test_integers_that_are_divided_by_way_of_floats_are_no_fault(target, kernel,
     assert all(loop["bound"] is None or (loop["bound"]["flop_per_cycle"] > 0) == asked for loop in hot)
     assert all((loop["f64"] > 0) == asked and (loop["convert"] > 0) == asked for loop in hot)
     assert any(cause["name"] in ("fp64", "type conversion") for loop in hot for cause in loop["causes"]) == asked
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64"])
+def test_a_conversion_beside_a_division_is_one(target, capsys, tmp_path):
+    """And the fp64 in its line divides all the same."""
+    report = judged(capsys, tmp_path, "quotient_in_fp32_kernel", target, "x_ptr=i32[16]", "o_ptr=i32[16]", "d=i32")
+    hot = [loop for loop in report["loops"] if loop["hot"]]
+    assert all(loop["f64"] == 0 and loop["convert"] > 0 for loop in hot)
+    assert {cause["name"] for loop in hot for cause in loop["causes"]} & {"fp64", "type conversion"} <= {"type conversion"}
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64"])

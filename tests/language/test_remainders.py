@@ -16,6 +16,7 @@ from test_masks import fenced
 from test_quotients import gathers
 from triport.backends.cpu.plan import quotients
 from triport.backends.cpu.ttir import remainders
+from triport.backends.cpu.ttir.types import Type, Value
 
 
 @triton.jit
@@ -152,6 +153,35 @@ def test_what_is_no_index_stays(target, h, monkeypatch, tmp_cache):
     monkeypatch.setattr(remainders, "settle", lambda func: None)
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
     assert found == compiled(loaded_kernel, target, **given).asm["asm"]
+
+
+@triton.jit
+def no_factors_kernel(out_ptr, first, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r = (first + at) % H
+    tl.store(out_ptr + at, r // W)
+    tl.store(out_ptr + 1024 + at, r % W)
+
+
+@pytest.mark.parametrize("h,w", [(150, 49), (150, 7), (49, 150), (151, 150), (2, 3), (64, 48)])
+@pytest.mark.parametrize("first", [-500, 0, 1 << 20])
+def test_what_divides_nothing_stays(first, h, w):
+    """`i % h // w` where w is no factor of h."""
+    out = torch.zeros(2048, dtype=torch.int32)
+    no_factors_kernel[(4,)](out, first, h, w, 256)
+    remainder = lambda v, by: v - torch.div(v, by, rounding_mode="trunc") * by  # noqa: E731
+    r = remainder(torch.arange(1024) + first, h)
+    assert torch.equal(out.long(), torch.cat((torch.div(r, w, rounding_mode="trunc"), remainder(r, w))))
+
+
+def test_a_multiple_changes_where_its_factor_does():
+    """Where `i % (h * w) // w` is seen to be of multiples of w, `i // (h * w)` is of no pieces of its own."""
+    i, row, plane = (Value(Type("i32", (64,))) for _ in range(3))
+    w, whole = ("w",), ("h", "w")
+    inner = quotients.Quotient(w, 0, 64, i, within=whole)
+    assert quotients.finest({(row, (0,)): inner, (plane, (0,)): quotients.Quotient(whole, 0, 64, i)}) == [(row, (0,))]
+    assert len(quotients.finest({(row, (0,)): quotients.Quotient(w, 0, 64, i), (plane, (0,)): quotients.Quotient(whole, 0, 64, i)})) == 2
+    assert len(quotients.finest({(row, (0,)): inner, (plane, (1,)): quotients.Quotient(whole, 0, 64, i)})) == 2  # of another axis
 
 
 DIGITS = """
