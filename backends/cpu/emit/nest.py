@@ -48,6 +48,7 @@ class Nest:
         self.left: Val | None = None  # how many of the first lanes that is
         self.chunks = 1
         self.first = None  # what each of several chunks computes before the first of them stores anything
+        self.ahead = 0  # bytes behind what is stored, where the line is fetched for what is stored later
         self.whole_range = True  # nothing in the range that is walked now is masked
         self.ends_early = None  # of `run`
         self.finds(plan.reads)

@@ -6,6 +6,9 @@ from .folding import COMPARE, folded
 from .module import Block, Function, Phi
 from .values import Struct, Val, bits_of, const, mangle, vec
 
+#: bytes of a line of a CPU's caches
+LINE = 64
+
 
 class Lines:
     """Where the next instruction goes: into `section`, a list inside the current block."""
@@ -258,6 +261,10 @@ class Memory(Arithmetic):
             turns = [i // 2 + lanes * (i % 2) for i in range(2 * lanes)]
             vectors = [self.shuffle(x, y, turns) for x, y in zip(vectors[:half], vectors[half:])]
         return vectors[0]
+
+    def fetch(self, at: Val, cache: int = 1, written: bool = False):
+        """Have the line at an address fetched into the first cache or the second; written: to be stored to."""
+        self.call("llvm.prefetch.p0", "void", [at, const("i32", int(written)), const("i32", 4 - cache), const("i32", 1)])
 
     def transposed(self, lines: list[Val]) -> list[Val]:
         """n vectors of n lanes, a power of two, as the rows of a square, transposed: in log2 n rounds the off-diagonal blocks of ever smaller squares change places."""

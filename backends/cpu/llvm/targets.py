@@ -17,6 +17,9 @@ from ...base import CompileError, suggest
 #: of Intel's CPUs with AVX-512. A transposed copy in fp32, gathered over turned, two threads of an Emerald Rapids: tiles of 32 x 32 of 768 x 394 0.81, 3072 x 256 1.50, 1024 squared 1.39, 4096 squared 0.69,
 #: 4000 x 4100 0.71; of 64 x 64 0.96, 1.69, 2.17, 0.71, 0.74. In bf16, which nothing gathers, 1.35, 1.87, 2.10, 1.12, 0.92 and 1.56, 2.90, 3.75, 1.31, 1.07
 GATHERED = 32
+#: of the same. A store whose line is still to come keeps those behind it waiting, and few lines come at a time. One thread of an Ice Lake, 2 to 8 MB in fp32, before over after: `fill` 1.07 to 1.5, a square 1.1 to 1.2,
+#: a bias added 1.1 to 1.25, sums of two 1.03; by three terms 2000 x 3 x 2000 1.27; an Emerald Rapids 1.0 to 1.1, with eight threads 1.0 to 1.2. 512 and 1,024 bytes ahead are as good, but for results of products
+WRITTEN = 256
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Target:
     rounds a vector of f32 to bf16 ("": none).
 
     dot: (rows, vectors) of the matrix micro-kernel, vectors a power of 2; dot_unroll: steps along K in its loop; dot_group: registers in each of its
-    vectors; strips: whether A is put into strips of its rows, in K's order, where it serves many columns; ahead: by how many rows B is fetched before it is packed; few_rows: of A, up to which B is read where it lies and not packed (0 where the last panel's loads have no masks, or cores are in order; Zen 5, one thread,
+    vectors; strips: whether A is put into strips of its rows, in K's order, where it serves many columns; ahead: by how many rows B is fetched before it is packed; written: bytes behind a vector that is stored
+    where the line is fetched for writing (0: nothing is); few_rows: of A, up to which B is read where it lies and not packed (0 where the last panel's loads have no masks, or cores are in order; Zen 5, one thread,
     us: 8x3984x446 260 -> 135, 32x578x512 100 -> 77; of 64 rows 64x512x1024 294 -> 378); widens: element types whose products are
     computed in f32 by one instruction; products: instructions for
     it, the best first; polynomials: chunks of a loop with exp and the like that go side by side without running out of registers; unroll:
@@ -122,6 +126,7 @@ class Target:
     few_rows: int = 32
     strips: bool = False
     ahead: int = 0
+    written: int = 0
     widens: tuple[str, ...] = ()
     products: tuple[Product, ...] = ()
     model: tuple[str, str] = ("pic", "default")
@@ -176,8 +181,8 @@ TARGETS = {t.name: t for t in (
     Target("x86-64-v3", cpu="x86-64-v3", features="", isa="AVX2", vector_bits=256, registers=16, dot=(6, 2), polynomials=1, ahead=16,
            reloads=True, products=(_AVX2_PAIRS,), **_X86),
     Target("x86-64-v4", cpu="x86-64-v4", features="", products=(_AVX512_PAIRS,), **_AVX512),
-    Target("sapphirerapids", cpu="sapphirerapids", features="", gathers=GATHERED, **_HAS_AMX, **_AVX512),
-    Target("graniterapids", cpu="graniterapids", features="", gathers=GATHERED, **_HAS_AMX_FP16, **_AVX512),
+    Target("sapphirerapids", cpu="sapphirerapids", features="", gathers=GATHERED, written=WRITTEN, **_HAS_AMX, **_AVX512),
+    Target("graniterapids", cpu="graniterapids", features="", gathers=GATHERED, written=WRITTEN, **_HAS_AMX_FP16, **_AVX512),
     Target("aarch64", cpu="generic", features="+neon", isa="NEON", vector_bits=128, registers=32, dot=(6, 4), dot_unroll=1,
            masks=False, few_rows=0, **_ARM),
     Target("neoverse-v2", cpu="neoverse-v2", features="", isa="NEON", vector_bits=128, registers=32, dot=(6, 4),
@@ -246,7 +251,9 @@ def native() -> Target:
         more = dict(products=(_AVX512_VNNI if row.name == "x86-64-v4" else _VNNI, *row.products))
     # "clzero" is AMD's Zen alone, which takes small results in its stride: 59 us for exp of 64 x 4096 numbers, whether -inf, -95 or 0 (Zen 4)
     amd = bool(host.get("clzero"))
-    return dataclasses.replace(row, name="native", features=features, assists=row.assists and not amd, gathers=0 if amd or row.vector_bits < 512 else GATHERED, **more)
+    if not amd and row.vector_bits == 512:
+        more = more | dict(gathers=GATHERED, written=WRITTEN if host.get("prfchw") else 0)
+    return dataclasses.replace(row, name="native", features=features, assists=row.assists and not amd, **more)
 
 
 def _tiles_granted() -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...llvm import ir
+from ...llvm.builder import LINE
 from ...llvm.elements import REGISTER, memory_type
 from ...llvm.ir import Val, const, i64
 from ...plan.facts import Poly
@@ -147,7 +148,6 @@ def rows(k, step: Product, at: Place | None) -> Rows:
 #: bytes between rows of which all share a few places in a first cache, as ways of 4 KiB have them. 512 x 512 times 512 x 256 in bf16 (AMX, Emerald Rapids) takes 93 us from rows of
 #: 1,024 bytes, 105 of 2,048, 140 of 4,096, 90 of 4,160; 120 of 1,026, whose lines are read twice
 ALIKE = 4096
-LINE = 64
 
 
 def _in_tiles(k, step: Product, at: Place) -> Rows:
@@ -365,7 +365,7 @@ def _panels(k, step: Product, at: Place | None, out: Val):
 def fetch(b, at: Val, nbytes: int, cache: int = 1):
     """Have the lines of so many bytes fetched for reading, into the first cache or the second."""
     for line in range(0, nbytes, LINE):
-        b.call("llvm.prefetch.p0", "void", [b.gep("i8", at, i64(line)), const("i32", 0), const("i32", 4 - cache), const("i32", 1)])
+        b.fetch(b.gep("i8", at, i64(line)), cache)
 
 
 def copy_panels(k, at: Place, shape, kind: Kind, width: int, out: Val, first: Val = i64(0), last: Val | None = None):

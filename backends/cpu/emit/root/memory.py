@@ -7,7 +7,8 @@ read a zero block that is always there.
 from __future__ import annotations
 
 from ...llvm import ir
-from ...llvm.ir import Val, const
+from ...llvm.builder import LINE
+from ...llvm.ir import Val, const, i64
 from ...llvm.elements import REGISTER, memory_type
 from .. import access, bounds, near
 from ..access import Access, Same, Scattered, Unit
@@ -119,7 +120,7 @@ def store(k, step):
                   lambda: _store_scalar(k, k.scalar(val), k.scalar(ptr), val.type.elem))
         return
     nest = k.nest(step.nest)
-    nest.first = ahead(nest, step.nest.chunks, [val] + ([mask] if mask else []))
+    nest.first, nest.ahead = ahead(nest, step.nest.chunks, [val] + ([mask] if mask else [])), k.target.written
     may_be_masked(nest, step.op, step.nest.keeps)
     nest.run(lambda u: store_chunk(nest, step.op, step.nest.keeps), step.nest.chunks or 1)
 
@@ -168,6 +169,8 @@ def store_lanes(nest, ptr, dims, v: Val, mask: Val):
     elif isinstance(where, Unit):
         v = b.splat(v, n)
         if mask.lanes == 1:
+            if nest.ahead and n * size >= LINE:
+                b.fetch(b.gep("i8", where.pointer, i64(nest.ahead)), written=True)
             k.guarded(mask, lambda: b.store(v, where.pointer, size))
         else:
             access.masked_store(b, v, where.pointer, mask)
