@@ -266,15 +266,23 @@ class Memory(Arithmetic):
         """Have the line at an address fetched into the first cache or the second; written: to be stored to."""
         self.call("llvm.prefetch.p0", "void", [at, const("i32", int(written)), const("i32", 4 - cache), const("i32", 1)])
 
+    def beside(self, vectors: list[Val]) -> Val:
+        """One vector of the lanes of several, a power of two of them, of one behind those of the other."""
+        while len(vectors) > 1:
+            every = list(range(2 * vectors[0].lanes))
+            vectors = [self.shuffle(x, y, every) for x, y in zip(vectors[::2], vectors[1::2])]
+        return vectors[0]
+
     def transposed(self, lines: list[Val]) -> list[Val]:
-        """n vectors of n lanes, a power of two, as the rows of a square, transposed: in log2 n rounds the off-diagonal blocks of ever smaller squares change places."""
-        n = len(lines)
-        half = n // 2
+        """n vectors of m lanes, powers of two, n at least m, as the rows of a matrix, transposed: of squares that lie side by side the off-diagonal blocks of ever smaller ones change places, in log2 m rounds."""
+        n, m = len(lines), lines[0].lanes
+        lines = [self.beside(lines[x::m]) for x in range(m)]
+        half = m // 2
         while half:
             low = [x if not x & half else n + x - half for x in range(n)]
             high = [x + half if not x & half else n + x for x in range(n)]
             out = list(lines)
-            for i in range(n):
+            for i in range(m):
                 if not i & half:
                     out[i] = self.shuffle(lines[i], lines[i + half], low)
                     out[i + half] = self.shuffle(lines[i], lines[i + half], high)

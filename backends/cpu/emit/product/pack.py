@@ -432,11 +432,13 @@ def masked(k, ty: str, ptr: Val, size: int, mask: Val) -> Val:
 
 def turn(k, at: Place, shape, packed: str, lanes: int, out: Val, where, group: int = 1, beside: int = 1):
     """Write the transpose of a matrix that is contiguous along dimension 0: `lanes` neighbours of dimension 1 as a vector, at element `where(column, row / group)` of `out`; in
-    each lane `group` neighbours of dimension 0, or `beside` of dimension 1, of which there are so many times more then."""
+    each lane `group` neighbours of dimension 0, or `beside` of dimension 1, of which there are so many times more then. Dimension 0 may be shorter than a vector: its lines are put one beside the other
+    before they are transposed."""
     b = k.b
+    along = min(lanes * group, shape[0])
     elem = at.source.load.operands[0].type.pointee.elem
     mem = memory_type(elem)
-    ty = ir.vec(mem, lanes * group)
+    ty = ir.vec(mem, along)
     size = ir.bits_of(mem) // 8
     unit = REGISTER[packed] if group * beside == 1 else f"i{ir.bits_of(REGISTER[packed]) * group * beside}"
     pitch = number(k, at.source.steps[1])
@@ -448,15 +450,15 @@ def turn(k, at: Place, shape, packed: str, lanes: int, out: Val, where, group: i
         lines_at = [b.gep(mem, first, b.mul(i64(t), pitch)) for t in range(count)]
         slots = [b.alloca(ty, "turn") for _ in range(count)]
         whole = const("i1", True)
-        for x, span, limit, end in zip((row, column), (lanes * group, count), at.ends, ends):
+        for x, span, limit, end in zip((row, column), (along, count), at.ends, ends):
             if limit is not None:
                 whole = b.and_(whole, b.icmp("sle", b.add(x, i64(span)), end))
         def part():
             left = b.cast("trunc", b.sub(ends[0], row), "i32")
-            inside = b.icmp("slt", b.iota("i32", lanes * group), b.splat(left, lanes * group))
+            inside = b.icmp("slt", b.iota("i32", along), b.splat(left, along))
             for t in range(count):
                 here = b.icmp("slt", b.add(column, i64(t)), ends[1])
-                mask = b.and_(inside, b.splat(here, lanes * group))
+                mask = b.and_(inside, b.splat(here, along))
                 b.store(masked(k, ty, lines_at[t], size, mask), slots[t], 64)
 
         def all_there():
@@ -469,10 +471,10 @@ def turn(k, at: Place, shape, packed: str, lanes: int, out: Val, where, group: i
         if beside > 1:
             lines = [b.interleave(lines[n:n + beside]) for n in range(0, count, beside)]
         if group * beside > 1:
-            lines = [b.reinterpret(v, ir.vec(unit, lanes)) for v in lines]
+            lines = [b.reinterpret(v, ir.vec(unit, along // group)) for v in lines]
         grouped = row if group == 1 else b.bin("lshr", row, group.bit_length() - 1, "exact")
         for t, v in enumerate(b.transposed(lines)):
             b.store(v, b.gep(REGISTER[packed], out, where(column, b.add(grouped, i64(t)))), size if group == 1 else size * group)
 
     k.loop(i64(0), i64(shape[1]), lanes * beside, lambda column: k.loop(
-        i64(0), i64(shape[0]), lanes * group, lambda row: block(column, row), "row"), "column")
+        i64(0), i64(shape[0]), along, lambda row: block(column, row), "row"), "column")
