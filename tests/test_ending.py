@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from test_decisions import compiled
+from triport.backends.cpu.emit.product import ending
 from triport.backends.cpu.llvm import targets
 
 BY_THE_CPU = True  # plain kernels, beside a GPU, too
@@ -151,6 +152,20 @@ def test_tiles_do_so_too(depth, how, ends):
     assert "AMX" in kernel.asm["plan"] and (ENDS in kernel.asm["plan"]) == ends
     converted = [block for block in re.split(r"\n\.LBB", kernel.asm["asm"]) if "vfpclassps" in block and "tilestored" not in block]
     assert bool(converted) or not ends
+
+
+def masked_stores(asm: str) -> int:
+    return len(re.findall(r"vmovup[sd]\s+%zmm\d+, .*\{%k\d\}", asm))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v4", "sapphirerapids"])
+def test_blocks_that_masks_cut(name, monkeypatch, tmp_cache):
+    """Of few terms: each vector of accumulators is stored from its register, and none by way of memory. Of many there would be no gain."""
+    few, many = (compiled(product_kernel, name, M=64, N=64, K=k, HOW="").asm["asm"] for k in (32, 128))
+    assert masked_stores(few) >= 24 > masked_stores(many)
+    monkeypatch.setattr(ending.InRegisters, "_under_masks", lambda self, at, block, done: None)
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
+    assert masked_stores(compiled(product_kernel, name, M=64, N=64, K=32, HOW="").asm["asm"]) < 24
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])

@@ -1,6 +1,7 @@
 """A store that takes a product's accumulators out of registers, block by block, as `plan/ending.py` decided.
 
-A block that a mask cuts, or whose conversion needs more than an instruction, goes through memory as others do, and is stored from there at once, by a loop over its chunks.
+A block that a mask cuts, or whose conversion needs more than an instruction, goes through memory as others do, and is stored from there at once, by a loop over its chunks. Of few terms it is stored
+under its masks, where the target has such stores: to go through memory would take as long as the product.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from ...llvm import ir
 from ...llvm.ir import Val, const, i64
 from ...plan.ending import Ending
 from ...plan.facts import poly, poly_const, poly_mul
+from ...plan.product import SHALLOW
 from ...ttir.types import Op, Value
 from .. import access, bounds
 from ..element import narrow
 from ..root import memory
 
-
-def begin(k, step):
 #: terms of a product up to which its results are stored faster than their lines come, so that these are fetched ahead. Of MKL's speed on one thread of an Ice Lake without and with: 335 x 8 x 2476 0.82, 0.94; 2000 x 8 x 2000
 #: 0.71, 0.87; 1024 x 16 x 1024 0.82, 0.86; 1024 x 32 x 1024 by tiles of 256 x 256 0.91, 0.79
 HURRIED = 16
 
+
+def begin(k, step):
     """Before a product's loop: it has not ended in its store."""
     slot = k.ended[step.op] = k.b.alloca("i1", "ended")
     k.b.store(const("i1", False), slot, 1)
@@ -33,10 +35,10 @@ def left(k, step) -> Val:
 
 
 class InRegisters:
-    """A product's ending. holds: an i1, whether the store is carried out block by block now; limits: (dimension, up to which index a mask is true)."""
+    """A product's ending. holds: an i1, whether the store is carried out block by block now; limits: (dimension, up to which index a mask is true); shallow: of few terms."""
 
-    def __init__(self, k, ending: Ending, holds: Val, limits: list[tuple[int, Val]], whole, cut):
-        self.k, self.ending, self.holds, self.limits = k, ending, holds, limits
+    def __init__(self, k, ending: Ending, holds: Val, limits: list[tuple[int, Val]], whole, cut, shallow: bool):
+        self.k, self.ending, self.holds, self.limits, self.shallow = k, ending, holds, limits, shallow
         self.whole, self.cut = whole, cut  # nests: of blocks in which all masks are true, and of others
 
     def store(self, at: tuple[Val, Val], block: list[list[Val]], to_memory: Callable, full: bool):
@@ -54,6 +56,8 @@ class InRegisters:
             done = b.alloca("i1", "done")
             b.store(const("i1", False), done, 1)
             k.guarded(self._is_whole(at, sizes), lambda: self._from_registers(at, block, len(block) if self.ending.reads else 1, done))
+            if self.shallow and k.target.masks and self._cast is None:
+                k.guarded(b.and_(self.holds, b.not_(b.load("i1", done, 1))), lambda: self._under_masks(at, block, done))
             k.guarded(b.not_(b.load("i1", done, 1)), by_memory)
         else:
             by_memory()
@@ -96,9 +100,9 @@ class InRegisters:
         stored = self.ending.op.operands[1]
         return stored.op if narrow.converts(self.k.b, stored.op, self.whole.lanes) else None
 
-    def _across(self, at: tuple[Val, Val], x: Val, vectors: list[Val], of: Value, what: Callable) -> list[Val]:
-        """`what()` at each vector of row x of a block, which are what `of` is there."""
-        nest, out = self.whole, []
+    def _across(self, nest, at: tuple[Val, Val], x: Val, vectors: list[Val], of: Value, what: Callable) -> list[Val]:
+        """`what()` at each vector of row x of a block, which are what `of` is there, in one of its nests."""
+        out = []
 
         def along():
             for n, v in enumerate(vectors):
@@ -110,7 +114,7 @@ class InRegisters:
         return out
 
     def _store_row(self, at, x: Val, vectors: list[Val], of: Value):
-        self._across(at, x, vectors, of, lambda: memory.store_chunk(self.whole, self.ending.op, ()))
+        self._across(self.whole, at, x, vectors, of, lambda: memory.store_chunk(self.whole, self.ending.op, ()))
 
     def _row(self, at, x: Val, vectors: list[Val]):
         """Store row x of a block."""
@@ -118,7 +122,7 @@ class InRegisters:
         if cast is None:
             self._store_row(at, x, vectors, value)
             return
-        wide = self._across(at, x, vectors, value, lambda: self.whole.at(cast.operands[0], (0, 1)))
+        wide = self._across(self.whole, at, x, vectors, value, lambda: self.whole.at(cast.operands[0], (0, 1)))
         k.either(narrow.any_subnormal(k.b, wide), lambda: self._store_row(at, x, vectors, value),
                  lambda: self._store_row(at, x, [narrow.of_normal(k.b, v) for v in wide], stored))
 
@@ -131,7 +135,7 @@ class InRegisters:
             if first >= len(block):
                 k.b.store(const("i1", True), done, 1)
                 return
-            wide = {x: self._across(at, i64(x), block[x], value, lambda: self.whole.at(cast.operands[0], (0, 1)))
+            wide = {x: self._across(self.whole, at, i64(x), block[x], value, lambda: self.whole.at(cast.operands[0], (0, 1)))
                     for x in range(first, min(first + together, len(block)))}
 
             def there():
@@ -147,6 +151,12 @@ class InRegisters:
         for x, vectors in enumerate(block):
             self._store_row(at, i64(x), vectors, value)
         k.b.store(const("i1", True), done, 1)
+
+    def _under_masks(self, at, block, done: Val):
+        """Store a block's vectors, each under its mask, and note it at `done`."""
+        for x, vectors in enumerate(block):
+            self._across(self.cut, at, i64(x), vectors, self.ending.value, lambda: memory.store_chunk(self.cut, self.ending.op, ()))
+        self.k.b.store(const("i1", True), done, 1)
 
     def _from_memory(self, at, sizes):
         """Store a block's chunks, each under its mask."""
@@ -189,6 +199,7 @@ def of(k, step, extent) -> InRegisters:
     whole, cut = k.nest(ending.nest), k.nest(ending.nest)
     for nest in (whole, cut):
         nest.begin(ending.nest.order)
+    whole.ahead = k.target.written if extent.k <= HURRIED else 0
     holds = const("i1", True) if ending.last is None else k.last[ending.last]
     ends, limits = [extent.rows, extent.columns], []
     covered = [b.icmp("sge", end, i64(n)) for end, n in zip(ends, whole.shape)]  # is there an accumulator wherever the mask is true?
@@ -199,7 +210,6 @@ def of(k, step, extent) -> InRegisters:
             most = access.poly_value(whole, atom.base)
             for d, c in atom.coef.items():
                 most = b.add(most, access.poly_value(whole, poly_mul(c, poly(whole.shape[d] - 1))))
-    whole.ahead = k.target.written if extent.k <= HURRIED else 0
             holds = b.and_(holds, b.icmp("slt", most, i64(0)))
         else:
             limit = bounds.limit(whole, atom.base, atom.coef, [], whole.shape[d])
@@ -210,4 +220,4 @@ def of(k, step, extent) -> InRegisters:
     whole.facts = {(atom.value, atom.dims): True for atom in ending.nest.atoms}
     holds = b.and_(holds, b.and_(*covered))
     b.store(holds, k.ended[step.op], 1)
-    return InRegisters(k, ending, holds, limits, whole, cut)
+    return InRegisters(k, ending, holds, limits, whole, cut, extent.k <= SHALLOW)

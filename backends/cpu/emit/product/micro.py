@@ -68,7 +68,7 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
             elif kind.tiles:
                 _tile_rows(k, kind, *given[:2], strip, *given[4:], fresh, ends_in)
             else:
-                _vector_rows(k, kind, *given, b_pitch, panels.direct or weaves, fresh, ends_in, (r == rows or panels.direct) and vectors * lanes == width, less,
+                _vector_rows(k, kind, *given, b_pitch, panels.direct or weaves, fresh, ends_in, (r == rows or panels.direct) and (vectors * lanes == width or extent.k <= SHALLOW), less,
                              b.gep(packed, b_base, b.mul(j, i64(panels.across))) if weaves else None)
 
         def strips_of(body, first=i64(0)):
