@@ -158,7 +158,7 @@ _FEW_BY_TILES = ((256, 256, FEW_TERMS, 1.0), (128, 256, FEW_TERMS, 0.9), *_FEW)
 _FEWEST, _FEWEST_TILES = 16, ((64, 512, FEW_TERMS, 1.0), *_FEW)
 #: where a thread's part of the result is so many times what its second cache holds that its lines are fetched and written back while others are computed: pieces of 256 bytes a row are too short for
 #: the hardware to see a row in (docs/performance/cpu-products.md has the times; of twice as much an Emerald Rapids gains nothing, 1024 x 64 x 1024 loses a tenth)
-SPILLED = 4
+SPILLED = 2
 _FEW_SPILLED = ((128, 512, FEW_TERMS, 1.0), *_FEW)
 
 

@@ -238,11 +238,11 @@ def test_tiles_of_few_terms_are_small(monkeypatch):
     monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False)))
     monkeypatch.setattr(m, "workers", lambda: 2)
     for dtype in DTYPES.values():
-        few, more = (tile_for(torch.empty(1024, k, dtype=dtype), torch.empty(k, 1024, dtype=dtype)) for k in (FEW_TERMS, FEW_TERMS + 1))
+        few, more = (tile_for(torch.empty(512, k, dtype=dtype), torch.empty(k, 1024, dtype=dtype)) for k in (FEW_TERMS, FEW_TERMS + 1))
         assert few["BM"] * few["BN"] <= 128 * 64 and few["BK"] == FEW_TERMS
         assert dtype is torch.float64 or more["BM"] * more["BN"] > few["BM"] * few["BN"]
-        for rows, wide in ((1 << 20, False), ((1 << 20) + 1024, True)):
-            few = tile_for(torch.empty(8 // dtype.itemsize * rows // 1024, FEW_TERMS, dtype=dtype), torch.empty(FEW_TERMS, 1024, dtype=dtype))
+        for rows, wide in ((m.SPILLED << 11, False), ((m.SPILLED << 11) + 8, True)):  # of both threads
+            few = tile_for(torch.empty(rows // dtype.itemsize, FEW_TERMS, dtype=dtype), torch.empty(FEW_TERMS, 1024, dtype=dtype))
             assert ((few["BM"], few["BN"]) == (128, 512)) == wide
     monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=True)))
     for k, wide in ((16, True), (17, False)):
