@@ -13,7 +13,7 @@ from ..plan.checks import Checks
 from ..plan.exchanges import neighbours
 from ..plan.lazy import Lazy
 from ..plan.records import Plan
-from ..ttir import exchanges, names, remainders, types, unrolled
+from ..ttir import exchanges, extremes, names, remainders, types, unrolled
 from ..ttir.types import Func, Module, Op
 from .kernel import Kernel
 
@@ -65,6 +65,7 @@ class _Lowering:
         else:
             exchanges.settle(self.func, lambda elem: neighbours(target, elem))
             remainders.settle(self.func)
+            extremes.settle(self.func)
         unrolled.mend(self.func)
         self.lazy = Lazy()
         self.at: Op | None = None

@@ -45,6 +45,6 @@ def _least(v: Value, depth: int) -> float:
         return 0.0
     if op.name == "arith.addf":
         return sum(_least(o, depth - 1) for o in op.operands)
-    if op.name in ("arith.maxnumf", "arith.maximumf"):
+    if op.name in ("arith.maxnumf", "arith.maximumf", "triport.max"):
         return max(_least(o, depth - 1) for o in op.operands)
     return none

@@ -17,7 +17,7 @@ FLOATS = ("f16", "bf16", "f32", "f64")
 #: roots that make floats; what they make is looked at behind them
 _MAKERS = ("tt.dot", "tt.dot_scaled", "tt.reduce", "tt.scan", "tt.map_elementwise")
 #: what a reduction or scan does that only chooses among what it is given
-_CHOOSE = {"arith.maxnumf", "arith.minnumf", "arith.maximumf", "arith.minimumf", "arith.cmpf", "arith.cmpi", "arith.select", "arith.ori", "arith.andi", "arith.xori", "arith.constant"}
+_CHOOSE = {"arith.maxnumf", "arith.minnumf", "arith.maximumf", "arith.minimumf", "triport.max", "triport.min", "arith.cmpf", "arith.cmpi", "arith.select", "arith.ori", "arith.andi", "arith.xori", "arith.constant"}
 #: a float's bits may go on as an integer's for a while, as where neighbours change places
 _BITCASTS = ("tt.bitcast", "arith.bitcast")
 _STORES = {"tt.store": (1, 2), "tt.atomic_rmw": (1, 2), "tt.atomic_store": (1, 2)}

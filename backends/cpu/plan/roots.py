@@ -116,7 +116,7 @@ def finite_after(s: Schedule, op: Op):
 
 #: combining operations that have an identity
 _IDENTITY = {f"arith.{name}" for name in ("addf", "addi", "mulf", "muli", "maxnumf", "minnumf", "maximumf", "minimumf", "maxsi", "minsi", "maxui",
-                                          "minui", "andi", "ori", "xori")}
+                                          "minui", "andi", "ori", "xori")} | {"triport.max", "triport.min"}
 _QUICK = ("arith.maxnumf", "arith.minnumf")
 
 

@@ -217,6 +217,8 @@ TABLE: dict[str, Row] = table(
     Row("tt.unsplat", Kind.ROOT, "value attributes : types", lambda ts: [ts[0].scalar()]),
     *_alike("tt", "cat histogram", _ROOT),
     Row("tt.gather", Kind.ROOT, "value [ value ] attributes : types -> results"),
+    # extremes that NaN goes through (`extremes.py` makes these)
+    *_alike("triport", "max min", _numbers(2, ("f32", "f64"), 2)),
     # neighbours that change places, in rows (`exchanges.py` makes these; nobody writes them)
     Row("triport.pick", Kind.SOURCE),
     Row("triport.half", Kind.SOURCE),

@@ -73,6 +73,11 @@ def cmpf(b, op, x, y):
     return b.fcmp(op.attrs["predicate"], x, y)
 
 
+def _passing_nan(pred: str):
+    """The greater or lesser of two, x where that is NaN, and y of equals. The choice by a comparison is one instruction of x86."""
+    return lambda b, op, x, y: b.select(b.fcmp("uno", x, x), x, b.select(b.fcmp(pred, x, y), x, y))
+
+
 def select(b, op, c, x, y):
     return b.select(c, x, y)
 
@@ -199,6 +204,7 @@ ELEMENTWISE = {
     "arith.divf": divf, "tt.precise_divf": precise_div, "arith.remf": remf, "arith.negf": negf,
     "arith.maxnumf": _float_minmax("maxnum"), "arith.minnumf": _float_minmax("minnum"),
     "arith.maximumf": _float_minmax("maximum"), "arith.minimumf": _float_minmax("minimum"),
+    "triport.max": _passing_nan("ogt"), "triport.min": _passing_nan("olt"),
     "arith.cmpi": cmpi, "arith.cmpf": cmpf, "arith.select": select, "arith.constant": constant,
     "arith.ceildivsi": division.ceil_div, "arith.ceildivui": division.ceil_div_unsigned, "arith.floordivsi": division.floor_div,
     "arith.index_cast": index_cast("sext"), "arith.index_castui": index_cast("zext"),

@@ -45,14 +45,14 @@ IDENTITY = {
     "arith.addf": lambda e: 0x8000 if e == "bf16" else -0.0, "arith.addi": lambda e: 0,
     "arith.mulf": lambda e: 0x3F80 if e == "bf16" else 1.0, "arith.muli": lambda e: 1,
     "arith.maxnumf": _NAN.__getitem__, "arith.minnumf": _NAN.__getitem__,
-    "arith.maximumf": _inf(-1), "arith.minimumf": _inf(1),
+    "arith.maximumf": _inf(-1), "arith.minimumf": _inf(1), "triport.max": _inf(-1), "triport.min": _inf(1),
     "arith.maxsi": _int_min, "arith.minsi": _int_max, "arith.maxui": lambda e: 0, "arith.minui": lambda e: -1,
     "arith.andi": lambda e: -1, "arith.ori": lambda e: 0, "arith.xori": lambda e: 0,
 }
 
 
 #: operations of which taking a value in once more changes nothing
-_IDEMPOTENT = {"arith.maxnumf", "arith.minnumf", "arith.maximumf", "arith.minimumf", "arith.maxsi", "arith.minsi", "arith.maxui", "arith.minui", "arith.andi", "arith.ori"}
+_IDEMPOTENT = {"arith.maxnumf", "arith.minnumf", "arith.maximumf", "arith.minimumf", "arith.maxsi", "arith.minsi", "arith.maxui", "arith.minui", "arith.andi", "arith.ori", "triport.max", "triport.min"}
 
 
 def identity_of(op) -> Val | None:
