@@ -193,14 +193,14 @@ def _kept(s: Schedule, group: Group, nest: NestPlan, shape) -> tuple[dict[Value,
     """(the places of what the group keeps between its passes: one row, or all of them where somebody behind the group reads it; which values each root
     writes)."""
     inside = set(group.roots)
-    space = Space(s.known, nest.shape)
+    space = _space(s, nest)
     kept: dict[Value, Buffer] = {}
     keeps = []
     for n, op in enumerate(group.roots):
         mine = []
         for v, dims in space.explore([(o, _IDENTITY) for o in op.operands]):
             later = s.sequence.later(v, s.sequence.end[op])
-            if dims == _IDENTITY and v.type.shape == shape and v not in kept and later and v not in s.buffers \
+            if dims == _IDENTITY and v.type.shape == shape and v not in kept and later and v not in space.known.buffers \
                     and v.op is not None and s.lazy(v.op) and keeping.keepable(s, v) and v.op.block is s.block \
                     and all(keeping.reads_identically(s, u, v) for u in later & inside):  # other rows are not there yet
                 mine.append(v)
@@ -216,12 +216,17 @@ def _kept(s: Schedule, group: Group, nest: NestPlan, shape) -> tuple[dict[Value,
 
 def _needs(s: Schedule, nest: NestPlan, op: Op) -> pressure.Needs | None:
     sinks = [(o, _IDENTITY) for o in op.operands]
-    space = Space(s.known, nest.shape)
+    space = _space(s, nest)
     return pressure.needs(s.target, space, space.explore(sinks), 1, sinks, along=int(op.name == "tt.reduce"))
 
 
 def _widened(s: Schedule, stages: list[Stage], nest: NestPlan, needs: list[pressure.Needs | None]) -> Rows:
     """All stages walk in chunks of as many registers as the one that takes the most has room for."""
+def _space(s: Schedule, nest: NestPlan) -> Space:
+    """With what is in memory for the nest's sake alone: loads that were transposed."""
+    return Space(replace(s.known, buffers={**nest.reads, **s.buffers}), nest.shape)
+
+
     if None in needs:
         return Rows(tuple(stages), nest)
     registers = min(pressure.width(s.target, n) for n in needs)
@@ -232,12 +237,12 @@ def _widened(s: Schedule, stages: list[Stage], nest: NestPlan, needs: list[press
 
 
 def _stage(s: Schedule, nest: NestPlan, op: Op, out: Buffer | None, keeps: list[Value], kept) -> Stage:
-    space = Space(s.known, nest.shape)
+    space = _space(s, nest)
     visited = space.explore([(o, _IDENTITY) for o in op.operands])
-    reads = {v: s.buffers[v] for v, _ in visited if v in s.buffers}
+    reads = {v: space.known.buffers[v] for v, _ in visited if v in space.known.buffers}
     written = tuple(Keep(v, kept[v], keeping.unread(s, nest.shape, v, op)) for v in keeps)
     if op.name == "tt.store":
-        times = order.times_unrolled(s.known, space.explore([(op.operands[1], _IDENTITY)]), s.target, s.before)
+        times = order.times_unrolled(space.known, space.explore([(op.operands[1], _IDENTITY)]), s.target, s.before)
         return Stage(op, None, reads, written, times=times)
-    chunks, times = order.chunks_together(s.known, visited, s.target, s.before, 0)
+    chunks, times = order.chunks_together(space.known, visited, s.target, s.before, 0)
     return Stage(op, out, reads, written, is_quick(s, op), chunks, times)
