@@ -37,7 +37,7 @@ def _by_quotients(s, v: Value) -> bool:
 
     def together(x: Value, dims) -> quotients.Quotient | None:
         p = quotients.quotient(probe, x, dims, vdim, s.proved)
-        return p if p is not None and (p.always(lanes) or p.mostly(lanes) or s.target.masks and not p.is_short(lanes)) else None
+        return p if p is not None and p.pays(s.target, lanes) else None
 
     def one(x: Value, dims) -> bool:
         """Is it the same for all of a chunk's lanes, as (x // 50) % 12 is?"""

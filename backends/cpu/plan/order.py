@@ -6,10 +6,13 @@ Pure functions of what is visited and what is known.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ..llvm.targets import Target
 from ..ttir.ops import row
 from ..ttir.types import Value
+from . import quotients
+from .facts import poly
 from .records import Buffer
 from .space import Known, Space
 
@@ -71,9 +74,9 @@ def _walks_as_one(together: list[bool], buf: Buffer, dims, shape):
             together[d] = False
 
 
-def vector_dimension(space: Space, visited, target: Target, into: Buffer | None = None) -> int:
+def vector_dimension(space: Space, visited, target: Target, proved: Callable, into: Buffer | None = None) -> int:
     """The dimension with the most unit-stride accesses; of what has none the one along which `into` lies, if it is written to one, and the last one that is not 1 otherwise.
-    One too short for a vector is for where more lies side by side along it than gathering would cost."""
+    One too short for a vector is for where more lies side by side along it than gathering would cost. proved: as for `Space.atoms`."""
     shape = space.shape
     if not shape:
         return 0
@@ -83,7 +86,7 @@ def vector_dimension(space: Space, visited, target: Target, into: Buffer | None 
     votes[max(votes)] += 0.01
     for d in votes:
         votes[d] += 0.02 * _lies(into, d, shape)
-    volume = math.prod(shape)
+    volume, width = math.prod(shape), target.lanes(32)
     for v, dims in visited:
         # What is read once for a whole row or column matters as little as it is read.
         weight = 1.0 / volume
@@ -95,10 +98,11 @@ def vector_dimension(space: Space, visited, target: Target, into: Buffer | None 
                 if d in votes and buf.strides[axis] == 1:
                     votes[d] += weight
         elif v.type.elem == "ptr" and any(u.name in ("tt.load", "tt.store") for u in v.uses):
-            for d, p in space.affine(v, dims).coef.items():
-                if d in votes and p == {(): 1}:
+            at = space.affine(v, dims)
+            for d in votes:
+                lanes = min(width, shape[d])
+                if at.coef.get(d) == poly(1) or quotients.by_one(space, at, d, proved, lambda found: found.pays(target, lanes)):
                     votes[d] += weight * len(v.uses)
-    width = target.lanes(32)
     wide = [d for d in votes if shape[d] >= width]
     if not wide:
         return max(votes, key=lambda d: (min(shape[d], width), votes[d], d))

@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Callable
 
+from ..llvm.targets import Target
 from ..ttir.types import Value
-from .facts import Poly, expanded, poly_const, poly_of
+from .facts import Affine, Poly, expanded, poly, poly_add, poly_const, poly_of
 from .ranges import Check, constant, counted_by, width
 
 #: operation -> how far the results of neighbouring lanes are apart
@@ -39,6 +40,10 @@ class Quotient:
     def mostly(self, lanes: int) -> bool:
         """Have at least half of the chunks one, though not all? A look at its first lane says which."""
         return lanes > 1 and self.of % lanes != 0 and isinstance(self.divisor, int) and self.divisor >= 2 * lanes and self.within is None
+
+    def pays(self, target: Target, lanes: int) -> bool:
+        """Is the code better off by chunks of so many lanes and by pieces than lane by lane?"""
+        return self.always(lanes) or self.mostly(lanes) or target.masks and not self.is_short(lanes)
 
     def is_short(self, lanes: int) -> bool:
         """Is it certain that pieces from one multiple of the divisor to the next are too short to be worth a turn of a loop?"""
@@ -86,6 +91,18 @@ def found(space, visited, vdim: int, proved: Callable) -> dict[tuple[Value, tupl
     """Those along `vdim` among visited values; `proved` as for `Space.atoms`."""
     out = {(v, dims): quotient(space, v, dims, vdim, proved) for v, dims in visited}
     return {key: p for key, p in out.items() if p is not None}
+
+
+def by_one(space, at: Affine, d: int, proved: Callable, together: Callable[[Quotient], bool]) -> bool:
+    """Do neighbours along `d` lie side by side at an address, as far as quotients and remainders stay together? `together`: those of which enough chunks have one; `proved` as for `Space.atoms`."""
+    step = at.coef.get(d, {})
+    for v, on, scale in at.opaque:
+        if d in on:
+            found = quotient(space, v, on, d, proved)
+            if found is None or not together(found):
+                return False
+            step = poly_add(step, scale) if found.step else step
+    return step == poly(1)
 
 
 def divides(v: Value) -> bool:

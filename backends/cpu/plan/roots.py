@@ -35,7 +35,7 @@ def _stored_along(s: Schedule, op: Op, sinks) -> int | None:
     ptr, value = op.operands[:2]
     space = Space(s.known, ptr.type.shape)
     visited = space.explore(sinks)
-    found = turning.stored(s, space, visited, order.vector_dimension(space, visited, s.target), ptr, value)
+    found = turning.stored(s, space, visited, order.vector_dimension(space, visited, s.target, s.proved), ptr, value)
     if found is None:
         return None
     if found[1]:

@@ -65,7 +65,15 @@ def find(s: Schedule, first: Op) -> Group | None:
         group.why, group.pairs = _may_interleave(s, group.roots, between)
         if group.why:
             group.roots.pop()  # the reductions alone write nothing that a load could meet
+    if len(group.roots) > 1 and _lies_in_columns(s, group.roots, shape):
+        return Group([first], why="neighbours in memory lie along the other dimension")
     return group
+
+
+def _lies_in_columns(s: Schedule, roots: list[Op], shape) -> bool:
+    """Is most of what the roots read and write best walked with the lanes of a vector along columns? Row by row it would be gathered, element by element."""
+    space = Space(s.known, shape)
+    return order.vector_dimension(space, space.explore([(o, _IDENTITY) for op in roots for o in op.operands]), s.target, s.proved) == 0
 
 
 def _called(op: Op) -> str:
@@ -214,6 +222,11 @@ def _kept(s: Schedule, group: Group, nest: NestPlan, shape) -> tuple[dict[Value,
     return kept, keeps
 
 
+def _space(s: Schedule, nest: NestPlan) -> Space:
+    """With what is in memory for the nest's sake alone: loads that were transposed."""
+    return Space(replace(s.known, buffers={**nest.reads, **s.buffers}), nest.shape)
+
+
 def _needs(s: Schedule, nest: NestPlan, op: Op) -> pressure.Needs | None:
     sinks = [(o, _IDENTITY) for o in op.operands]
     space = _space(s, nest)
@@ -222,11 +235,6 @@ def _needs(s: Schedule, nest: NestPlan, op: Op) -> pressure.Needs | None:
 
 def _widened(s: Schedule, stages: list[Stage], nest: NestPlan, needs: list[pressure.Needs | None]) -> Rows:
     """All stages walk in chunks of as many registers as the one that takes the most has room for."""
-def _space(s: Schedule, nest: NestPlan) -> Space:
-    """With what is in memory for the nest's sake alone: loads that were transposed."""
-    return Space(replace(s.known, buffers={**nest.reads, **s.buffers}), nest.shape)
-
-
     if None in needs:
         return Rows(tuple(stages), nest)
     registers = min(pressure.width(s.target, n) for n in needs)

@@ -156,7 +156,7 @@ class Schedule:
             if want.merge and want.vdim is None:
                 space.shape = order.merged(known, visited, space.shape, want.inner, want.into)
             shape = space.shape
-            vdim = picked.vdim if picked else want.vdim if want.vdim is not None else order.vector_dimension(space, visited, self.target, want.into)
+            vdim = picked.vdim if picked else want.vdim if want.vdim is not None else order.vector_dimension(space, visited, self.target, self.proved, want.into)
             loops = [d for d in range(len(shape)) if d not in (vdim, want.inner)] + ([vdim] if shape else [])
             if want.inner is not None and want.inner != vdim:
                 loops.append(want.inner)

@@ -15,7 +15,7 @@ from ..llvm.elements import bytes_of
 from ..llvm.targets import Target
 from ..ttir.types import Type, Value
 from . import order, quotients
-from .facts import Affine, poly, poly_add
+from .facts import Affine
 from .records import Fill, Root, Turned
 from .space import Known, Space
 
@@ -63,21 +63,10 @@ def _lies_along(s, space: Space, v: Value, dims: tuple, vdim: int, lanes: int) -
 
 def contiguous(s, space: Space, at: Affine, vdim: int, lanes: int) -> int | None:
     """The dimension along which `lanes` neighbours lie side by side at an address; None where `vdim` is one."""
-    if at.ptr is None or at.ptr.type.is_tensor or _by_one(s, space, at, vdim, lanes):
+    by_one = lambda d: quotients.by_one(space, at, d, s.proved, lambda found: found.always(lanes) or found.mostly(lanes))  # noqa: E731
+    if at.ptr is None or at.ptr.type.is_tensor or by_one(vdim):
         return None
-    return next((d for d, n in enumerate(space.shape) if d != vdim and n >= lanes and _by_one(s, space, at, d, lanes)), None)
-
-
-def _by_one(s, space: Space, at: Affine, d: int, lanes: int) -> bool:
-    """Do neighbours along `d` lie side by side in most chunks of lanes, those that have one quotient of each divisor?"""
-    step = at.coef.get(d, {})
-    for v, on, scale in at.opaque:
-        if d in on:
-            found = quotients.quotient(space, v, on, d, s.proved)
-            if found is None or not (found.always(lanes) or found.mostly(lanes)):
-                return False
-            step = poly_add(step, scale) if found.step else step
-    return step == poly(1)
+    return next((d for d, n in enumerate(space.shape) if d != vdim and n >= lanes and by_one(d)), None)
 
 
 def stored(s, space: Space, visited: list[tuple[Value, tuple]], vdim: int, ptr: Value, value: Value) -> tuple[int, bool] | None:
