@@ -162,7 +162,7 @@ def masked_stores(asm: str) -> int:
 def test_blocks_that_masks_cut(name, monkeypatch, tmp_cache):
     """Of few terms: each vector of accumulators is stored from its register, and none by way of memory. Of many there would be no gain."""
     few, many = (compiled(product_kernel, name, M=64, N=64, K=k, HOW="").asm["asm"] for k in (32, 128))
-    assert masked_stores(few) >= 24 > masked_stores(many)
+    assert masked_stores(few) >= 24 + 18 + 12 and masked_stores(many) < 24  # of blocks four vectors wide, three and two
     monkeypatch.setattr(ending.InRegisters, "_under_masks", lambda self, at, block, done: None)
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_cache / "other"))
     assert masked_stores(compiled(product_kernel, name, M=64, N=64, K=32, HOW="").asm["asm"]) < 24
