@@ -224,7 +224,7 @@ RULES |= {
                    f"%r = arith.select %c, %v0, %p : {T('i1')}, {T('f32')}", ["f32"], "f32", lambda x: x, None)],
 }
 #: rules whose results are checked by kernels below, or in language/
-ELSEWHERE = {"tt.addptr", "tt.ptr_to_int", "tt.int_to_ptr", "tt.extern_elementwise", "tt.elementwise_inline_asm"}
+ELSEWHERE = {"tt.addptr", "tt.ptr_to_int", "tt.int_to_ptr", "tt.extern_elementwise", "tt.elementwise_inline_asm", "triport.max", "triport.min"}
 
 
 def test_every_elementwise_rule_has_a_case():
