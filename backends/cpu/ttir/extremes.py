@@ -1,7 +1,6 @@
 """Maxima and minima that NaN goes through as Inductor's kernels write them, `where((a > b) | (a != a), a, b)`: one operation each, `triport.max` and `triport.min`.
 
-As a reduction's they have a start value then, so that several sums of maxima go side by side: by the four operations of which one waits for the other rows of 1,024 took an Ice Lake twice as long. x86 has the inner
-choice as one instruction.
+A reduction by one has a start value, so that several chunks go side by side, and none waits for the one before (docs/performance/cpu-kernels.md has the times).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def cmpf(b, op, x, y):
 
 
 def _passing_nan(pred: str):
-    """The greater or lesser of two, x where that is NaN, and y of equals. The choice by a comparison is one instruction of x86."""
+    """The greater or lesser of two, x where that is NaN, and y of equals."""
     return lambda b, op, x, y: b.select(b.fcmp("uno", x, x), x, b.select(b.fcmp(pred, x, y), x, y))
 
 
