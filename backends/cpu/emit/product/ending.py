@@ -56,9 +56,10 @@ class InRegisters:
             done = b.alloca("i1", "done")
             b.store(const("i1", False), done, 1)
             k.guarded(self._is_whole(at, sizes), lambda: self._from_registers(at, block, len(block) if self.ending.reads else 1, done))
-            if self.shallow and k.target.masks and self._cast is None:
+            under_masks = self.shallow and k.target.masks and self._cast is None
+            if under_masks:  # whatever is carried out now is stored so
                 k.guarded(b.and_(self.holds, b.not_(b.load("i1", done, 1))), lambda: self._under_masks(at, block, done))
-            k.guarded(b.not_(b.load("i1", done, 1)), by_memory)
+            k.guarded(b.not_(b.load("i1", done, 1)), to_memory if under_masks else by_memory)
         else:
             by_memory()
         b.dbg = outer
