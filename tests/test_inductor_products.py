@@ -13,6 +13,7 @@ from conftest import HANGS
 from torch import nn
 
 inductor = pytest.importorskip("torch._inductor.config")
+from triport.backends.cpu.llvm import targets  # noqa: E402
 from triport.backends.cpu.plugin import products  # noqa: E402
 from triport.bench.check import error  # noqa: E402
 
@@ -242,6 +243,17 @@ def test_whose_product_is_faster(monkeypatch, maker, threads, native, expected):
     assert products.ours("bmm", torch.bfloat16, 1 << 20) is (expected and not native)
     assert products.ours("bmm", torch.float32, 1 << 20) is (maker == "AuthenticAMD" or expected and not native)
     assert products.ours("bmm", torch.float32, 1 << 17) is (expected and not native)
+
+
+@pytest.mark.parametrize("row,expected", [("x86-64-v3", False), ("x86-64-v4", False), ("sapphirerapids", True)])
+def test_bf16_is_multiplied_where_there_are_instructions(monkeypatch, row, expected):
+    """oneDNN says that it takes bf16 on any AVX-512, and widens it where nothing multiplies it."""
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(products, "maker", lambda: "GenuineIntel")
+    monkeypatch.setattr(products, "_native", lambda: targets.TARGETS[row])
+    assert products.multiplies.__wrapped__(torch.bfloat16) is expected
+    assert products.multiplies.__wrapped__(torch.float32)
 
 
 @pytest.mark.parametrize("fn,args", [(lambda a, b: F.gelu(a @ b), lambda: (R(70, 90), R(90, 110))), (F.linear, lambda: (R(70, 90), R(110, 90), R(110))),
