@@ -1,15 +1,20 @@
 """Products of few rows that read the right factor where it lies, of few columns whose left factor lies transposed, and whose terms are divided among threads that would be idle."""
 
+import math
+import re
+
 import pytest
 import torch
+import triton
 from hypothesis import given, settings, strategies as st
+from test_decisions import compiled
 from test_thin import DTYPES, kernels
 from triport import ops
 from triport.backends.cpu.llvm import targets
 from triport.bench import check
 from triport.ops import split_k, tuning
 from triport.ops.accuracy import error
-from triport.ops.split_k import Way
+from triport.ops.split_k import Way, part_kernel
 
 LIES = bool(targets.native().few_rows)
 BOUNDS = {torch.float64: 1e-14, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -96,6 +101,35 @@ def test_few_rows_take_pieces_of_the_terms(threads):
     assert split_k.way(torch.randn(8, 4096), torch.randn(4096, 300))[2:] == (8, 256, 256)
     assert split_k.way(torch.randn(8, 300), torch.randn(300, 300)).bk == 512
     assert split_k.way(torch.randn(33, 300), torch.randn(300, 300)) is None
+
+
+@pytest.mark.parametrize("target,tile,rows,micro", [("x86-64-v4", 8, 5, "5 rows x 4 vectors"), ("sapphirerapids", 4, 3, "3 rows x 4 vectors"), ("x86-64-v4", 8, 6, "6 rows x 4 vectors"),
+                                                    ("x86-64-v4", 8, 8, "8 rows x 2 vectors"), ("x86-64-v4", 16, 13, "8 rows x 2 vectors"), ("x86-64-v4", 8, 0, "8 rows x 2 vectors")])
+def test_a_kernel_for_so_many_rows_multiplies_no_more(target, tile, rows, micro):
+    """Known rows that fit in one pass over B take all accumulators there are; of 13 no step multiplies more than 8 and 5."""
+    made = compiled(part_kernel, target, BM=tile, BN=128, BK=256, GROUP=4, ROWS=rows, stride_ak=1, stride_bn=1, stride_on=1)
+    assert micro in made.asm["plan"]
+    steps = [block.count("vfmadd") for block in re.split(r"\n\.LBB", made.asm["asm"]) if "prefetch" in block and "vfmadd" in block]
+    width = 4 if "x 4" in micro else 2
+    assert not rows or set(steps) <= {u * r * w for u in (1, 4) for r in (rows if rows < 8 else 8, rows % 8) for w in (width, width * 3 // 4, width // 2) if r}
+    assert rows or max(steps) == 4 * 8 * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("rows", [3, 4, 5, 6, 7, 8, 9, 13, 16, 17])
+def test_every_number_of_rows(rows, dtype, seed):
+    """Infinities and NaN stay in the columns and rows that have them."""
+    torch.manual_seed(seed)
+    for k, n in ((300, 200), (77, 1001), (600, 64), (5, 30)):
+        a, b = torch.randn(rows, k).to(dtype), torch.randn(k, n).to(dtype)
+        assert off(ops.matmul(a, b), a, b) < BOUNDS[dtype]
+        if dtype != torch.float64:  # which adds up in fp32
+            out, whole = check.guarded((rows, n), torch.float32)
+            split_k.product(a, b, out, Way(False, 1, max(8, triton.next_power_of_2(rows)), 128, 128))
+            assert off(out, a, b) < BOUNDS[dtype] and check.guards_hold(whole)
+        a[rows - 1, 2], b[k - 1, n // 2] = math.inf, math.nan
+        got, want = ops.matmul(a, b), a.double() @ b.double()
+        assert torch.equal(got.isfinite(), want.isfinite()) and torch.equal(got.isnan(), want.isnan())
 
 
 def test_whose_products_do_not_go_this_way():

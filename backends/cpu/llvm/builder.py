@@ -262,6 +262,10 @@ class Memory(Arithmetic):
             vectors = [self.shuffle(x, y, turns) for x, y in zip(vectors[:half], vectors[half:])]
         return vectors[0]
 
+    def hidden(self, v: Val) -> Val:
+        """A number that LLVM does not see through: an instruction of no bytes has it."""
+        return self.value(v.ty, f'call {v.ty} asm "", "=r,0"({v.ty} {v.s})')
+
     def fetch(self, at: Val, cache: int = 1, written: bool = False):
         """Have the line at an address fetched into the first cache or the second; written: to be stored to."""
         self.call("llvm.prefetch.p0", "void", [at, const("i32", int(written)), const("i32", 4 - cache), const("i32", 1)])

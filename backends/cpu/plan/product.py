@@ -133,8 +133,9 @@ def product(s: Schedule, op: Op, lhs: list[Value], rhs: list[Value], c: Value, f
     a_ends, b_ends = look.ends(lhs, a_src), look.ends(rhs, b_src)
     lies = s.target.few_rows > 0 and not batch and may_lie(rhs, b_src, kind) and _ends_with(a_ends[1], b_ends[0])
     direct = lies and m <= s.target.few_rows
-    if direct and vectors > 2 and n > lanes:  # one pass over B for two
-        height, vectors = NARROW, 2
+    if direct and vectors > 2 and n > lanes:  # one pass over B: of as many rows as there are, or for two
+        known = m if a_ends[0] is None else a_ends[0].known
+        height, vectors = (known, vectors) if known is not None and known <= height else (NARROW, 2)
     if n <= lanes and not (kind.tiles or kind.blocks):
         height = max(height, NARROW)
     height, vectors = min(height, m), max(1, min(vectors, n // lanes))

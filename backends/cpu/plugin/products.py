@@ -40,11 +40,16 @@ _SOURCE = r"""
     stride_bk = {{stride("B", -2)}}
     stride_bn = {{stride("B", -1)}}
     pid = tl.program_id(0)
+{% if ONE_HIGH %}
+    rows = tl.arange(0, BLOCK_M)
+    cols = pid * BLOCK_N + tl.arange(0, BLOCK_N)
+{% else %}
     in_group = GROUP_M * tl.cdiv(N, BLOCK_N)
     group = pid // in_group
     height = min(tl.cdiv(M, BLOCK_M) - group * GROUP_M, GROUP_M)
     rows = (group * GROUP_M + (pid % in_group) % height) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = (pid % in_group) // height * BLOCK_N + tl.arange(0, BLOCK_N)
+{% endif %}
     ks = tl.arange(0, BLOCK_K)
 {% if BATCHED %}
     idx_q = tl.program_id(1)
@@ -150,7 +155,7 @@ def _lowering(name: str, module):
             choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and listed("ATEN") else []
             for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)):
                 template.maybe_append_choice(choices, input_nodes=(*wide, a, b), layout=layout, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4,
-                                             BATCHED=name == "bmm", num_stages=1, num_warps=1, **more)
+                                             ONE_HIGH=int(m) <= bm, BATCHED=name == "bmm", num_stages=1, num_warps=1, **more)
             return selected(name, choices, [*wide, a, b], layout) if choices else None
 
         return ours_or_torchs("matrix products", lower, original)

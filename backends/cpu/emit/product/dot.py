@@ -105,6 +105,8 @@ def _extent(k, step: Product, a: Rows, panels: Panels, ends) -> Extent:
 def _unless(k, edge: Val, limit: Val, finite, whole: Val) -> Val:
     """`limit`, but `whole` where `edge` holds and not `finite()`."""
     b = k.b
+    if edge.const == 0:
+        return limit
     slot = b.alloca("i64", "end")
     b.store(limit, slot, 8)
     k.guarded(edge, lambda: b.store(b.select(finite(), limit, whole), slot, 8))

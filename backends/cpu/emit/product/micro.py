@@ -81,10 +81,15 @@ def accumulate(k, kind: Kind, dest: Val, a: Rows, panels: Panels, batch: int, ex
                 k.loop(i64(0), whole, rows, functools.partial(body, r=rows), "rows")
                 k.loop(whole, end, half, functools.partial(body, r=half), "rows")
                 return
-            for lo, hi, r in ((0, m - m % rows, rows), (m - m % rows, m, m % rows)):
+            there = m if extent.rows.const is None or kind.tiles or kind.blocks else extent.rows.const
+            for lo, hi, r in ((0, there - there % rows, rows), (there - there % rows, there, there % rows)):
                 if r:
-                    end = i64(hi) if extent.rows.const == m else b.intrinsic("smin", i64(hi), extent.rows)
-                    k.loop(i64(lo) if lo else first, end, r, functools.partial(body, r=r), "rows")
+                    end = i64(hi) if extent.rows.const == there else b.intrinsic("smin", i64(hi), extent.rows)
+                    begin = i64(lo) if lo else first
+                    if panels.direct and (begin.const, end.const) == (lo, lo + r):  # LLVM, which knew each row's place, would read all of a step's elements of A at its begin, and spill
+                        body(b.hidden(begin), r=r)
+                    else:
+                        k.loop(begin, end, r, functools.partial(body, r=r), "rows")
 
         def panels_of(body):
             """`body(first column, vectors)` for each panel."""
