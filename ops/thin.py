@@ -99,23 +99,6 @@ def lines_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stride_bk, s
 
 
 @triton.jit
-def side_by_side_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_bn, stride_on, BN: tl.constexpr, BK: tl.constexpr):
-    """out[j] = sum over i of x[i] b[i, j]; x and b are contiguous along i. BN of b's lines are read at the same time, where a long x would be read from the second
-    cache for each of them, and one line at a time leaves memory idle."""
-    ACC: tl.constexpr = tl.float64 if b_ptr.dtype.element_ty == tl.float64 else tl.float32
-    cols = tl.program_id(0) * BN + tl.arange(0, BN)
-    ks = tl.arange(0, BK)
-    ptrs = b_ptr + cols.to(tl.int64)[:, None] * stride_bn + ks[None, :]
-    acc = tl.zeros((BN, BK), ACC)
-    for start in range(0, k, BK):
-        inside = ks < k - start
-        x = tl.load(x_ptr + start + ks, mask=inside, other=0.0).to(ACC)
-        acc += x[None, :] * tl.load(ptrs, mask=inside[None, :] & (cols < n)[:, None], other=0.0).to(ACC)
-        ptrs += BK
-    tl.store(out_ptr + cols.to(tl.int64) * stride_on, tl.sum(acc, 1).to(out_ptr.dtype.element_ty), mask=cols < n)
-
-
-@triton.jit
 def _add8(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
     return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5, a6 + b6, a7 + b7
 
@@ -180,22 +163,20 @@ def few_terms_kernel(a_ptr, b_ptr, c_ptr, m, n, stride_am, stride_ak, stride_bk,
     tl.store(c_ptr + rows[:, None] * n + cols[None, :], acc.to(c_ptr.dtype.element_ty), mask=(rows < m)[:, None] & (cols < n)[None, :])
 
 
-KERNELS = lines_kernel, side_by_side_kernel, eight_lines_kernel, few_terms_kernel  # beside the one for copies, which product_tma.py has as well
+KERNELS = lines_kernel, eight_lines_kernel, few_terms_kernel  # beside the one for copies, which product_tma.py has as well
 #: lines, and terms, up to which a product goes this way (docs/performance/cpu-products.md has what was measured)
 LINES, TERMS = 4, 8
 #: elements that a program copies of such a line: it is to be copied by all threads
 PIECES = 1024
-#: lines of fp32, along K, that are multiplied with lines along K, where these have so many elements, in matrices of so many bytes; copying either first would be slower on Intel's. Tiles turn such a matrix first, and from memory are as fast (us on one
-#: thread of a Zen 5, by tiles, by lines, torch's: 8x1024x1024 173, 112, 248; 8x768x3072 396, 243, 565; 16x1024x1024 208, 214, 384; 8x4096x4096 4,623, 6,425, 6,600; 6x100x4000 34, 53, 70)
-EIGHT, EIGHT_TERMS, EIGHT_BYTES = 8, 256, 16 << 20
+#: lines of fp32, along K, that are multiplied with lines along K, where these have so many elements: tiles would turn the matrix first (us on one thread of an Ice Lake, by tiles and by lines: 8x4096x4096
+#: 7,955 and 5,661, 5x4096x4096 7,453 and 6,183; MKL takes 2.5 and 1.5 times as long as lines do)
+EIGHT, EIGHT_TERMS = 8, 256
 #: elements of a line that are read at a time, for eight rows that stay in the first cache
 PIECE = 512
 #: the same of bf16 that the CPU has instructions to multiply: rows of a where b is larger than the second cache (else one), and terms
 LINES_BY_PAIRS, TERMS_BY_PAIRS = 2, 2
 #: elements that a program reads of neighbouring lines of a matrix at a time
 ACROSS = 4096
-#: bytes, as they are added up, of a line that stays in the first cache beside another: longer ones of a matrix are read several at a time
-ALONE = 16 << 10
 #: elements of a line that are a tile's, of one line of x and of several, which are to stay in the first cache (Emerald Rapids, fp32, of MKL's speed by all and by 1,024 of them: 3x4096x4096 transposed on
 #: 1, 2, 8 and 16 threads 0.70, 0.75, 0.78, 1.44 and 0.76, 0.80, 1.06, 1.64; 4x4096x4096 0.95, 1.08, 1.25, 2.13 and 1.00, 1.14, 1.75, 2.71), and lines whose sums are a program's
 LONGEST, SEVERAL, SUMS = 1 << 16, 1 << 10, 16
@@ -230,9 +211,9 @@ def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
     if n <= LINES and _is_read(a):
         return _columns
     if a.dtype == torch.float32 and k >= EIGHT_TERMS and a.stride(1) == b.stride(0) == 1:
-        if m <= EIGHT <= n and b.nbytes <= EIGHT_BYTES:
+        if m <= EIGHT <= n:
             return _eight
-        if n <= EIGHT <= m and a.nbytes <= EIGHT_BYTES:
+        if n <= EIGHT <= m:
             return _eight_columns
     return _terms if k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1 else None
 
@@ -288,9 +269,6 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     along, shares = b.stride(1) != 1, 1
     if along and x.stride(1) != 1:  # each of b's lines reads it
         x = copied(x, 1, PIECES)
-    if along and r == 1 and k * max(4, b.element_size()) > ALONE:
-        launch(wrap_triton(side_by_side_kernel), (cdiv(n, 8),), x, b, out, n, k, b.stride(1), out.stride(1), BN=8, BK=64)
-        return
     if along:
         bn, bk = min(SUMS, next_power_of_2(n)), next_power_of_2(min(k, LONGEST if r == 1 or k <= 2 * SEVERAL else SEVERAL))
         while bn > 1 and cdiv(n, bn) < 4 * workers():

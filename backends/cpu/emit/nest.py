@@ -51,6 +51,8 @@ class Nest:
         self.ahead = 0  # bytes behind what is stored, where the line is fetched for what is stored later
         self.whole_range = True  # nothing in the range that is walked now is masked
         self.ends_early = None  # of `run`
+        self.abreast = 1  # lines that go side by side: indices of the loop round the innermost one
+        self.lines = 1  # how many do in what is written now
         self.finds(plan.reads)
 
     def maskable(self, keeps) -> bool:
@@ -89,6 +91,23 @@ class Nest:
         self.index[d], self.memos[lvl] = self.b.add(index, i64(n)), {}
         result = fn()
         self.index[d], self.memos[lvl] = index, memo
+        return result
+
+    def each_line(self, fn) -> list:
+        """`fn(n)` for each of the lines that go side by side now. What it remembers it does for a line."""
+        return [self._on_line(n, fn) for n in range(self.lines)]
+
+    def _on_line(self, n: int, fn):
+        if n == 0:
+            return fn(0)
+        level = len(self.order) - 1
+        d, saved = self.order[level - 1], self.memos[level:]
+        base = self.index[d]
+        index = self.hoisted(level, ("line", n), lambda: self.b.add(base, i64(n)))
+        self.memos[level:] = [memo.setdefault(("memo", n), {}) for memo in saved]
+        self.index[d] = index
+        result = fn(n)
+        self.index[d], self.memos[level:] = base, saved
         return result
 
     def hoisted(self, level: int, key, fn):
@@ -247,7 +266,9 @@ class Nest:
                 self.facts = saved
                 continue
             idle = self.ends_early(d) if innermost and self.ends_early is not None and False in self.facts.values() else None
-            if idle is None:
+            if self.abreast > 1 and depth == len(self.order) - 2:
+                self._loop_abreast(lo, hi, d, inside)
+            elif idle is None:
                 self.loop_over(lo, hi, step, d, inside)
             else:
                 self._loop_until(lo, hi, step, d, inside, idle)
@@ -270,6 +291,16 @@ class Nest:
         turn = lambda i: self.enter(d, i, inner)  # noqa: E731
         if self.k.loop(lo, hi, step, turn, flags="nuw nsw", tail=lambda: self.k.unrolled(self._unrolling(d))):
             self.b.place(self.b.block)  # behind the body's blocks: keep the printed order readable
+
+    def _loop_abreast(self, lo: Val, hi: Val, d: int, inner):
+        """As `loop_over`, by as many lines as go side by side, and by single ones where fewer are left."""
+        b, n = self.b, self.abreast
+        end = b.intrinsic("smax", lo, hi)
+        rest = b.sub(end, b.bin("urem", b.sub(end, lo), i64(n)))
+        self.lines = n
+        self.loop_over(lo, rest, n, d, inner)
+        self.lines = 1
+        self.loop_over(rest, end, 1, d, inner)
 
     def _loop_until(self, lo: Val, hi: Val, step: int, d: int, inner, idle):
         """As `loop_over`, left behind a turn after which `idle()` holds."""

@@ -13,7 +13,7 @@ from ..ttir.ops import row
 from ..ttir.types import Value
 from . import quotients
 from .facts import poly
-from .records import Buffer
+from .records import Buffer, NestPlan
 from .space import Known, Space
 
 #: lazy operations that evaluate indices themselves
@@ -166,10 +166,35 @@ def times_unrolled(known: Known, visited, target: Target, before: int) -> int:
     return min(target.unroll, target.polynomials) if heavy else target.unroll
 
 
-def chunks_together(known: Known, visited, target: Target, before: int, chunks: int) -> tuple[int, int]:
+def chunks_together(known: Known, visited, target: Target, before: int, chunks: int, sums: int = 1) -> tuple[int, int]:
     """(chunks of a reduction that run side by side, how often a loop over them is unrolled): enough to hide the latency of an addition, as many as
-    fit in registers. `chunks`: those of groups of registers (pressure.py)."""
+    fit in registers. `chunks`: those of groups of registers (pressure.py); sums: numbers that are reduced at the same time."""
     if chunks:
         return chunks, 1
     heavy = is_heavy(known, visited)
+    if sums > 1:
+        return next(n for n in (4, 2, 1) if n == 1 or n * sums <= _room(target) and not heavy), 1
     return (target.polynomials, 1) if heavy else (4, 1 if before > MUCH else min(2, target.unroll))
+
+
+def _room(target: Target) -> int:
+    """Accumulators that leave registers for what is added to them."""
+    return target.registers * 3 // 4
+
+
+#: lines whose sums are taken at the same time, at most, and accumulators that hide the latency of an addition
+_LINES, _HIDING = 4, 8
+
+
+def lines_abreast(known: Known, visited, target: Target, nest: NestPlan, axis: int, sums: int) -> tuple[int, int, int] | None:
+    """(chunks side by side, how often the loop over them is unrolled, lines abreast) of a reduction of `sums` numbers along lanes where what is loaded for a line serves others, too, as a vector's
+    elements do those of a matrix: it is loaded once for several, and memory has as many streams to run ahead in. None where one line goes after the other."""
+    if (nest.order[-1:] != (axis,) or nest.vdim != axis or nest.lanes == 1 or len(nest.order) < 2 or nest.merged or nest.registers > 1 or nest.chunks or nest.keeps or nest.quotients
+            or nest.steps or nest.picks or nest.backwards is not None or is_heavy(known, visited)):
+        return None
+    outer = nest.order[-2]
+    loaded = [set(dims) for v, dims in visited if v.op is not None and v.op.name == "tt.load" and v not in known.buffers and axis in dims]
+    lines = min(_LINES, _room(target) // sums, nest.shape[outer])
+    if lines < 2 or all(outer in dims for dims in loaded) or not any(outer in dims for dims in loaded):
+        return None
+    return next(n for n in (1, 2, 4) if n == 4 or n * lines * sums >= _HIDING), 1, lines

@@ -272,11 +272,12 @@ class Turned(Root):
 @dataclass(frozen=True)
 class Reduction(Root):
     """quick: a maximum or minimum is first taken by plain comparisons, which skip NaN, and again, exactly, where that finds no number; chunks: how many
-    go side by side; times: how often a loop over them is unrolled."""
+    go side by side; times: how often a loop over them is unrolled; lines: of how many indices of the loop round the innermost one results are taken at once."""
 
     quick: bool = False
     chunks: int = 1
     times: int = 1
+    lines: int = 1
 
 
 @dataclass(frozen=True)

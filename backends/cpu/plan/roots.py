@@ -120,15 +120,23 @@ _IDENTITY = {f"arith.{name}" for name in ("addf", "addi", "mulf", "muli", "maxnu
 _QUICK = ("arith.maxnumf", "arith.minnumf")
 
 
+def combinations(op: Op) -> tuple[str, ...] | None:
+    """Of each operand of a reduction the one operation with an identity that two of its elements are combined by; None where there is more to it."""
+    block, n = op.regions[0].block, len(op.operands)
+    *ops, end = block.ops
+    if len(ops) != n:
+        return None
+    for v, result, *pair in zip(op.operands, end.operands, block.args, block.args[n:]):
+        combine = result.op
+        if combine not in ops or combine.name not in _IDENTITY or set(combine.operands) != set(pair) or combine.result.type.elem != v.type.elem:
+            return None
+    return tuple(result.op.name for result in end.operands)
+
+
 def known_combination(op: Op) -> str | None:
-    """The one operation with an identity that a reduction combines two elements by, else None."""
-    block = op.regions[0].block
-    if len(op.operands) != 1 or len(block.ops) != 2:
-        return None
-    combine = block.ops[0]
-    if combine.name not in _IDENTITY or set(combine.operands) != set(block.args) or combine.result.type.elem != op.operands[0].type.elem:
-        return None
-    return combine.name if list(block.ops[1].operands) == [combine.result] else None
+    """The same for a reduction of one operand."""
+    found = combinations(op)
+    return found[0] if found is not None and len(found) == 1 else None
 
 
 def is_quick(s: Schedule, op: Op) -> bool:
@@ -142,9 +150,13 @@ def reduce(s: Schedule, op: Op):
     quick = is_quick(s, op)
     sinks = _sinks(op.operands)
     lanes = None if s.lazy.vectorises(op.regions[0].block) else 1
-    known = known_combination(op) is not None
+    known = combinations(op) is not None
     nest = s.keep(s.nest(Walk(shape, sinks, inner=axis, lanes=lanes, merge=True, groups=known, along=1), op), op)
-    chunks, times = order.chunks_together(s.known, Space(s.known, shape).explore(sinks), s.target, s.before, nest.chunks) if known else (1, 1)
+    visited = Space(s.known, shape).explore(sinks)
+    chunks, times = order.chunks_together(s.known, visited, s.target, s.before, nest.chunks, len(sinks)) if known else (1, 1)
+    if known and not quick and (abreast := order.lines_abreast(s.known, visited, s.target, nest, axis, len(sinks))) is not None:
+        s.finish(Reduction(op, nest, out, quick, *abreast))
+        return
     s.finish(Reduction(op, nest, out, quick, chunks, 1 if nest.merged else times))
 
 

@@ -15,6 +15,7 @@ from . import checks, looks, product, records
 from .exchanges import through_memory
 from .facts import root_pointer
 from .records import Buffer, Induction, NestPlan, Plan
+from .roots import combinations
 
 
 def show(plan: Plan, func: Func, target: str) -> str:
@@ -146,7 +147,9 @@ def _what(page, op: Op) -> str:
         to = origin.name if origin is not None and origin.op is None else "memory"
         return f"{_line(op)}{short} {page.name(op.operands[1])} to {to}"
     if op.name in ("tt.reduce", "tt.scan"):
-        by = op.regions[0].block.ops[0].name.rpartition(".")[2] if len(op.regions[0].block.ops) == 2 else "function"
+        ops = op.regions[0].block.ops
+        known = combinations(op) or (ops[0].name,) * (len(ops) == 2)
+        by = " and ".join(dict.fromkeys(name.rpartition(".")[2] for name in known)) or "function"
         return f"{_line(op)}{short} by {by} of {', '.join(map(page.name, op.operands))} along {op.attrs['axis']}"
     return f"{_line(op)}{short} {', '.join(page.name(o) for o in op.operands if o.type.is_tensor)}".rstrip()
 
@@ -182,7 +185,8 @@ def _more(page, step: records.Root):
 
 def _reduction(page, step: records.Reduction):
     quick = ", by comparisons first, exactly where those find no number" if step.quick else ""
-    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{page._beside(step.chunks)}{quick}")
+    lines = f", {step.lines} lines at a time" if step.lines > 1 else ""
+    page.say(f"{_what(page, step.op)}: {page.nest(step.nest)}{page._beside(step.chunks)}{lines}{quick}")
     _more(page, step)
 
 

@@ -120,10 +120,10 @@ def rows(k, step: Rows):
 def _reduce_row(k, nest, stage: Stage, slot: Val):
     b, result = k.b, stage.op.result
     elem = REGISTER[result.type.elem]
-    exact = reduce.identity_of(stage.op)
+    exact = reduce.identities_of(stage.op)
     if stage.quick:
         limit, combine = reduce.quick_form(k, stage.op)
-        final = _row(k, nest, stage, limit, combine)
+        final = _row(k, nest, stage, [limit], combine)
         b.store(final, slot, 8)
         again, done = k.fn.new_block("again"), k.fn.new_block("found")
         b.cond_br(b.fcmp("oeq", final, limit), again, done)
@@ -139,7 +139,7 @@ def _reduce_row(k, nest, stage: Stage, slot: Val):
         access.store_buffer(nest, stage.out, (0,), value)
 
 
-def _row(k, nest, stage: Stage, start: Val, combine) -> Val:
+def _row(k, nest, stage: Stage, start: list[Val], combine) -> Val:
     """One row's reduction: the joined scalar."""
     partial = reduce.Partial(k, nest, stage.op, stage.chunks, stage.keeps, start, combine)
     found = []
