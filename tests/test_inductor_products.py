@@ -96,6 +96,38 @@ def test_sizes_of_several_tiles_and_of_less_than_one(m, k, n, seed):
     assert one_kernel(right(lambda a, b: (a @ b).relu(), R(m, k), R(k, n), times=4))
 
 
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize("m,k,n", [(1, 700, 300), (2, 256, 65), (3, 4099, 5), (5, 1030, 47), (8, 513, 130)])
+def test_few_rows_go_by_lines_of_the_weights(m, k, n, dtype, seed):
+    """One kernel that reads them where they lie, with what is computed from the result."""
+    torch.manual_seed(seed)
+    args = [x.to(dtype) for x in (R(m, k), R(n, k), R(n), R(m, n))]
+    code = right(lambda x, w, b, y: F.gelu(F.linear(x, w, b)) + y, *args, times=4)
+    assert "terms0" in code and ("each_sum" in code) == (m > 1) and "tl.dot" not in code and code.count("def triton_tem") == 1 and "extern_kernels." not in code
+    x, w, *_ = args
+    w[n - 1, k - 1], w[1, 3] = float("inf"), float("nan")
+    got, _ = compiled(F.linear, x.abs() + 1, w)
+    assert got[:, n - 1].isinf().all() and got[:, 1].isnan().all() and got[:, [0, *range(2, n - 1)]].isfinite().all()
+
+
+@pytest.mark.parametrize("m,k,n,laid", [(9, 700, 300, True), (4, 200, 300, True), (4, 700, 300, False)])
+def test_other_rows_go_by_tiles(m, k, n, laid, seed):
+    """More rows, few terms, weights that lie the other way."""
+    torch.manual_seed(seed)
+    w = R(n, k).t() if laid else R(k, n)
+    code = right(torch.mm, R(m, k), w)
+    assert one_kernel(code) and "tl.dot" in code and "terms0" not in code
+
+
+def test_few_rows_that_torch_multiplies(monkeypatch):
+    """In 16 bits, where there are instructions."""
+    monkeypatch.setattr(products, "multiplies", lambda dtype: True)
+    for m in (1, 3, 8):
+        for dtype, lines in ((torch.float32, True), (torch.bfloat16, False)):
+            code = right(F.linear, R(m, 700).to(dtype), R(300, 700).to(dtype))
+            assert ("terms0" in code) == lines and ("extern_kernels." in code) == (not lines and m < products.NARROW)
+
+
 def test_a_sum_over_infinity_is_not_hidden_by_masks(seed):
     torch.manual_seed(seed)
     a, b = R(33, 65), R(65, 47)
@@ -140,7 +172,8 @@ NOT_OURS = {
 
 
 @pytest.mark.parametrize("why", NOT_OURS)
-def test_what_stays_torchs(why, seed):
+def test_what_stays_torchs(why, monkeypatch, seed):
+    monkeypatch.setattr(products, "multiplies", lambda dtype: True)
     settings, options, make = NOT_OURS[why]
     args = make()
     with inductor.patch(**settings):

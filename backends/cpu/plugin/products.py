@@ -15,13 +15,14 @@ import sys
 import warnings
 from pathlib import Path
 
+from . import few_rows
 from ... import of_torch
 
 #: Inductor's modules that register the lowerings -> what of them becomes ours, and what has factors that may be 0
 MODULES = {"torch._inductor.kernel.mm": (("mm", "addmm"), ("addmm",)), "torch._inductor.kernel.bmm": (("bmm",), ("baddbmm",))}
 DECOMPOSITIONS = "torch._inductor.decomposition"
 #: rows and columns from which on a product is ours: with fewer a tile is mostly empty (fp32, 4096 x 4096, two Zen 3 cores: of MKL's speed 0.4 with one row, 0.8
-#: with two, 1.5 with four)
+#: with two, 1.5 with four); rows by lines (`few_rows`), and those that torch has no instructions for, are in any case
 NARROW = 4
 #: multiplications of a batch from which on ours is as fast where torch has instructions, too: four of 32 x 16 by 16 x 32 take ours 9.5 us and MKL 7.2, eight of
 #: 64 x 32 by 32 x 64 40 and 48
@@ -71,7 +72,6 @@ _SOURCE = r"""
     mask = (idx_m < M) & (idx_n < N)
     {{store_output(("idx_q", "idx_m", "idx_n") if BATCHED else ("idx_m", "idx_n"), "acc", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
 """
-
 
 def mend(module):
     """Lower the products of one of `MODULES`, which has run; a torch that was not tried, or lacks what is used here, is left alone."""
@@ -133,7 +133,7 @@ def _scales_away(factors: dict) -> bool:
 def _lowering(name: str, module):
     """torch's lowering of aten.mm, addmm or bmm -> ours, which falls back on it."""
     from torch._inductor.kernel.mm_common import addmm_epilogue, mm_args
-    template, torchs = _template(name == "bmm"), getattr(module, f"aten_{name}")
+    torchs = getattr(module, f"aten_{name}")
 
     def lowering(original):
         def lower(*args, **kwargs):
@@ -153,9 +153,12 @@ def _lowering(name: str, module):
                     return None
             more = {"prefix_args": 1, "epilogue_fn": addmm_epilogue(layout.dtype, **how), "epilogue_fn_hash": f"addmm {layout.dtype} {how}"} if bias else {}
             choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and listed("ATEN") else []
-            for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)):
-                template.maybe_append_choice(choices, input_nodes=(*wide, a, b), layout=layout, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4,
-                                             ONE_HIGH=int(m) <= bm, BATCHED=name == "bmm", num_stages=1, num_warps=1, **more)
+            more |= {"input_nodes": (*wide, a, b), "layout": layout, "num_stages": 1, "num_warps": 1}
+            lines = name != "bmm" and _by_lines(a, b)
+            if lines:
+                few_rows.template().maybe_append_choice(choices, **few_rows.options(int(m), int(n), int(k), _matmul().workers()), **more)
+            for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)) if timed() or not lines else ():
+                _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4, ONE_HIGH=int(m) <= bm, BATCHED=name == "bmm", **more)
             return selected(name, choices, [*wide, a, b], layout) if choices else None
 
         return ours_or_torchs("matrix products", lower, original)
@@ -214,8 +217,14 @@ def asked(name: str, *args) -> bool:
     if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.bfloat16, torch.float16} or None in sizes or 0 in sizes:
         return False
     *batch, m, k, n = (*map(int, args[-2].get_size()), int(args[-1].get_size()[-1]))
-    return (min(m, n) >= NARROW and math.prod(batch) * m * n < 1 << 31  # the template's indices have 32 bits
+    return ((m >= NARROW or _by_lines(*args[-2:]) or m and not multiplies(*dtypes)) and n >= NARROW and math.prod(batch) * m * n < 1 << 31  # the template's indices have 32 bits
             and (timed() or ours(name, *dtypes, math.prod(batch) * m * n * k)))
+
+
+def _by_lines(a, b) -> bool:
+    """Is a product one of few rows that goes by the right factor's lines?"""
+    dtype = a.get_dtype()
+    return len(a.get_size()) == 2 and few_rows.goes(int(a.get_size()[0]), int(a.get_size()[1]), a.get_stride(), b.get_stride()) and (dtype.itemsize > 2 or not multiplies(dtype))
 
 
 def serves(*operands) -> bool:
