@@ -16,7 +16,7 @@ from ..backends.cpu.llvm import targets
 from . import split_k
 from .dispatch import launch, wrap_triton
 from .sizes import cdiv, next_power_of_2
-from .straight import copied
+from .straight import by_tiles, copied
 from .tuning import plainly_here, second_cache, workers
 
 
@@ -105,7 +105,7 @@ def _add8(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
 
 @triton.jit
 def eight_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, stride_or, stride_on, BN: tl.constexpr, BK: tl.constexpr):
-    """out[r, j] = sum over i of x[r, i] b[i, j] for r < m, 4 < m <= 8; fp32, x and b contiguous along i. A line of b is read once, where it lies, for all rows of x. Rows that are not there are
+    """out[r, j] = sum over i of x[r, i] b[i, j] for r < m, 4 < m <= 8; summed up in fp32, x and b contiguous along i. A line of b is read once, where it lies, for all rows of x. Rows that are not there are
     the last one again: a mask of what is loaded would be asked of every vector."""
     cols = tl.program_id(0) * BN + tl.arange(0, BN)
     ks = tl.arange(0, BK)
@@ -117,7 +117,7 @@ def eight_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, str
     for start in range(0, k, BK):
         inside = ks < k - start
         xs = x_ptr + start
-        b = tl.load(ptrs, mask=(cols < n)[:, None] & inside[None, :], other=0.0)
+        b = tl.load(ptrs, mask=(cols < n)[:, None] & inside[None, :], other=0.0).to(tl.float32)
         sums = tl.reduce((_line(xs, ks, inside, 1, 0, tl.float32) * b, _line(xs + step, ks, inside, 1, 0, tl.float32) * b,
                           _line(xs + 2 * step, ks, inside, 1, 0, tl.float32) * b, _line(xs + 3 * step, ks, inside, 1, 0, tl.float32) * b,
                           _line(xs + 4 * step, ks, inside, 1, 0, tl.float32) * b, _line(xs + x5, ks, inside, 1, 0, tl.float32) * b,
@@ -133,14 +133,14 @@ def eight_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, str
         ptrs += BK
     out = out_ptr + cols.to(tl.int64) * stride_on
     there = cols < n
-    tl.store(out, acc0, mask=there)
-    tl.store(out + stride_or, acc1, mask=there)
-    tl.store(out + 2 * stride_or, acc2, mask=there)
-    tl.store(out + 3 * stride_or, acc3, mask=there)
-    tl.store(out + 4 * stride_or, acc4, mask=there)
-    tl.store(out + 5 * stride_or, acc5, mask=there & (m > 5))
-    tl.store(out + 6 * stride_or, acc6, mask=there & (m > 6))
-    tl.store(out + 7 * stride_or, acc7, mask=there & (m > 7))
+    tl.store(out, acc0.to(out_ptr.dtype.element_ty), mask=there)
+    tl.store(out + stride_or, acc1.to(out_ptr.dtype.element_ty), mask=there)
+    tl.store(out + 2 * stride_or, acc2.to(out_ptr.dtype.element_ty), mask=there)
+    tl.store(out + 3 * stride_or, acc3.to(out_ptr.dtype.element_ty), mask=there)
+    tl.store(out + 4 * stride_or, acc4.to(out_ptr.dtype.element_ty), mask=there)
+    tl.store(out + 5 * stride_or, acc5.to(out_ptr.dtype.element_ty), mask=there & (m > 5))
+    tl.store(out + 6 * stride_or, acc6.to(out_ptr.dtype.element_ty), mask=there & (m > 6))
+    tl.store(out + 7 * stride_or, acc7.to(out_ptr.dtype.element_ty), mask=there & (m > 7))
 
 
 @triton.jit
@@ -168,7 +168,7 @@ KERNELS = lines_kernel, eight_lines_kernel, few_terms_kernel  # beside the one f
 LINES, TERMS = 4, 8
 #: elements that a program copies of such a line: it is to be copied by all threads
 PIECES = 1024
-#: lines of fp32, along K, that are multiplied with lines along K, where these have so many elements: tiles would turn the matrix first (us on one thread of an Ice Lake, by tiles and by lines: 8x4096x4096
+#: lines along K that are multiplied with lines along K, where these have so many elements, in fp32 and what is widened to it: tiles would turn the matrix first (fp32, us on one thread of an Ice Lake, by tiles and by lines: 8x4096x4096
 #: 7,955 and 5,661, 5x4096x4096 7,453 and 6,183; MKL takes 2.5 and 1.5 times as long as lines do)
 EIGHT, EIGHT_TERMS = 8, 256
 #: elements of a line that are read at a time, for eight rows that stay in the first cache
@@ -210,7 +210,7 @@ def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
         return _lines
     if n <= LINES and _is_read(a):
         return _columns
-    if a.dtype == torch.float32 and k >= EIGHT_TERMS and a.stride(1) == b.stride(0) == 1:
+    if (a.dtype == torch.float32 or a.dtype.itemsize == 2 and not pairs and not by_tiles(a.dtype)) and k >= EIGHT_TERMS and a.stride(1) == b.stride(0) == 1:
         if m <= EIGHT <= n:
             return _eight
         if n <= EIGHT <= m:
