@@ -119,6 +119,15 @@ def test_other_rows_go_by_tiles(m, k, n, laid, seed):
     assert one_kernel(code) and "tl.dot" in code and "terms0" not in code
 
 
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_few_rows_of_what_is_computed_first(m, seed):
+    """Factors that are not in memory when the product is asked for."""
+    torch.manual_seed(seed)
+    right(lambda a, b, c: (a * c).t() @ b, R(400, m), R(400, 70), R(400, 1), times=4)
+    right(lambda a, b, c: a @ (b + c).t(), R(m, 400), R(70, 400), R(1, 400), times=4)
+    right(lambda a, b, c: torch.cat([a, c], 1) @ b.expand(70, 400).t(), R(m, 300), R(1, 400), R(m, 100), times=4)
+
+
 def test_few_rows_that_torch_multiplies(monkeypatch):
     """In 16 bits, where there are instructions."""
     monkeypatch.setattr(products, "multiplies", lambda dtype: True)

@@ -172,7 +172,7 @@ def ours_or_torchs(what: str, lower, original):
     def lowered(*args, **kwargs):
         try:
             found = lower(*args, **kwargs)
-        except (AssertionError, AttributeError, ImportError, KeyError, TypeError, ValueError) as e:
+        except (AssertionError, AttributeError, ImportError, KeyError, NotImplementedError, TypeError, ValueError) as e:
             refused(what, f"{type(e).__name__}: {e}")
             found = None
         return original(*args, **kwargs) if found is None else found
@@ -223,8 +223,14 @@ def asked(name: str, *args) -> bool:
 
 def _by_lines(a, b) -> bool:
     """Is a product one of few rows that goes by the right factor's lines?"""
-    dtype = a.get_dtype()
-    return len(a.get_size()) == 2 and few_rows.goes(int(a.get_size()[0]), int(a.get_size()[1]), a.get_stride(), b.get_stride()) and (dtype.itemsize > 2 or not multiplies(dtype))
+    dtype, size = a.get_dtype(), a.get_size()
+    if len(size) != 2 or dtype.itemsize == 2 and multiplies(dtype):
+        return False
+    try:
+        strides = a.get_stride(), b.get_stride()
+    except NotImplementedError:  # of what is not in memory yet, where nobody has asked how it is to lie
+        return False
+    return few_rows.goes(int(size[0]), int(size[1]), *strides)
 
 
 def serves(*operands) -> bool:
