@@ -216,9 +216,14 @@ def convert_fp8e4b15(arg, dst_ty, fp_downcast_rounding, _semantic):
 K_AT_ONCE, PIECES, ACCUMULATORS = 256, 4, 64 * 64
 
 
-def _unroll_products(mod, scratch: int):
-    """Ask Triton's unroller for loops that do nothing but load and multiply short pieces of K, as tiles made for a GPU's shared memory
-    are: `emit/product/dot.py` multiplies the pieces at once, so the accumulators go through registers once for all of them."""
+#: trips of a loop of sums that are one, at most, and operations that its body becomes
+TRIPS, UNROLLED = 4, 160
+
+
+def _unroll(mod, scratch: int):
+    """Ask Triton's unroller for two kinds of loops, whose accumulators then go through registers once for several trips. Those that do nothing but load and multiply short pieces of K, as tiles made
+    for a GPU's shared memory are: `emit/product/dot.py` multiplies the pieces at once. And those that do nothing but load and compute element by element, as sums over rows are, whose accumulators are in
+    memory (docs/performance/cpu-kernels.md has the times)."""
     from .ttir.ops import row
 
     loops, bodies = [], {}
@@ -237,6 +242,8 @@ def _unroll_products(mod, scratch: int):
     for loop in loops:
         body = bodies.get(loop.get_region(0).id(), [])
         products = [op for name, op in body if name == "tt.dot"]
+        if not products and (times := _trips_together(loop, body)) > 1:
+            chosen.append((loop, times))
         if len(products) != 1:
             continue
         plain = all(name in ("tt.load", "tt.dot", "scf.yield", "arith.constant") or row(name).address
@@ -254,6 +261,16 @@ def _unroll_products(mod, scratch: int):
         builder = ir.builder(mod.context)
         for loop, pieces in chosen:
             loop.get_result(0).set_attr("tt.loop_unroll_factor", builder.get_int32_attr(pieces))
+
+
+def _trips_together(loop, body) -> int:
+    """How many trips of a loop that adds up tensors of floats element by element are best one."""
+    from .ttir.ops import row
+    carried = [str(loop.get_result(n).get_type()) for n in range(loop.get_num_results())]
+    plain = all(name in ("tt.load", "scf.yield") or row(name).address or name.startswith("arith.") or row(name).view for name, _ in body)
+    if not plain or not any(name == "tt.load" for name, _ in body) or not any(re.match(r"tensor<[\dx]*b?f\d", t) for t in carried):
+        return 1
+    return next((n for n in (TRIPS, TRIPS // 2) if n * len(body) <= UNROLLED), 1)
 
 
 def _is_float(op) -> bool:
@@ -284,7 +301,7 @@ def make_ttir(mod, metadata, debugger: bool = False, scratch: int = 0):
     passes.ttir.add_triton_licm(pm)
     passes.common.add_symbol_dce(pm)
     _run(pm, mod, "make_ttir")
-    _unroll_products(mod, scratch)
+    _unroll(mod, scratch)
     pm = ir.pass_manager(mod.context)
     passes.ttir.add_loop_unroll(pm)
     _run(pm, mod, "make_ttir.unroll")
