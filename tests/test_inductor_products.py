@@ -119,6 +119,16 @@ def test_other_rows_go_by_tiles(m, k, n, laid, seed):
     assert one_kernel(code) and "tl.dot" in code and "terms0" not in code
 
 
+@pytest.mark.parametrize("maker,m,expected", [("GenuineIntel", 5, True), ("GenuineIntel", 3, False), ("", 5, False)])
+def test_few_rows_where_products_are_torchs(maker, m, expected, monkeypatch, seed):
+    """An Intel with one thread: its own library is no faster from four rows on."""
+    monkeypatch.setattr(products, "ours", lambda name, dtype, multiplications: False)
+    monkeypatch.setattr(products, "maker", lambda: maker)
+    torch.manual_seed(seed)
+    code = right(F.linear, R(m, 400), R(70, 400))
+    assert ("terms0" in code) == expected == ("extern_kernels." not in code)
+
+
 @pytest.mark.parametrize("m", [1, 2, 5])
 def test_few_rows_of_what_is_computed_first(m, seed):
     """Factors that are not in memory when the product is asked for."""

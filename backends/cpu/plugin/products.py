@@ -73,6 +73,7 @@ _SOURCE = r"""
     {{store_output(("idx_q", "idx_m", "idx_n") if BATCHED else ("idx_m", "idx_n"), "acc", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
 """
 
+
 def mend(module):
     """Lower the products of one of `MODULES`, which has run; a torch that was not tried, or lacks what is used here, is left alone."""
     if not of_torch.checked():
@@ -217,8 +218,9 @@ def asked(name: str, *args) -> bool:
     if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.bfloat16, torch.float16} or None in sizes or 0 in sizes:
         return False
     *batch, m, k, n = (*map(int, args[-2].get_size()), int(args[-1].get_size()[-1]))
-    return ((m >= NARROW or _by_lines(*args[-2:]) or m and not multiplies(*dtypes)) and n >= NARROW and math.prod(batch) * m * n < 1 << 31  # the template's indices have 32 bits
-            and (timed() or ours(name, *dtypes, math.prod(batch) * m * n * k)))
+    lines = _by_lines(*args[-2:])
+    return ((m >= NARROW or lines or not multiplies(*dtypes)) and n >= NARROW and math.prod(batch) * m * n < 1 << 31  # the template's indices have 32 bits
+            and (timed() or ours(name, *dtypes, math.prod(batch) * m * n * k) or lines and m >= NARROW and maker() == "GenuineIntel"))  # with one thread as well
 
 
 def _by_lines(a, b) -> bool:
