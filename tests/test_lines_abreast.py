@@ -70,6 +70,15 @@ def eight_kernel(w_ptr, x_ptr, out_ptr, k, BN: tl.constexpr, BK: tl.constexpr):
         tl.store(out_ptr + r * BN + lines, sums[r])
 
 
+@triton.jit
+def padded_kernel(w_ptr, x_ptr, given_ptr, out_ptr, k, BN: tl.constexpr, BK: tl.constexpr):
+    """Sums of w * x, and of a number of each line's in the place of what is missing."""
+    lines, ks = tl.arange(0, BN), tl.arange(0, BK)
+    inside = (ks < k)[None, :]
+    v = tl.load(w_ptr + lines[:, None] * k + ks[None, :], mask=inside, other=0) * tl.load(x_ptr + ks, mask=ks < k, other=0)[None, :]
+    tl.store(out_ptr + lines, tl.sum(tl.where(inside, v, tl.load(given_ptr + lines)[:, None]), 1))
+
+
 def hot_loops(kernel) -> list[tuple[int, int]]:
     """(multiply-adds, operands in memory) of each block of x86 code that loops to its own begin."""
     found = []
@@ -128,3 +137,15 @@ def test_eight_sums(k, seed):
     eight_kernel[(1,)](w, x, out, k, BN=16, BK=256)
     want = x.double() @ w.double().T
     assert (out.double() - want).abs().le(1e-6 * (x.double().abs() @ w.double().abs().T)).all() and check.guards_hold(whole)
+
+
+@pytest.mark.parametrize("k", [1, 16, 100, 500])
+def test_what_is_missing_counts_for_each_line(k, seed):
+    """Behind masks a loop ends once nothing changes any more, in none of the lines that go side by side."""
+    torch.manual_seed(seed)
+    w, x, given = torch.randn(16, k), torch.randn(k), torch.zeros(16)
+    given[::4] = 1.0
+    given[5], given[10] = -2.0, 3.0
+    out, whole = check.guarded((16,), torch.float32)
+    padded_kernel[(1,)](w, x, given, out, k, BN=16, BK=512)
+    assert error(out, w.double() @ x.double() + given.double() * (512 - k)) < 1e-6 and check.guards_hold(whole)

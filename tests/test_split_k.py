@@ -115,6 +115,23 @@ def test_a_kernel_for_so_many_rows_multiplies_no_more(target, tile, rows, micro)
     assert rows or max(steps) == 4 * 8 * 2
 
 
+@pytest.mark.parametrize("rows", [8, 12, 16])
+def test_a_strip_that_is_alone_spills_nothing(rows):
+    """LLVM, which saw that it begins at row 0, read all of a step's elements of A first, and put them on the stack."""
+    made = compiled(part_kernel, "x86-64-v4", BM=16, BN=256, BK=256, GROUP=4, ROWS=rows, stride_ak=1, stride_bn=1, stride_on=1)
+    hot = [block for block in re.split(r"\n\.LBB", made.asm["asm"]) if "prefetch" in block and block.count("vfmadd") >= 64]
+    assert hot and not any(re.search(r"\(%rsp\), %zmm|%zmm\d+, -?\d*\(%rsp\)", block) for block in hot)
+
+
+@pytest.mark.parametrize("m,bm,rows", [(5, 8, 5), (16, 16, 16), (17, 32, 0), (9, 8, 0)])
+def test_whose_kernels_know_their_rows(m, bm, rows, monkeypatch):
+    """Those of up to sixteen in one tile."""
+    seen = []
+    monkeypatch.setattr(split_k, "launch", lambda kernel, grid, *args, **constants: seen.append(constants["ROWS"]))
+    split_k.product(torch.randn(m, 300), torch.randn(300, 70), torch.empty(m, 70), Way(False, 1, bm, 64, 128))
+    assert seen == [rows]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 @pytest.mark.parametrize("rows", [3, 4, 5, 6, 7, 8, 9, 13, 16, 17])
 def test_every_number_of_rows(rows, dtype, seed):
