@@ -218,9 +218,14 @@ def asked(name: str, *args) -> bool:
     if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.bfloat16, torch.float16} or None in sizes or 0 in sizes:
         return False
     *batch, m, k, n = (*map(int, args[-2].get_size()), int(args[-1].get_size()[-1]))
-    lines = _by_lines(*args[-2:])
-    return ((m >= NARROW or lines or not multiplies(*dtypes)) and n >= NARROW and math.prod(batch) * m * n < 1 << 31  # the template's indices have 32 bits
-            and (timed() or ours(name, *dtypes, math.prod(batch) * m * n * k) or lines and m >= NARROW and maker() == "GenuineIntel"))  # with one thread as well
+    if n < NARROW or math.prod(batch) * m * n >= 1 << 31:  # the template's indices have 32 bits
+        return False
+    wide = m >= NARROW or not multiplies(*dtypes)
+    if wide and (timed() or ours(name, *dtypes, math.prod(batch) * m * n * k)):
+        return True
+    if not _by_lines(*args[-2:]):
+        return False
+    return timed() or ours(name, *dtypes, m * n * k) or m >= NARROW and maker() == "GenuineIntel"  # with one thread as well
 
 
 def _by_lines(a, b) -> bool:
