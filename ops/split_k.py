@@ -29,11 +29,11 @@ def part_kernel(a_ptr, b_ptr, out_ptr, m, n, k, stride_am, stride_ak, stride_bk,
     """out[share] = a @ b of the share's `terms`; `plane` elements from one share to the next. ROWS: so many rows are all there are, of one tile (0: any m). Grid: the tiles of every share."""
     tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
     share = tl.program_id(0) // tiles
-    tile_m, tile_n = tile_of_program(tl.program_id(0) % tiles, m, n, BM, BN, GROUP)
+    tile = tl.program_id(0) % tiles
     if ROWS:
-        m = ROWS
-        tile_m = 0
-        tile_n = tl.program_id(0) % tiles
+        m, tile_m, tile_n = ROWS, 0, tile
+    else:
+        tile_m, tile_n = tile_of_program(tile, m, n, BM, BN, GROUP)
     rows = tile_m * BM + tl.arange(0, BM)
     cols = tile_n * BN + tl.arange(0, BN)
     first = (share * terms).to(tl.int64)

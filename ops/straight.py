@@ -3,6 +3,8 @@ for every tile of columns again, and what the kernels of rows take."""
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -38,6 +40,12 @@ def by_tiles(dtype: torch.dtype) -> bool:
     """Does this CPU, or that code is made for, multiply floats of a dtype by AMX?"""
     name = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(dtype)
     return name is not None and any(p.tiles and p.takes == name for p in (call.row or targets.native()).products)
+
+
+@functools.lru_cache(maxsize=1)
+def by_pairs() -> bool:
+    """Does this machine's CPU multiply bf16 as it is?"""
+    return any(p.takes == "bf16" for p in targets.native().products)
 
 
 #: rows that AMX multiplies at a time: of eight it makes nothing, and they went by vectors (8x1024 by 1024x1024 transposed in bf16 on an Emerald Rapids, one thread: 318 us, of sixteen rows 168)

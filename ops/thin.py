@@ -5,7 +5,6 @@ accumulators through memory, is more than a product of few terms itself.
 
 from __future__ import annotations
 
-import functools
 from typing import Callable
 
 import torch
@@ -16,7 +15,7 @@ from ..backends.cpu.llvm import targets
 from . import split_k
 from .dispatch import launch, wrap_triton
 from .sizes import cdiv, next_power_of_2
-from .straight import by_tiles, copied
+from .straight import by_pairs, by_tiles, copied
 from .tuning import plainly_here, second_cache, workers
 
 
@@ -228,15 +227,17 @@ def _is_read(x: torch.Tensor) -> bool:
     return 1 in x.stride()
 
 
-@functools.lru_cache(maxsize=1)
-def by_pairs() -> bool:
-    """Does this machine's CPU multiply bf16 as it is?"""
-    return any(p.takes == "bf16" for p in targets.native().products)
-
-
 def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
     """c = a @ b. a: M x K, b: K x N, of which `takes` is true; c: M x N, contiguous; of few `lines` without gaps, in either order, and of the dtype of sums, too."""
     _way(a, b)(a, b, c)
+
+
+def lines_each(n: int) -> int:
+    """Of how many of n lines along K a program takes the sums: four programs a thread, if there are lines for them."""
+    bn = SUMS
+    while bn > 1 and cdiv(n, bn) < 4 * workers():
+        bn //= 2
+    return bn
 
 
 def _columns(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
@@ -249,9 +250,7 @@ def _eight_columns(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
 
 def _eight(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     (m, k), n = x.shape, b.shape[1]
-    bn = SUMS
-    while bn > 1 and cdiv(n, bn) < 4 * workers():
-        bn //= 2
+    bn = lines_each(n)
     launch(wrap_triton(eight_lines_kernel), (cdiv(n, bn),), x, b, out, m, n, k, x.stride(0), b.stride(1), *out.stride(), BN=bn, BK=PIECE)
 
 
@@ -270,9 +269,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
     if along and x.stride(1) != 1:  # each of b's lines reads it
         x = copied(x, 1, PIECES)
     if along:
-        bn, bk = min(SUMS, next_power_of_2(n)), next_power_of_2(min(k, LONGEST if r == 1 or k <= 2 * SEVERAL else SEVERAL))
-        while bn > 1 and cdiv(n, bn) < 4 * workers():
-            bn //= 2
+        bn, bk = lines_each(n), next_power_of_2(min(k, LONGEST if r == 1 or k <= 2 * SEVERAL else SEVERAL))
     elif (parts := _divided(r, k, n, b.dtype, workers())) is not None:
         shares, bn = parts
         bk = 8

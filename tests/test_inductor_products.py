@@ -303,7 +303,8 @@ def test_bf16_is_multiplied_where_there_are_instructions(monkeypatch, row, expec
     monkeypatch.undo()
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     monkeypatch.setattr(products, "maker", lambda: "GenuineIntel")
-    monkeypatch.setattr(products, "_native", lambda: targets.TARGETS[row])
+    monkeypatch.setattr(targets, "native", lambda: targets.TARGETS[row])
+    monkeypatch.setattr(products._straight(), "by_pairs", products._straight().by_pairs.__wrapped__)
     assert products.multiplies.__wrapped__(torch.bfloat16) is expected
     assert products.multiplies.__wrapped__(torch.float32)
 

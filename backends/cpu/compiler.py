@@ -216,6 +216,8 @@ def convert_fp8e4b15(arg, dst_ty, fp_downcast_rounding, _semantic):
 K_AT_ONCE, PIECES, ACCUMULATORS = 256, 4, 64 * 64
 
 
+#: in MLIR's words for a type: a float, or a tensor of floats, and not of pointers to them
+_FLOATS = re.compile(r"(?:^|x)b?f\d")
 #: trips of a loop of sums that are one, at most, and operations that its body becomes
 TRIPS, UNROLLED = 4, 160
 
@@ -268,13 +270,13 @@ def _trips_together(loop, body) -> int:
     from .ttir.ops import row
     carried = [str(loop.get_result(n).get_type()) for n in range(loop.get_num_results())]
     plain = all(name in ("tt.load", "scf.yield") or row(name).address or name.startswith("arith.") or row(name).view for name, _ in body)
-    if not plain or not any(name == "tt.load" for name, _ in body) or not any(re.match(r"tensor<[\dx]*b?f\d", t) for t in carried):
+    if not plain or not any(name == "tt.load" for name, _ in body) or not any(t.startswith("tensor") and _FLOATS.search(t) for t in carried):
         return 1
     return next((n for n in (TRIPS, TRIPS // 2) if n * len(body) <= UNROLLED), 1)
 
 
 def _is_float(op) -> bool:
-    return bool(op.get_num_results() and re.search(r"(?:^|x)b?f\d", str(op.get_result(0).get_type())))
+    return bool(op.get_num_results() and _FLOATS.search(str(op.get_result(0).get_type())))
 
 
 def scratch_of(options) -> int:

@@ -93,22 +93,21 @@ class Nest:
         self.index[d], self.memos[lvl] = index, memo
         return result
 
-    def each_line(self, fn) -> list:
+    def each_line(self, fn):
         """`fn(n)` for each of the lines that go side by side now. What it remembers it does for a line."""
-        return [self._on_line(n, fn) for n in range(self.lines)]
+        fn(0)
+        for n in range(1, self.lines):
+            self._on_line(n, fn)
 
     def _on_line(self, n: int, fn):
-        if n == 0:
-            return fn(0)
         level = len(self.order) - 1
         d, saved = self.order[level - 1], self.memos[level:]
         base = self.index[d]
         index = self.hoisted(level, ("line", n), lambda: self.b.add(base, i64(n)))
         self.memos[level:] = [memo.setdefault(("memo", n), {}) for memo in saved]
         self.index[d] = index
-        result = fn(n)
+        fn(n)
         self.index[d], self.memos[level:] = base, saved
-        return result
 
     def hoisted(self, level: int, key, fn):
         """`fn()` emitted once at loop depth `level` and remembered there under `key`.

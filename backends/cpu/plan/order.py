@@ -186,8 +186,8 @@ def _room(target: Target) -> int:
 _LINES, _HIDING = 4, 8
 
 
-def lines_abreast(known: Known, visited, target: Target, nest: NestPlan, axis: int, sums: int) -> tuple[int, int, int] | None:
-    """(chunks side by side, how often the loop over them is unrolled, lines abreast) of a reduction of `sums` numbers along lanes where what is loaded for a line serves others, too, as a vector's
+def lines_abreast(known: Known, visited, target: Target, nest: NestPlan, axis: int, sums: int) -> tuple[int, int] | None:
+    """(chunks side by side, lines abreast) of a reduction of `sums` numbers along lanes where what is loaded for a line serves others, too, as a vector's
     elements do those of a matrix: it is loaded once for several, and memory has as many streams to run ahead in. None where one line goes after the other."""
     if (nest.order[-1:] != (axis,) or nest.vdim != axis or nest.lanes == 1 or len(nest.order) < 2 or nest.merged or nest.registers > 1 or nest.chunks or nest.keeps or nest.quotients
             or nest.steps or nest.picks or nest.backwards is not None or is_heavy(known, visited)):
@@ -197,4 +197,4 @@ def lines_abreast(known: Known, visited, target: Target, nest: NestPlan, axis: i
     lines = min(_LINES, _room(target) // sums, nest.shape[outer])
     if lines < 2 or all(outer in dims for dims in loaded) or not any(outer in dims for dims in loaded):
         return None
-    return next(n for n in (1, 2, 4) if n == 4 or n * lines * sums >= _HIDING), 1, lines
+    return next(n for n in (1, 2, 4) if n == 4 or n * lines * sums >= _HIDING), lines

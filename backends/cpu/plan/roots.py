@@ -154,8 +154,10 @@ def reduce(s: Schedule, op: Op):
     nest = s.keep(s.nest(Walk(shape, sinks, inner=axis, lanes=lanes, merge=True, groups=known, along=1), op), op)
     visited = Space(s.known, shape).explore(sinks)
     chunks, times = order.chunks_together(s.known, visited, s.target, s.before, nest.chunks, len(sinks)) if known else (1, 1)
-    if known and not quick and (abreast := order.lines_abreast(s.known, visited, s.target, nest, axis, len(sinks))) is not None:
-        s.finish(Reduction(op, nest, out, quick, *abreast))
+    abreast = order.lines_abreast(s.known, visited, s.target, nest, axis, len(sinks)) if known and not quick else None
+    if abreast is not None:
+        chunks, lines = abreast
+        s.finish(Reduction(op, nest, out, chunks=chunks, lines=lines))
         return
     s.finish(Reduction(op, nest, out, quick, chunks, 1 if nest.merged else times))
 

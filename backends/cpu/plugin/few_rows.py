@@ -49,8 +49,8 @@ def each_sum({% for x in "ab" %}{% for r in range(ROWS) %}{{x}}{{r}}, {% endfor 
 {% endif %}
 """
 
-#: rows at most; terms at least; terms that are a tile's at most of one row, of few and of more, whose pieces are to stay in the first cache; and columns (ops/thin.py has what was measured)
-ROWS, TERMS, LONGEST, COLUMNS = 8, 256, {1: 1 << 16, 2: 2048, 4: 1024, 8: 512}, 16
+#: rows at most; terms at least; terms that are a tile's at most of one row, of few and of more, whose pieces are to stay in the first cache (ops/thin.py has what was measured)
+ROWS, TERMS, LONGEST = 8, 256, {1: 1 << 16, 2: 2048, 4: 1024, 8: 512}
 
 
 def goes(m: int, k: int, a_strides, b_strides) -> bool:
@@ -58,13 +58,10 @@ def goes(m: int, k: int, a_strides, b_strides) -> bool:
     return m <= ROWS and k >= TERMS and a_strides[1] == 1 and b_strides[0] == 1
 
 
-def options(m: int, n: int, k: int, workers: int) -> dict[str, int]:
-    """The template's, for m x k by k x n on so many threads: four programs for each, if there are columns for them."""
-    longest = LONGEST[1 << (m - 1).bit_length()]
-    columns = COLUMNS
-    while columns > 1 and -(-n // columns) < 4 * workers:
-        columns //= 2
-    return {"ROWS": m, "BLOCK_M": 1 << (m - 1).bit_length(), "BLOCK_N": columns, "BLOCK_K": min(longest, 1 << (k - 1).bit_length())}
+def options(m: int, k: int, columns: int) -> dict[str, int]:
+    """The template's, for m rows of k terms, by so many columns a program."""
+    height = 1 << (m - 1).bit_length()
+    return {"ROWS": m, "BLOCK_M": height, "BLOCK_N": columns, "BLOCK_K": min(LONGEST[height], 1 << (k - 1).bit_length())}
 
 
 @functools.cache

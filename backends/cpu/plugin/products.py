@@ -157,7 +157,7 @@ def _lowering(name: str, module):
             more |= {"input_nodes": (*wide, a, b), "layout": layout, "num_stages": 1, "num_warps": 1}
             lines = name != "bmm" and _by_lines(a, b)
             if lines:
-                few_rows.template().maybe_append_choice(choices, **few_rows.options(int(m), int(n), int(k), _matmul().workers()), **more)
+                few_rows.template().maybe_append_choice(choices, **few_rows.options(int(m), int(k), _matmul().thin.lines_each(int(n))), **more)
             for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)) if timed() or not lines else ():
                 _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4, ONE_HIGH=int(m) <= bm, BATCHED=name == "bmm", **more)
             return selected(name, choices, [*wide, a, b], layout) if choices else None
@@ -289,7 +289,7 @@ def multiplies(dtype) -> bool:
     import torch
     if dtype == torch.float32:
         return True
-    if dtype == torch.bfloat16 and maker() and not any(p.takes == "bf16" for p in _native().products):
+    if dtype == torch.bfloat16 and maker() and not _straight().by_pairs():
         return False
     asks = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}[dtype]
     return torch.backends.mkldnn.is_available() and bool(getattr(torch.ops.mkldnn, asks, lambda: True)())
@@ -307,13 +307,8 @@ def maker() -> str:
 
 def vector_bits() -> int:
     """Of this machine's registers."""
-    return _native().vector_bits
-
-
-def _native():
-    """The row of this machine."""
     from ..llvm.targets import native
-    return native()
+    return native().vector_bits
 
 
 def by_tiles(dtype) -> bool:

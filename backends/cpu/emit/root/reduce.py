@@ -196,7 +196,7 @@ class Partial:
         """For `Nest.ends_early`: behind masks a row's padding is one value, and once that is taken in, as often as not the next ones change nothing: 0 of a sum (exp(-inf) of a softmax),
         anything of a maximum."""
         name, elem = known_combination(self.op), self.op.operands[0].type.elem
-        if name is None or d != self.op.attrs["axis"] or not bounds.same_along(self.nest, self.op.operands, d) or self.k.kept_here(self.nest, self.keeps):
+        if d != self.op.attrs["axis"] or not bounds.same_along(self.nest, self.op.operands, d) or self.k.kept_here(self.nest, self.keeps):
             return None
         if name in _IDEMPOTENT:
             self._taken.clear()
