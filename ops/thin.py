@@ -14,132 +14,10 @@ import triton.language as tl
 from ..backends.cpu.llvm import targets
 from . import split_k
 from .dispatch import launch, wrap_triton
+from .lines import eight_lines_kernel, lines_kernel
 from .sizes import cdiv, next_power_of_2
 from .straight import by_pairs, by_tiles, copied
 from .tuning import plainly_here, second_cache, workers
-
-
-@triton.jit
-def _line(x_ptr, ks, inside, stride, DIM: tl.constexpr, ACC: tl.constexpr):
-    return tl.expand_dims(tl.load(x_ptr + ks.to(tl.int64) * stride, mask=inside, other=0.0).to(ACC), DIM)
-
-
-@triton.jit
-def _add2(a0, a1, b0, b1):
-    return a0 + b0, a1 + b1
-
-
-@triton.jit
-def _add3(a0, a1, a2, b0, b1, b2):
-    return a0 + b0, a1 + b1, a2 + b2
-
-
-@triton.jit
-def _add4(a0, a1, a2, a3, b0, b1, b2, b3):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
-
-
-@triton.jit
-def lines_kernel(x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stride_bk, stride_bn, stride_or, stride_on, terms, plane, R: tl.constexpr, BN: tl.constexpr,
-                 BK: tl.constexpr, ALONG: tl.constexpr, SHARED: tl.constexpr):
-    """out[share, r, j] = sum over a share's `terms` i of x[r, i] b[i, j] for r < R <= 4; `plane` elements from one share to the next. ALONG: b is contiguous along i, else
-    along j. Every element of b is loaded once, for all lines (one reduction of several sums). SHARED: K is divided. Grid: columns by BN of every share."""
-    ACC: tl.constexpr = tl.float64 if b_ptr.dtype.element_ty == tl.float64 else tl.float32
-    DIM: tl.constexpr = 1 if ALONG else 0  # where i is in a tile of b
-    block = tl.program_id(0)
-    if SHARED:
-        blocks = tl.cdiv(n, BN)
-        share = block // blocks
-        block = block % blocks
-        first = share.to(tl.int64) * terms
-        x_ptr += first * stride_xk
-        b_ptr += first * stride_bk
-        out_ptr += share.to(tl.int64) * plane
-        k = tl.minimum(k - share * terms, terms)  # which has the bits of k
-    cols = block * BN + tl.arange(0, BN)
-    ks = tl.arange(0, BK)
-    ptrs = b_ptr + tl.expand_dims(cols.to(tl.int64) * stride_bn, DIM) + tl.expand_dims(ks.to(tl.int64) * stride_bk, 1 - DIM)
-    step = tl.cast(stride_xr, tl.int64)
-    acc0 = tl.zeros((BN,), ACC)
-    acc1 = acc0
-    acc2 = acc0
-    acc3 = acc0
-    for start in range(0, k, BK):
-        inside = ks < k - start
-        xs = x_ptr + start.to(tl.int64) * stride_xk
-        b = tl.load(ptrs, mask=tl.expand_dims(inside, 1 - DIM) & tl.expand_dims(cols < n, DIM), other=0.0).to(ACC)
-        x0 = _line(xs, ks, inside, stride_xk, 1 - DIM, ACC)
-        if R == 1:
-            acc0 += tl.sum(x0 * b, DIM)
-        else:
-            x1 = _line(xs + step, ks, inside, stride_xk, 1 - DIM, ACC)
-            if R == 2:
-                sums = tl.reduce((x0 * b, x1 * b), DIM, _add2)
-            else:
-                x2 = _line(xs + 2 * step, ks, inside, stride_xk, 1 - DIM, ACC)
-                if R == 3:
-                    sums = tl.reduce((x0 * b, x1 * b, x2 * b), DIM, _add3)
-                else:
-                    x3 = _line(xs + 3 * step, ks, inside, stride_xk, 1 - DIM, ACC)
-                    sums = tl.reduce((x0 * b, x1 * b, x2 * b, x3 * b), DIM, _add4)
-                    acc3 += sums[3]
-                acc2 += sums[2]
-            acc0 += sums[0]
-            acc1 += sums[1]
-        ptrs += BK * stride_bk
-    out = out_ptr + cols.to(tl.int64) * stride_on
-    tl.store(out, acc0.to(out_ptr.dtype.element_ty), mask=cols < n)
-    if R > 1:
-        tl.store(out + stride_or, acc1.to(out_ptr.dtype.element_ty), mask=cols < n)
-    if R > 2:
-        tl.store(out + 2 * stride_or, acc2.to(out_ptr.dtype.element_ty), mask=cols < n)
-    if R > 3:
-        tl.store(out + 3 * stride_or, acc3.to(out_ptr.dtype.element_ty), mask=cols < n)
-
-
-@triton.jit
-def _add8(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5, a6 + b6, a7 + b7
-
-
-@triton.jit
-def eight_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, stride_or, stride_on, BN: tl.constexpr, BK: tl.constexpr):
-    """out[r, j] = sum over i of x[r, i] b[i, j] for r < m, 4 < m <= 8; summed up in fp32, x and b contiguous along i. A line of b is read once, where it lies, for all rows of x. Rows that are not there are
-    the last one again: a mask of what is loaded would be asked of every vector."""
-    cols = tl.program_id(0) * BN + tl.arange(0, BN)
-    ks = tl.arange(0, BK)
-    ptrs = b_ptr + cols.to(tl.int64)[:, None] * stride_bn + ks[None, :]
-    acc0 = tl.zeros((BN,), tl.float32)
-    acc1, acc2, acc3, acc4, acc5, acc6, acc7 = acc0, acc0, acc0, acc0, acc0, acc0, acc0
-    step = tl.cast(stride_xr, tl.int64)
-    x5, x6, x7 = tl.minimum(5, m - 1) * step, tl.minimum(6, m - 1) * step, tl.minimum(7, m - 1) * step
-    for start in range(0, k, BK):
-        inside = ks < k - start
-        xs = x_ptr + start
-        b = tl.load(ptrs, mask=(cols < n)[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        sums = tl.reduce((_line(xs, ks, inside, 1, 0, tl.float32) * b, _line(xs + step, ks, inside, 1, 0, tl.float32) * b,
-                          _line(xs + 2 * step, ks, inside, 1, 0, tl.float32) * b, _line(xs + 3 * step, ks, inside, 1, 0, tl.float32) * b,
-                          _line(xs + 4 * step, ks, inside, 1, 0, tl.float32) * b, _line(xs + x5, ks, inside, 1, 0, tl.float32) * b,
-                          _line(xs + x6, ks, inside, 1, 0, tl.float32) * b, _line(xs + x7, ks, inside, 1, 0, tl.float32) * b), 1, _add8)
-        acc0 += sums[0]
-        acc1 += sums[1]
-        acc2 += sums[2]
-        acc3 += sums[3]
-        acc4 += sums[4]
-        acc5 += sums[5]
-        acc6 += sums[6]
-        acc7 += sums[7]
-        ptrs += BK
-    out = out_ptr + cols.to(tl.int64) * stride_on
-    there = cols < n
-    tl.store(out, acc0.to(out_ptr.dtype.element_ty), mask=there)
-    tl.store(out + stride_or, acc1.to(out_ptr.dtype.element_ty), mask=there)
-    tl.store(out + 2 * stride_or, acc2.to(out_ptr.dtype.element_ty), mask=there)
-    tl.store(out + 3 * stride_or, acc3.to(out_ptr.dtype.element_ty), mask=there)
-    tl.store(out + 4 * stride_or, acc4.to(out_ptr.dtype.element_ty), mask=there)
-    tl.store(out + 5 * stride_or, acc5.to(out_ptr.dtype.element_ty), mask=there & (m > 5))
-    tl.store(out + 6 * stride_or, acc6.to(out_ptr.dtype.element_ty), mask=there & (m > 6))
-    tl.store(out + 7 * stride_or, acc7.to(out_ptr.dtype.element_ty), mask=there & (m > 7))
 
 
 @triton.jit
@@ -209,12 +87,17 @@ def _way(a: torch.Tensor, b: torch.Tensor) -> Callable | None:
         return _lines
     if n <= LINES and _is_read(a):
         return _columns
-    if (a.dtype == torch.float32 or a.dtype.itemsize == 2 and not pairs and not by_tiles(a.dtype)) and k >= EIGHT_TERMS and a.stride(1) == b.stride(0) == 1:
+    if is_long(a, k) and a.stride(1) == b.stride(0) == 1:
         if m <= EIGHT <= n:
             return _eight
         if n <= EIGHT <= m:
             return _eight_columns
     return _terms if k <= (TERMS_BY_PAIRS if pairs else TERMS) and b.stride(1) == 1 else None
+
+
+def is_long(x: torch.Tensor, k: int) -> bool:
+    """May eight lines of k terms of x's dtype go side by side, rather than by tiles?"""
+    return k >= EIGHT_TERMS and (x.dtype == torch.float32 or x.dtype.itemsize == 2 and not (x.dtype == torch.bfloat16 and by_pairs()) and not by_tiles(x.dtype))
 
 
 def lines(a: torch.Tensor, b: torch.Tensor) -> int | None:
@@ -238,6 +121,14 @@ def lines_each(n: int) -> int:
     while bn > 1 and cdiv(n, bn) < 4 * workers():
         bn //= 2
     return bn
+
+
+def across(n: int, matrices: int = 1) -> int:
+    """How many neighbours of lines of n, of each of so many matrices, a program takes at a time: as many as there are, but no program for a rest, and one for each thread, of many threads four; two
+    lines of the cache at least where threads would be idle."""
+    threads = workers() * (4 if workers() > 2 else 1)
+    least = 5 if matrices * cdiv(n, 64) < workers() else 6
+    return min((1 << i for i in range(least, ACROSS.bit_length())), key=lambda b: (max(matrices * cdiv(n, b), threads) * b, -b))
 
 
 def _columns(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
@@ -274,9 +165,7 @@ def _lines(x: torch.Tensor, b: torch.Tensor, out: torch.Tensor):
         shares, bn = parts
         bk = 8
     else:
-        # as many neighbours at a time as there are, but no program for a rest, and one for each thread, of many threads four; two lines of the cache at least where threads would be idle
-        threads = workers() * (4 if workers() > 2 else 1)
-        bn = min((1 << i for i in range(5 if cdiv(n, 64) < workers() else 6, ACROSS.bit_length())), key=lambda b: (max(cdiv(n, b), threads) * b, -b))
+        bn = across(n)
         if (way := split_k.of_lines(x, b, cdiv(n, bn))) is not None:
             split_k.product(x, b, out, way)
             return
