@@ -1,7 +1,7 @@
 """Batching rules: what `torch.func.vmap` runs in place of an op, on tensors that have the batch as one dimension more.
 
 Without a rule torch runs the op once for each element of the batch. With one it is a single call wherever the op's kernels can take the batch as more
-rows, more columns or more elements; products of two batches have a kernel of their own (`batched.py`). What is left (two batches in what does more than
+rows, more columns or more elements; products of two batches are products of batches (`batches.py`). What is left (two batches in what does more than
 a product) is a call for each element, as before. A rule calls ops, so it may be nested in other transforms.
 
 A rule has `(op, tensors, dims, params, size)`: the op (an OpOverload), its tensor arguments, where each has the batch (None: it has none; one at least has),
@@ -10,11 +10,11 @@ its other arguments, the batch's size. It returns (result, where that has the ba
 
 from __future__ import annotations
 
-import functools
 from typing import Callable
 
 import torch
 
+from .batches import shape_of_product
 from .checks import check_bias, check_dim, check_low_rank, check_product, check_same_shape
 
 Rule = Callable[..., tuple]
@@ -122,17 +122,25 @@ def _check_product(op, tensors, dims):
     check_product(_name(op), *(_seen(t, d) for t, d in zip(tensors, dims)))
 
 
-def product(op, tensors, dims, params, size, scaled: bool = False):
-    """Of two matrices. scaled: the first parameter is a factor of the result."""
+def product(op, tensors, dims, params, size):
+    """Of two matrices, or batches of them, which are batches with one dimension more."""
+    seen = [_seen(t, d) for t, d in zip(tensors, dims)]
+    shape_of_product(_name(op), *seen)
+    rank = max(t.dim() for t in seen)
+    if rank == 2 and dims[1] is None:
+        return _more_rows(op, tensors, dims, params, size)
+    tensors = [t if d is None else _first(t, d, size)[(slice(None), *[None] * (rank - s.dim()))] for t, d, s in zip(tensors, dims, seen)]
+    return op(*tensors, *params), 0
+
+
+def scaled_product(op, tensors, dims, params, size):
+    """Of two matrices; the first parameter is a factor of the result."""
     _check_product(op, tensors, dims)
     if dims[1] is None:
         return _more_rows(op, tensors, dims, params, size)
-    if len(params) > scaled:  # `<op>_by`: the kernel for batches is Triton's
+    if len(params) > 1:  # `<op>_by`: the kernel for batches is Triton's
         return each(op, tensors, dims, params, size) if dims[0] is not None else _more_columns(op, tensors, dims, params, size)
-    return torch.ops.triport.batched_matmul(*(_first(t, d, size) for t, d in zip(tensors, dims)), float(params[0]) if scaled else 1.0), 0
-
-
-scaled_product = functools.partial(product, scaled=True)
+    return torch.ops.triport.batched_matmul(*(_first(t, d, size) for t, d in zip(tensors, dims)), float(params[0])), 0
 
 
 def batched_product(op, tensors, dims, params, size):

@@ -14,7 +14,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTS = (torch.int32, torch.int64)
 
 
-def _shape(t: torch.Tensor) -> str:
+def shape_of(t: torch.Tensor) -> str:
     return "x".join(map(str, t.shape)) or "a scalar"
 
 
@@ -87,14 +87,14 @@ def check_dim(op: str, x: torch.Tensor, dim: int) -> int:
     """`dim` as a non-negative dimension of `x`."""
     rank, dim = max(x.dim(), 1), int(check_index(op, dim))
     if not -rank <= dim < rank:
-        raise ArgumentError(f"triport.{op}: argument 'dim' is {dim}; for a tensor of shape {_shape(x)} it takes "
+        raise ArgumentError(f"triport.{op}: argument 'dim' is {dim}; for a tensor of shape {shape_of(x)} it takes "
                             f"{-rank} to {rank - 1}")
     return dim % rank
 
 
 def check_matrix(op: str, name: str, t: torch.Tensor):
     if t.dim() != 2:
-        raise ArgumentError(f"triport.{op}: argument {name!r} has shape {_shape(t)}; it takes a matrix (2 dimensions)")
+        raise ArgumentError(f"triport.{op}: argument {name!r} has shape {shape_of(t)}; it takes a matrix (2 dimensions)")
 
 
 def check_product(op: str, a: torch.Tensor, b: torch.Tensor):
@@ -102,7 +102,7 @@ def check_product(op: str, a: torch.Tensor, b: torch.Tensor):
     check_matrix(op, "a", a)
     check_matrix(op, "b", b)
     if a.shape[1] != b.shape[0]:
-        raise ArgumentError(f"triport.{op}: argument 'a' is {_shape(a)} and 'b' is {_shape(b)}; it takes M x K and K x N "
+        raise ArgumentError(f"triport.{op}: argument 'a' is {shape_of(a)} and 'b' is {shape_of(b)}; it takes M x K and K x N "
                             f"with the same K ({a.shape[1]} is not {b.shape[0]})")
 
 
@@ -112,12 +112,12 @@ def check_low_rank(op: str, x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b
         raise ArgumentError(f"triport.{op}: argument 'x' is a scalar; it takes 1 or more dimensions")
     for name, t in (("w", w), ("a", a), ("b", b)):
         check_matrix(op, name, t)
-    for name, t, size, other in (("w", w, x.shape[-1], f"x of shape {_shape(x)}"), ("a", a, x.shape[-1], f"x of shape {_shape(x)}"),
-                                 ("b", b, a.shape[1], f"a of shape {_shape(a)}")):
+    for name, t, size, other in (("w", w, x.shape[-1], f"x of shape {shape_of(x)}"), ("a", a, x.shape[-1], f"x of shape {shape_of(x)}"),
+                                 ("b", b, a.shape[1], f"a of shape {shape_of(a)}")):
         if t.shape[0] != size:
-            raise ArgumentError(f"triport.{op}: argument {name!r} is {_shape(t)}; for {other} it takes {size} rows")
+            raise ArgumentError(f"triport.{op}: argument {name!r} is {shape_of(t)}; for {other} it takes {size} rows")
     if b.shape[1] != w.shape[1]:
-        raise ArgumentError(f"triport.{op}: argument 'b' is {_shape(b)}; for w of shape {_shape(w)} it takes {w.shape[1]} columns")
+        raise ArgumentError(f"triport.{op}: argument 'b' is {shape_of(b)}; for w of shape {shape_of(w)} it takes {w.shape[1]} columns")
 
 
 def check_bias(op: str, x: torch.Tensor, bias: torch.Tensor):
@@ -125,7 +125,7 @@ def check_bias(op: str, x: torch.Tensor, bias: torch.Tensor):
     if x.dim() < 1:
         raise ArgumentError(f"triport.{op}: argument 'x' is a scalar; it takes 1 or more dimensions")
     if bias.dim() != 1 or bias.shape[0] != x.shape[-1]:
-        raise ArgumentError(f"triport.{op}: argument 'bias' has shape {_shape(bias)}; for x of shape {_shape(x)} it takes "
+        raise ArgumentError(f"triport.{op}: argument 'bias' has shape {shape_of(bias)}; for x of shape {shape_of(x)} it takes "
                             f"one row of {x.shape[-1]}")
 
 
@@ -133,5 +133,5 @@ def check_same_shape(op: str, **tensors: torch.Tensor):
     (first_name, first), *rest = tensors.items()
     for name, t in rest:
         if t.shape != first.shape:
-            raise ArgumentError(f"triport.{op}: argument {name!r} has shape {_shape(t)} but {first_name!r} has "
-                                f"{_shape(first)}; they must agree")
+            raise ArgumentError(f"triport.{op}: argument {name!r} has shape {shape_of(t)} but {first_name!r} has "
+                                f"{shape_of(first)}; they must agree")

@@ -7,12 +7,12 @@ import heapq
 from .sizes import cdiv
 
 
-def makespan(workers: int, m: int, n: int, bm: int, bn: int, speed: float, group: int, cpu: bool) -> float:
-    """How long `workers` take over m x n in tiles of bm x bn at a speed, `group` rows of tiles walked column by column, roughly, in elements at speed 1.
+def makespan(workers: int, m: int, n: int, bm: int, bn: int, speed: float, group: int, cpu: bool, count: int = 1) -> float:
+    """How long `workers` take over m x n, so many of them, in tiles of bm x bn at a speed, `group` rows of tiles walked column by column, roughly, in elements at speed 1.
     An edge tile takes as long as what it holds, in whole micro-kernels. Many tiles even out."""
-    if cdiv(m, bm) * cdiv(n, bn) > 8 * workers:
-        return _evened_out(workers, m, n, bm, bn, cpu) / speed
-    tiles = [_worked(rows, 8, bm) * _worked(columns, _columns(bn), bn) for rows, columns in _in_order(m, n, bm, bn, group)]
+    if cdiv(m, bm) * cdiv(n, bn) * count > 8 * workers:
+        return _evened_out(workers, m, n, bm, bn, cpu, count) / speed
+    tiles = count * [_worked(rows, 8, bm) * _worked(columns, _columns(bn), bn) for rows, columns in _in_order(m, n, bm, bn, group)]
     return (_taken_by_owners(tiles, workers) if cpu else _taken_in_turn(tiles, workers)) / speed
 
 
@@ -26,10 +26,10 @@ def _columns(bn: int) -> int:
     return 16 if bn <= 64 else 32
 
 
-def _evened_out(workers: int, m: int, n: int, bm: int, bn: int, cpu: bool) -> float:
+def _evened_out(workers: int, m: int, n: int, bm: int, bn: int, cpu: bool, count: int) -> float:
     if not cpu:
-        return (m + bm / 4) * (n + bn / 4) / workers
-    held = (m // bm * bm + _worked(m % bm, 8, bm)) * (n // bn * bn + _worked(n % bn, _columns(bn), bn))
+        return count * (m + bm / 4) * (n + bn / 4) / workers
+    held = count * (m // bm * bm + _worked(m % bm, 8, bm)) * (n // bn * bn + _worked(n % bn, _columns(bn), bn))
     return held / (workers - _slow(workers) * (1 - 1 / SLOWER)) + bm * bn * (1 - 1 / workers) / 2
 
 

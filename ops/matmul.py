@@ -1,4 +1,4 @@
-"""matmul(a, b)[i, j] = sum over k of a[i, k] b[k, j].
+"""matmul(a, b)[i, j] = sum over k of a[i, k] b[k, j], of matrices and of batches of them (`batches.py`).
 
 One kernel, tiles by table. Products are accumulated in fp32 (fp64 for fp64); fp32 operands are multiplied as fp32 (no
 TF32). Neighbouring programs share rows of a and columns of b, so that caches serve both.
@@ -26,7 +26,7 @@ from .makespan import cost, makespan
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
 from .records import WITH_CUDA, Case, Op, traffic
-from . import autocast, batching, choices, product_cuda, product_tma, product_way, split_k, thin
+from . import autocast, batches, batching, choices, product_cuda, product_tma, product_way, split_k, thin
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .straight import by_tiles, held, straight, turn_kernel
@@ -82,26 +82,26 @@ SMALLEST = {"cpu": 8, "cuda": 16}
 
 
 def nbytes(a, b):
-    return traffic(a, b) + a.shape[0] * b.shape[1] * a.element_size()
+    return traffic(a, b) + math.prod(batches.shape_of_product("matmul", a, b)) * a.element_size()
 
 
 def flops(a, b):
-    return 2 * a.shape[0] * a.shape[1] * b.shape[1]
+    return 2 * math.prod(batches.shape_of_product("matmul", a, b)) * a.shape[-1]
 
 
-def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> dict:
-    """The tile for the matrices at hand, the table's or one with all of K. alone: the kernel multiplies nothing else, and ends in its store."""
+def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False, count: int = 1) -> dict:
+    """The tile for the matrices at hand, so many of each, the table's or one with all of K. alone: the kernel multiplies nothing else, and ends in its store."""
     cpu = a.device.type != "cuda"
     sizes = planned(a.shape[0], b.shape[1], a.shape[1])
     if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
     choice, free = entries(a, sizes[2], written=sizes[0] * sizes[1] * a.element_size()), alone and cpu and call.row is None and not tries(TILES.op)
-    if free and at_once(a.dtype, *sizes, workers()):
+    if free and count == 1 and at_once(a.dtype, *sizes, workers()):
         choice = _guess(LARGEST_AT_ONCE, LARGEST_AT_ONCE, choice[0][2]),
     elif free and a.stride(1) == 1 and known(b.stride(0)) and b.stride(0) * next_power_of_2(sizes[2]) < 1 << 31:
-        choice += whole(a.dtype, *sizes, workers(), max(t[3] for t in choice))
+        choice += whole(a.dtype, *sizes, workers(), max(t[3] for t in choice), count)
     m, n, k = (*held(a.dtype, *sizes[:2]), sizes[2]) if cpu else sizes
-    return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice)
+    return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice, count if known(count) else 1)
 
 
 #: rows and columns of the largest product that is one program for its own sake
@@ -188,8 +188,8 @@ WHOLE_ALONE = 4096
 _SERVING, _SHARING = 1.05, 1024
 
 
-def whole(dtype: torch.dtype, m: int, n: int, k: int, workers: int, best: float) -> tuple:
-    """Tiles with all of K for a product on this CPU, (BM, BN, BK, speed, GROUP) each, where `best` is the speed of the fastest others; none where they are no use. B's rows of a tile are to
+def whole(dtype: torch.dtype, m: int, n: int, k: int, workers: int, best: float, count: int = 1) -> tuple:
+    """Tiles with all of K for a product, or so many, on this CPU, (BM, BN, BK, speed, GROUP) each, where `best` is the speed of the fastest others; none where they are no use. B's rows of a tile are to
     take half of the second cache, at most. In fp16 without AMX nothing is read where it lies, and rows of A would be packed for each of the more columns of tiles. Few threads take them for fewer terms,
     too, of which the table's tiles are whole as well, but wider (Emerald Rapids, one thread and two, fp32: 512 cubed 0.97 -> 1.02 and 0.99 -> 1.17, 333 x 257 x 511 0.96 -> 1.06 and 1.03 -> 1.06,
     1024 x 256 x 1024 0.86 -> 0.91 and 0.96 -> 1.02, 1024 x 512 x 1024 1.00 -> 1.15 and 1.04 -> 1.12)."""
@@ -200,7 +200,7 @@ def whole(dtype: torch.dtype, m: int, n: int, k: int, workers: int, best: float)
     bk = next_power_of_2(k)
     shapes = ((256, 256), (128, 256), (128, 128), (64, 128)) if tiles else ((256, 64), (128, 64), (64, 64))
     return tuple((bm, bn, bk, best * _SERVING, _SHARING // bm) for bm, bn in shapes
-                 if bn * bk * dtype.itemsize <= second_cache() // 2 and (k <= WHOLE[0] or in_a_row(cdiv(m, bm) * cdiv(n, bn), workers) > 1))
+                 if bn * bk * dtype.itemsize <= second_cache() // 2 and (k <= WHOLE[0] or in_a_row(cdiv(m, bm) * cdiv(n, bn) * count, workers) > 1))
 
 
 def in_a_row(programs: int, workers: int) -> int:
@@ -230,11 +230,11 @@ def speeds_of(dtype: torch.dtype, device_type: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def chosen_tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple) -> dict:
+def chosen_tile(cpu: bool, workers: int, m: int, n: int, k: int, choice: tuple, count: int = 1) -> dict:
     device = "cpu" if cpu else "cuda"
     fitting = [(*clipped(tile, m, n, k, device), *tile[3:]) for tile in choice]
     group = EXTRA[device]["GROUP"]
-    bm, bn, bk, _, *how = min(fitting, key=lambda t: makespan(workers, m, n, t[0], t[1], t[3], t[4] if cpu and t[4:] else group, cpu))
+    bm, bn, bk, _, *how = min(fitting, key=lambda t: makespan(workers, m, n, t[0], t[1], t[3], t[4] if cpu and t[4:] else group, cpu, count))
     return {"BM": bm, "BN": bn, "BK": bk, **EXTRA[device], **dict(zip(("GROUP",) if cpu else ("num_warps", "num_stages"), how))}
 
 
@@ -265,13 +265,15 @@ COPIED = 64, 1 << 29
 
 
 def slow_as_it_lies(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Is b to be copied before a @ b on a GPU, for it is the transpose of what its memory holds? 16 bits have tensor cores, and do not mind."""
-    (m, k), n = a.shape, b.shape[1]
-    return (a.device.type == "cuda" and a.element_size() >= 4 and known(m, n, k) and b.stride(0) == 1 and b.stride(1) != 1
-            and m >= COPIED[0] and m * n * k >= COPIED[1])
+    """Is b, a matrix or a batch of them, to be copied before a @ b on a GPU, for it is the transpose of what its memory holds? 16 bits have tensor cores, and do not mind."""
+    (m, k), n, many = a.shape[-2:], b.shape[-1], b.shape[:-2]
+    return (a.device.type == "cuda" and a.element_size() >= 4 and known(m, n, k, *many) and b.stride(-2) == 1 and b.stride(-1) != 1
+            and m >= COPIED[0] and math.prod(many) * m * n * k >= COPIED[1])
 
 
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.dim() != 2 or b.dim() != 2:
+        return _of_batches(a, b)
     c, work = begun("matmul", a, b)
     if work:
         if (found := product_way.special(a, b)) is not None:
@@ -295,12 +297,37 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    c, work = begun("matmul", a, b)
+def _of_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    c, work = _begun_of_batches(a, b)
+    if work and (of_matrices := batches.as_matrices(a, b, c)) is not None:
+        return _matmul_body(*of_matrices).view(c.shape)
     if work:
-        way = product_cuda.fastest(a, b, c)
-        cuda.launch(CUDA, way.kernel("matmul"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
+        b = b.contiguous() if slow_as_it_lies(a, b) else near(b, -2)
+        batches.product(near(a, -1), b, c, functools.partial(tile_for, alone=True))
     return c
+
+
+def _begun_of_batches(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """As `begun`, of batches of matrices."""
+    check("matmul", FLOATS, a=a, b=b)
+    shape, k = batches.shape_of_product("matmul", a, b), a.shape[-1]
+    if k == 0:
+        return torch.zeros(shape, dtype=a.dtype, device=a.device), False
+    return roomy(torch.empty(shape, dtype=a.dtype, device=a.device)), 0 not in shape
+
+
+def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    matrices = a.dim() == b.dim() == 2
+    c, work = begun("matmul", a, b) if matrices else _begun_of_batches(a, b)
+    if work:
+        for one in [(a, b, c)] if matrices else batches.each(a, b, c):
+            _multiply_cuda(*one)
+    return c
+
+
+def _multiply_cuda(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
+    way = product_cuda.fastest(a, b, c)
+    cuda.launch(CUDA, way.kernel("matmul"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
 
 
 def alike(a: torch.Tensor, b: torch.Tensor, *named: str) -> choices.Like:
@@ -314,8 +341,8 @@ def alike(a: torch.Tensor, b: torch.Tensor, *named: str) -> choices.Like:
     return choices.kind(" ".join([*named, "".join("t" if turned else "n" for turned in laid)]), line), (a.shape[0], b.shape[1], a.shape[1])
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS, *split_k.KERNELS, implementations={"cuda": _matmul_cuda},
-                   alike=alike)
+_matmul = register("matmul", _matmul_body, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS, *split_k.KERNELS, *batches.KERNELS,
+                   implementations={"cuda": _matmul_cuda}, alike=alike)
 
 
 _product = beneath("matmul", 2)
@@ -324,7 +351,10 @@ _product = beneath("matmul", 2)
 def product_backward(a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, needed):
     """Of a @ b: (gradient of a, gradient of b), None where it is not needed."""
     grad = unexpanded(grad)
-    return (_product(grad, b.T) if needed[0] else None, _product(a.T, grad) if needed[1] else None)
+    if b.dim() == 2 < a.dim() and not hasattr(grad, "placements"):  # rows of all matrices, one below the other; a DTensor may be refused that
+        rows, grads = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
+        return _product(grads, b.T).view(a.shape) if needed[0] else None, _product(rows.T, grads) if needed[1] else None
+    return (_product(grad, b.mT).sum_to_size(a.shape) if needed[0] else None, _product(a.mT, grad).sum_to_size(b.shape) if needed[1] else None)
 
 
 def product_jvp(inputs, out, tangents) -> torch.Tensor:
@@ -341,7 +371,8 @@ _matmul.autocast(autocast.lower)
 
 @replayed(2)
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b. a: M x K, b: K x N, any strides, both fp32, fp16, bf16 or fp64. Returns M x N, contiguous, of that dtype.
+    """a @ b. a: ... x M x K, b: ... x K x N, any strides, both fp32, fp16, bf16 or fp64. Dimensions before the last two are batches: of one size in both, or of 1 or absent in one, which then goes with
+    each of the other's. Returns ... x M x N, contiguous, of that dtype.
 
     Raises `ArgumentError` for shapes that do not fit, other dtypes and mixed devices."""
     if watched(a, b):

@@ -47,8 +47,15 @@ def gradients(*given):
 
 
 def product(a, b):
-    """a @ b by rows, by columns, and by K, which leaves a sum."""
-    return [(R, R, R), (S(0), S(0), R), (S(1), R, S(1)), (P, S(1), S(0)), (P, P, R), (P, R, P)]
+    """a @ b by rows, by columns, by K, which leaves a sum, and by dimensions of a batch; a factor that has no such dimension, or one of size 1, is everywhere."""
+    rank, (rows, terms), (terms_of_b, columns) = max(a.ndim, b.ndim), (a.ndim - 2, a.ndim - 1), (b.ndim - 2, b.ndim - 1)
+    lead = [(S(d), *_of_batch(d - rank, a, b)) for d in range(rank - 2)]
+    return [(R, R, R), (S(rank - 2), S(rows), R), (S(rank - 1), R, S(columns)), (P, S(terms), S(terms_of_b)), (P, P, R), (P, R, P), *(row for row in lead if row[1:] != (R, R))]
+
+
+def _of_batch(d: int, *tensors):
+    """The placements of tensors whose dimension d, counted from the last one, goes by ranks."""
+    return tuple(S(t.ndim + d) if t.ndim + d >= 0 and t.shape[d] != 1 else R for t in tensors)
 
 
 def product_and_softmax(a, b, dim):
