@@ -95,13 +95,25 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False, count: int =
     sizes = planned(a.shape[0], b.shape[1], a.shape[1])
     if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
-    choice, free = entries(a, sizes[2], written=sizes[0] * sizes[1] * a.element_size()), alone and cpu and call.row is None and not tries(TILES.op)
-    if free and count == 1 and at_once(a.dtype, *sizes, workers()):
-        choice = _guess(LARGEST_AT_ONCE, LARGEST_AT_ONCE, choice[0][2]),
-    elif free and a.stride(1) == 1 and known(b.stride(0)) and b.stride(0) * next_power_of_2(sizes[2]) < 1 << 31:
-        choice += whole(a.dtype, *sizes, workers(), max(t[3] for t in choice), count)
+    if alone and cpu and call.row is None and not tries(TILES.op):
+        choice = freely(a.dtype, *sizes, workers(), count, a.stride(1) == 1 and known(b.stride(0)) and b.stride(0) * next_power_of_2(sizes[2]) < 1 << 31)
+    else:
+        choice = entries(a, sizes[2], written=sizes[0] * sizes[1] * a.element_size())
     m, n, k = (*held(a.dtype, *sizes[:2]), sizes[2]) if cpu else sizes
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice, count if known(count) else 1)
+
+
+def freely(dtype: torch.dtype, m: int, n: int, k: int, workers: int, count: int = 1, straight: bool = True) -> tuple:
+    """Tiles, each with its speed, of which one is chosen for a product, or so many, on this machine's CPU, that ends in its store. straight: all of K may be one piece."""
+    choice = few_terms(dtype, k, m * n * dtype.itemsize // workers) if k <= FEW_TERMS else measured(dtype, workers)
+    if count == 1 and at_once(dtype, m, n, k, workers):
+        return _guess(LARGEST_AT_ONCE, LARGEST_AT_ONCE, choice[0][2]),
+    return choice + whole(dtype, m, n, k, workers, max(t[3] for t in choice), count) if straight else choice
+
+
+def measured(dtype: torch.dtype, workers: int, device_type: str = "cpu") -> tuple:
+    """Tiles as the table has them for this machine's CPU with so many threads, or its GPU."""
+    return tuple(map(tuple, speeds_for(TILES.get(device_type), speeds_of(dtype, device_type), workers)))
 
 
 #: rows and columns of the largest product that is one program for its own sake
@@ -118,8 +130,7 @@ def at_once(dtype: torch.dtype, m: int, n: int, k: int, workers: int) -> bool:
 
 def gpu_tile(dtype: torch.dtype, m: int, n: int, k: int) -> dict:
     """The table's tile for a product on this machine's GPU."""
-    choice = tuple(map(tuple, speeds_for(TILES.get("cuda"), speeds_of(dtype, "cuda"), 0)))
-    return chosen_tile(False, multiprocessors(), m, n, k, choice)
+    return chosen_tile(False, multiprocessors(), m, n, k, measured(dtype, 0, "cuda"))
 
 
 def entries(a: torch.Tensor, k: int, ends: bool = True, written: int = 0) -> tuple:
@@ -131,7 +142,7 @@ def entries(a: torch.Tensor, k: int, ends: bool = True, written: int = 0) -> tup
             return fitting(call.row.scratch, a.dtype)
         if call.row is None and k <= FEW_TERMS:
             return few_terms(a.dtype, k, written // workers()) if ends else (_guess(32 if a.dtype == torch.bfloat16 or by_tiles(a.dtype) else 64, 64, FEW_TERMS),)
-    return tuple(map(tuple, speeds_for(TILES.get(a.device.type), speeds_of(a.dtype, a.device.type), workers() if cpu else 0)))
+    return measured(a.dtype, workers() if cpu else 0, a.device.type)
 
 
 @functools.lru_cache(maxsize=None)

@@ -293,8 +293,23 @@ def test_whose_product_is_faster(monkeypatch, maker, threads, native, expected):
     monkeypatch.setattr(products._matmul(), "workers", lambda: threads)
     assert products.ours("mm", torch.bfloat16, 1 << 20) is products.ours("addmm", torch.bfloat16, 1 << 20) is expected
     assert products.ours("bmm", torch.bfloat16, 1 << 20) is (expected and not native)
-    assert products.ours("bmm", torch.float32, 1 << 20) is (maker == "AuthenticAMD" or expected and not native)
+    assert products.ours("bmm", torch.float32, 1 << 20) is (maker in ("AuthenticAMD", "GenuineIntel"))
     assert products.ours("bmm", torch.float32, 1 << 17) is (expected and not native)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize("m,k,n", [(1024, 1024, 1024), (256, 768, 3072), (100, 50, 70), (2048, 13, 512), (33, 3000, 65), (7, 600, 300)])
+def test_tiles_are_those_of_the_op(m, k, n, threads, monkeypatch):
+    """Those with all of K, too, but for a left factor that is read across its lines."""
+    matmul = products._matmul()
+    monkeypatch.setattr(matmul, "workers", lambda: threads)
+    for count in (1, 24):
+        tile = matmul.tile_for(torch.empty(m, k), torch.empty(k, n), alone=True, count=count)
+        assert products.tiles(torch.float32, count, m, n, k, True) == [tuple(tile[name] for name in ("BM", "BN", "BK", "GROUP"))]
+    assert k <= matmul.FEW_TERMS or products.tiles(torch.float32, 1, m, n, k, False)[0][2] <= max(t[2] for t in matmul.measured(torch.float32, threads))
+    monkeypatch.setattr(products, "timed", lambda: True)
+    several = products.tiles(torch.float32, 1, m, n, k, True)
+    assert 1 <= len(several) <= products.TIMED and len({t[:3] for t in several}) == len(several)
 
 
 @pytest.mark.parametrize("row,expected", [("x86-64-v3", False), ("x86-64-v4", False), ("sapphirerapids", True)])

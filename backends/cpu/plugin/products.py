@@ -150,7 +150,7 @@ def _lowering(name: str, module):
             if not timed() and _turned(a):
                 if name != "bmm" and copied(layout.dtype, int(m), int(k), int(n)):
                     a = sys.modules["torch._inductor.ir"].ExternKernel.require_contiguous(a)
-                elif multiplies(layout.dtype) and not _all_ways(layout.dtype):
+                elif multiplies(layout.dtype) and not _turned_as_well(layout.dtype):
                     return None
             more = {"prefix_args": 1, "epilogue_fn": addmm_epilogue(layout.dtype, **how), "epilogue_fn_hash": f"addmm {layout.dtype} {how}"} if bias else {}
             choices = [torchs.bind((*bias, a, b), layout, tuple(how), **how)] if timed() and listed("ATEN") else []
@@ -158,8 +158,8 @@ def _lowering(name: str, module):
             lines = name != "bmm" and _by_lines(a, b)
             if lines:
                 few_rows.template().maybe_append_choice(choices, **few_rows.options(int(m), int(k), _matmul().thin.lines_each(int(n))), **more)
-            for bm, bn, bk in tiles(a.get_dtype(), int(m), int(n), int(k)) if timed() or not lines else ():
-                _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=4, ONE_HIGH=int(m) <= bm, BATCHED=name == "bmm", **more)
+            for bm, bn, bk, group in tiles(a.get_dtype(), _count(a), int(m), int(n), int(k), not _turned(a)) if timed() or not lines else ():
+                _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=group, ONE_HIGH=int(m) <= bm, BATCHED=name == "bmm", **more)
             return selected(name, choices, [*wide, a, b], layout) if choices else None
 
         return ours_or_torchs("matrix products", lower, original)
@@ -264,21 +264,22 @@ def timed() -> bool:
 
 def ours(name: str, dtype, multiplications: int) -> bool:
     """Is our mm, addmm or bmm the faster one, where nothing is timed? As measured on x86 (docs/performance/models.md): where torch has no instructions for a 16-bit
-    dtype its product takes 3 to 50 times as long. Else on AMD's CPUs ours is in fp32, but for batches of next to nothing, and in 16 bits of two matrices; on Intel's of
-    two matrices, with more than one thread (ours 1.0 to 1.9 on sixteen, whole models on two 1.03 to 1.34 of what they are with torch's, 0.6 to 1.0 on one). Other CPUs were not measured."""
+    dtype its product takes 3 to 50 times as long. Else batches are ours in fp32, but for those of next to nothing (two threads of an Emerald Rapids: 24 of 256x64x256, the second transposed, 1.05 of torch's
+    speed by torch's, 1.33 by ours, 512 of 27x64x27 0.95, 1.34); two matrices on AMD's CPUs, and on Intel's with more than one thread (ours 1.0 to 1.9 on sixteen, whole models on two 1.03 to 1.34 of what
+    they are with torch's, 0.6 to 1.0 on one). Other CPUs were not measured."""
     vendor = maker()
     if vendor not in ("AuthenticAMD", "GenuineIntel"):
         return False
     if not multiplies(dtype):
         return True
     if name == "bmm":
-        return _all_ways(dtype) and multiplications >= FEWEST
+        return dtype.itemsize == 4 and multiplications >= FEWEST
     return vendor == "AuthenticAMD" or _matmul().workers() > 1
 
 
-def _all_ways(dtype) -> bool:
-    """Are our products of a dtype that torch has instructions for the faster ones also in batches, and with a left factor that is transposed? MKL's on AMD's CPUs
-    take 0.93 to 1.75 and 0.93 to 1.5 of our time in fp32. In 16 bits oneDNN takes 0.75 to 1.0 and 0.65 to 1.24 of it."""
+def _turned_as_well(dtype) -> bool:
+    """Are our products of a dtype that torch has instructions for the faster ones also with a left factor that is transposed? MKL's on AMD's CPUs take 0.93 to 1.5 of our time in fp32; in 16 bits oneDNN
+    takes 0.65 to 1.24 of it."""
     return dtype.itemsize == 4 and maker() == "AuthenticAMD"
 
 
@@ -316,6 +317,11 @@ def by_tiles(dtype) -> bool:
     return _matmul().by_tiles(dtype)
 
 
+def _count(a) -> int:
+    """The matrices of a batch, or of none."""
+    return math.prod(map(int, a.get_size()[:-2]))
+
+
 def _turned(a) -> bool:
     """Is a matrix the transpose of what lies in memory? As the left factor it is turned anew for each column of tiles, or copied first, by whatever kernel reads it anyway."""
     *_, down, across = a.get_stride()
@@ -338,13 +344,13 @@ def _straight():
     return importlib.import_module("....ops.straight", __package__)
 
 
-def tiles(dtype, m: int, n: int, k: int) -> list[tuple[int, int, int]]:
-    """(BM, BN, BK) for products of m x k by k x n: the table's, and where tiles are timed some more."""
-    matmul = _matmul()
-    speeds = matmul.speeds_for(matmul.TILES.get("cpu"), matmul.speeds_of(dtype, "cpu"), matmul.workers())
-    found, (m, n) = [], matmul.held(dtype, m, n)
+def tiles(dtype, count: int, m: int, n: int, k: int, straight: bool) -> list[tuple[int, int, int, int]]:
+    """(BM, BN, BK, GROUP) for so many products of m x k by k x n: what `ops.matmul` takes, and where tiles are timed some more. straight: the left factor's lines are read along K."""
+    matmul, found = _matmul(), []
+    speeds = matmul.freely(dtype, m, n, k, matmul.workers(), count, straight)
+    m, n = matmul.held(dtype, m, n)
     while len(found) < (TIMED if timed() else 1) and speeds:
-        tile = matmul.chosen_tile(True, matmul.workers(), m, n, k, tuple(map(tuple, speeds)))
-        found.append((tile["BM"], tile["BN"], tile["BK"]))
-        speeds = [t for t in speeds if matmul.clipped(t, m, n, k) != found[-1]]
+        tile = matmul.chosen_tile(True, matmul.workers(), m, n, k, speeds, count)
+        found.append((tile["BM"], tile["BN"], tile["BK"], tile["GROUP"]))
+        speeds = tuple(t for t in speeds if matmul.clipped(t, m, n, k) != found[-1][:3])
     return found
