@@ -292,9 +292,21 @@ def test_whose_product_is_faster(monkeypatch, maker, threads, native, expected):
     monkeypatch.setattr(products, "multiplies", lambda dtype: native)
     monkeypatch.setattr(products._matmul(), "workers", lambda: threads)
     assert products.ours("mm", torch.bfloat16, 1 << 20) is products.ours("addmm", torch.bfloat16, 1 << 20) is expected
-    assert products.ours("bmm", torch.bfloat16, 1 << 20) is (expected and not native)
+    assert products.ours("bmm", torch.bfloat16, 1 << 20) is (expected and not native or maker == "GenuineIntel")
+    assert products.ours("bmm", torch.float16, 1 << 20) is (expected and not native)
     assert products.ours("bmm", torch.float32, 1 << 20) is (maker in ("AuthenticAMD", "GenuineIntel"))
     assert products.ours("bmm", torch.float32, 1 << 17) is (expected and not native)
+
+
+@pytest.mark.parametrize("m,n,rows,columns", [(128, 192, False, False), (100, 192, True, False), (128, 200, False, True), (100, 200, True, True), (64, 64, False, False), (40, 64, True, False)])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_tiles_that_fill_a_matrix_are_not_masked(batch, m, n, rows, columns, monkeypatch, seed):
+    torch.manual_seed(seed)
+    monkeypatch.setattr(products, "tiles", lambda *sizes: [(64, 64, 32, 4)])
+    a, b, r = R(*batch, m, 70), R(*batch, 70, n), R(*batch, m, n)
+    got, code = compiled(lambda a, b, r: (a @ b).relu() + r, a, b, r)
+    assert error(got, (a.double() @ b.double()).relu() + r.double()) <= ALLOWED[torch.float32]
+    assert ("rows[:, None] < M" in code, "cols[None, :] < N" in code) == (rows, columns) and "extern_kernels" not in code.split("def call")[1]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 16])

@@ -62,14 +62,15 @@ _SOURCE = r"""
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for start in range(0, K, BLOCK_K):
         inside = K - start
-        a = tl.load(a_ptrs, mask=(rows[:, None] < M) & (ks[None, :] < inside), other=0.0)
-        b = tl.load(b_ptrs, mask=(ks[:, None] < inside) & (cols[None, :] < N), other=0.0)
+        a = tl.load(a_ptrs, mask={% if not EVEN_M %}(rows[:, None] < M) & {% endif %}(ks[None, :] < inside), other=0.0)
+        b = tl.load(b_ptrs, mask=(ks[:, None] < inside){% if not EVEN_N %} & (cols[None, :] < N){% endif %}, other=0.0)
         acc = tl.dot(a, b, acc, input_precision="ieee", out_dtype=tl.float32)
         a_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_ak
         b_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_bk
     idx_m = rows[:, None]
     idx_n = cols[None, :]
-    mask = (idx_m < M) & (idx_n < N)
+    mask = {% if EVEN_M and EVEN_N %}tl.full((1, 1), True, tl.int1){% elif EVEN_M %}idx_n < N{% elif EVEN_N %}idx_m < M{% else %}(idx_m < M) & (idx_n < N){% endif %}
+
     {{store_output(("idx_q", "idx_m", "idx_n") if BATCHED else ("idx_m", "idx_n"), "acc", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
 """
 
@@ -159,7 +160,7 @@ def _lowering(name: str, module):
             if lines:
                 few_rows.template().maybe_append_choice(choices, **few_rows.options(int(m), int(k), _matmul().thin.lines_each(int(n))), **more)
             for bm, bn, bk, group in tiles(a.get_dtype(), _count(a), int(m), int(n), int(k), not _turned(a)) if timed() or not lines else ():
-                _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=group, ONE_HIGH=int(m) <= bm, BATCHED=name == "bmm", **more)
+                _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=group, ONE_HIGH=int(m) <= bm, EVEN_M=int(m) % bm == 0, EVEN_N=int(n) % bn == 0, BATCHED=name == "bmm", **more)
             return selected(name, choices, [*wide, a, b], layout) if choices else None
 
         return ours_or_torchs("matrix products", lower, original)
@@ -264,16 +265,16 @@ def timed() -> bool:
 
 def ours(name: str, dtype, multiplications: int) -> bool:
     """Is our mm, addmm or bmm the faster one, where nothing is timed? As measured on x86 (docs/performance/models.md): where torch has no instructions for a 16-bit
-    dtype its product takes 3 to 50 times as long. Else batches are ours in fp32, but for those of next to nothing (two threads of an Emerald Rapids: 24 of 256x64x256, the second transposed, 1.05 of torch's
-    speed by torch's, 1.33 by ours, 512 of 27x64x27 0.95, 1.34); two matrices on AMD's CPUs, and on Intel's with more than one thread (ours 1.0 to 1.9 on sixteen, whole models on two 1.03 to 1.34 of what
-    they are with torch's, 0.6 to 1.0 on one). Other CPUs were not measured."""
+    dtype its product takes 3 to 50 times as long. Else batches are ours in fp32, and in bf16 on Intel's, but for those of next to nothing (docs/performance/models.md); two matrices on AMD's CPUs, and on
+    Intel's with more than one thread (ours 1.0 to 1.9 on sixteen, whole models on two 1.03 to 1.34 of what they are with torch's, 0.6 to 1.0 on one). Other CPUs were not measured."""
+    import torch
     vendor = maker()
     if vendor not in ("AuthenticAMD", "GenuineIntel"):
         return False
     if not multiplies(dtype):
         return True
     if name == "bmm":
-        return dtype.itemsize == 4 and multiplications >= FEWEST
+        return (dtype.itemsize == 4 or vendor == "GenuineIntel" and dtype is torch.bfloat16) and multiplications >= FEWEST
     return vendor == "AuthenticAMD" or _matmul().workers() > 1
 
 
