@@ -82,21 +82,26 @@ def shape_of_product(op: str, a: torch.Tensor, b: torch.Tensor) -> tuple:
     rank, lead = max(a.dim(), b.dim()) - 2, []
     for d in range(rank):
         one, other = (t.shape[d - rank - 2] if t.dim() - 2 >= rank - d else 1 for t in (a, b))
-        if one != other and one != 1 and other != 1:
+        if one != other and one == 1:
+            one = other
+        elif one != other and other != 1:
             raise ArgumentError(f"triport.{op}: argument 'a' is {shape_of(a)} and 'b' is {shape_of(b)}; it takes batches of one size, or of 1 ({one} is not {other})")
-        lead.append(other if one == 1 else one)
+        lead.append(one)
     return *lead, a.shape[-2], b.shape[-1]
 
 
-def as_matrices(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Two matrices whose product holds c's elements in order, where there are such: b is one, and a's lie one below the other, or there is one of each."""
-    if all(type(s) is int and s == 1 for s in c.shape[:-2]):
-        return a[(0,) * (a.dim() - 2)], b[(0,) * (b.dim() - 2)]
-    if b.dim() > 2:
+def is_one(b: torch.Tensor) -> bool:
+    """Is b one matrix, whatever dimensions of size 1 it has in front?"""
+    return all(type(s) is int and s == 1 for s in b.shape[:-2])
+
+
+def as_matrices(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """a, b and c, their product, as matrices, where b is one and the rows of a's lie one below the other."""
+    if not is_one(b):
         return None
     try:
-        return a.view(-1, a.shape[-1]), b
-    except RuntimeError:
+        return a.view(-1, a.shape[-1]), b[(0,) * (b.dim() - 2)], c.view(-1, c.shape[-1])
+    except (RuntimeError, ValueError):  # the latter while torch traces
         return None
 
 
@@ -119,14 +124,15 @@ class Batch(NamedTuple):
 
 
 def _walked(a: torch.Tensor, b: torch.Tensor, shape: tuple) -> Batch:
-    """a and b as batches of the shape; copies where that takes more than two dimensions."""
+    """a and b as batches of the shape; copies where that takes more than two dimensions. What is open while torch traces is compared with nothing."""
     dims: list[tuple[int, tuple]] = []
     a, b = a.expand(*shape, *a.shape[-2:]), b.expand(*shape, *b.shape[-2:])
-    for size, *steps in zip(shape, a.stride(), b.stride()):
-        if not known(size, *steps):
-            dims = [(0, ())] * 3  # no step of an open size is compared with another one
-            break
-        if dims and all(before == size * step for before, step in zip(dims[-1][1], steps)):
+    walked = list(zip(shape, a.stride(), b.stride()))
+    closed = all(known(*numbers) for numbers in walked)
+    for size, *steps in walked:
+        if not closed:
+            dims.append((size, tuple(steps)))
+        elif dims and all(before == size * step for before, step in zip(dims[-1][1], steps)):
             dims[-1] = dims[-1][0] * size, tuple(steps)
         elif size != 1:
             dims.append((size, tuple(steps)))
@@ -146,7 +152,7 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_for, scale: 
         return
     t = tile_for(*first, count=batch.count)
     launch(wrap_triton(batched_matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]) * batch.count,), batch.a, batch.b, c, m, n, k, scale, batch.inner,
-           *batch.steps[0], *first[0].stride(), *batch.steps[1], *first[1].stride(), SCALED=scale != 1.0, **t)
+           *batch.steps[0], *first[0].stride(), *batch.steps[1], *first[1].stride(), SCALED=bool(scale != 1.0), **t)
 
 
 def _by_lines(a: torch.Tensor, b: torch.Tensor, batch: Batch, c: torch.Tensor) -> bool:
@@ -160,7 +166,7 @@ def _by_lines(a: torch.Tensor, b: torch.Tensor, batch: Batch, c: torch.Tensor) -
         x, w, steps, out, tensors = b.T, a.T, batch.steps[::-1], (1, n), (batch.b, batch.a)
     else:
         return False
-    columns, along = w.shape[1], w.stride(1) != 1
+    columns, along = w.shape[1], _along(x, w)
     if along:
         bk, bn = min(next_power_of_2(k), LONGEST if r <= thin.LINES else thin.PIECE), next_power_of_2(min(columns, max(1, READ // k)))
     else:
@@ -170,11 +176,16 @@ def _by_lines(a: torch.Tensor, b: torch.Tensor, batch: Batch, c: torch.Tensor) -
     return True
 
 
+def _along(x: torch.Tensor, w: torch.Tensor) -> bool:
+    """Do vectors go along K, which both lie along: where w has no others, or fewer columns than fill one?"""
+    return w.stride(0) == x.stride(1) == 1 and (w.stride(1) != 1 or w.shape[1] < WIDE)
+
+
 def _lines(x: torch.Tensor, w: torch.Tensor) -> int:
     """As how many lines x goes with w as it lies, a vector at a time; 0 where it does not. us of 512 products in fp32 on one thread of an Ice Lake, by lines and by tiles: 1x64x64 443, 565, 4x64x64 559, 525,
     2x64 by 64x32 transposed 280, 461, 1x64 by 64x16 transposed 155, 398; 16 of 4x1024x256 1,480, 1,020. In bf16, which is widened there: 4x64x64 459, 731."""
     (m, k), n, pairs = x.shape, w.shape[1], x.dtype == torch.bfloat16 and by_pairs()
-    if w.stride(1) == 1:
+    if w.stride(1) == 1 and not _along(x, w):
         most = thin.LINES if x.dtype.itemsize == 2 and not pairs or not targets.native().few_rows else 1
         return m if m == 1 or m <= most and n >= WIDE else 0
     if w.stride(0) != 1 or x.stride(1) != 1:

@@ -129,8 +129,12 @@ def product(op, tensors, dims, params, size):
     rank = max(t.dim() for t in seen)
     if rank == 2 and dims[1] is None:
         return _more_rows(op, tensors, dims, params, size)
-    tensors = [t if d is None else _first(t, d, size)[(slice(None), *[None] * (rank - s.dim()))] for t, d, s in zip(tensors, dims, seen)]
-    return op(*tensors, *params), 0
+    return op(*(t if d is None else _of_rank(_first(t, d, size), rank + 1) for t, d in zip(tensors, dims)), *params), 0
+
+
+def _of_rank(t: torch.Tensor, rank: int) -> torch.Tensor:
+    """`t` with so many dimensions, the new ones behind the first."""
+    return t if t.dim() == rank else t[(slice(None), *[None] * (rank - t.dim()))]
 
 
 def scaled_product(op, tensors, dims, params, size):

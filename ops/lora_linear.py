@@ -22,7 +22,7 @@ from .layout import roomy, unexpanded
 from .register import register, served
 from .lora_plain import scaled_matmul_kernel, sum_of_matmuls_kernel
 from .records import Case, Op, traffic
-from .matmul import _matmul_body, matmul_kernel, product_backward, product_jvp
+from .matmul import _matmul_body, matmul_kernel, multiply, product_backward, product_jvp
 from ..backends.dispatch.replay import temporary
 from ..backends.of_torch import is_wrap_triton_enabled
 
@@ -58,16 +58,19 @@ def _lora_linear_body(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torc
     check_low_rank("lora_linear", x, w, a, b)
     shape = (*x.shape[:-1], w.shape[1])
     rows = _rows(x)
-    if a.shape[1] == 0:
-        return _matmul_body(rows, w).view(shape)
-    if not is_wrap_triton_enabled() and lora_gpu.takes(rows, w, a, b):  # nobody traces
+    adapted = a.shape[1] != 0
+    if adapted and not is_wrap_triton_enabled() and lora_gpu.takes(rows, w, a, b):  # nobody traces
         with lora_gpu.on(x):
             return _forward(None, None, None, x, w, a, b, s)
     out = roomy(torch.empty(shape, dtype=x.dtype, device=x.device))
     if rows.shape[1] == 0:
         return out.zero_()
-    if not (rows.shape[0] == 0 or w.shape[1] == 0):
+    if rows.shape[0] == 0 or w.shape[1] == 0:
+        return out
+    if adapted:
         lora_plain.summed(rows, w, temporary(lora_plain.scaled(rows, a, s)), b, out)
+    else:
+        multiply(rows, w, out.view(rows.shape[0], w.shape[1]))
     return out
 
 

@@ -91,7 +91,7 @@ def flops(a, b):
 
 def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False, count: int = 1) -> dict:
     """The tile for the matrices at hand, so many of each, the table's or one with all of K. alone: the kernel multiplies nothing else, and ends in its store."""
-    cpu = a.device.type != "cuda"
+    cpu, count = a.device.type != "cuda", count if known(count) else 1
     sizes = planned(a.shape[0], b.shape[1], a.shape[1])
     if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
@@ -100,7 +100,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False, count: int =
     else:
         choice = entries(a, sizes[2], written=sizes[0] * sizes[1] * a.element_size())
     m, n, k = (*held(a.dtype, *sizes[:2]), sizes[2]) if cpu else sizes
-    return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice, count if known(count) else 1)
+    return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice, count)
 
 
 def freely(dtype: torch.dtype, m: int, n: int, k: int, workers: int, count: int = 1, straight: bool = True) -> tuple:
@@ -287,32 +287,37 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return _of_batches(a, b)
     c, work = begun("matmul", a, b)
     if work:
-        if (found := product_way.special(a, b)) is not None:
-            way, given = found
-            way.product(given, c)
-            return c
-        if slow_as_it_lies(a, b):
-            b = b.contiguous()
-        a, b = near(a, 1), near(b, 0)
-        if thin.takes(a, b):
-            thin.product(a, b, c)
-            return c
-        if (split := split_k.way(a, b)) is not None:
-            split_k.product(a, b, c, split)
-            return c
-        (m, k), n = a.shape, b.shape[1]
-        a = straight(a, n, "matmul")
-        t = tile_for(a, b, alone=True)
-        launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
-               a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
+        multiply(a, b, c)
     return c
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
+    """c = a @ b, of matrices; c: contiguous."""
+    if (found := product_way.special(a, b)) is not None:
+        way, given = found
+        way.product(given, c)
+        return
+    if slow_as_it_lies(a, b):
+        b = b.contiguous()
+    a, b = near(a, 1), near(b, 0)
+    if thin.takes(a, b):
+        thin.product(a, b, c)
+        return
+    if (split := split_k.way(a, b)) is not None:
+        split_k.product(a, b, c, split)
+        return
+    (m, k), n = a.shape, b.shape[1]
+    a = straight(a, n, "matmul")
+    t = tile_for(a, b, alone=True)
+    launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
+           a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
 
 
 def _of_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c, work = _begun_of_batches(a, b)
-    if work and (of_matrices := batches.as_matrices(a, b, c)) is not None:
-        return _matmul_body(*of_matrices).view(c.shape)
-    if work:
+    if work and (matrices := batches.as_matrices(a, b, c)) is not None:
+        multiply(*matrices)
+    elif work:
         b = b.contiguous() if slow_as_it_lies(a, b) else near(b, -2)
         batches.product(near(a, -1), b, c, functools.partial(tile_for, alone=True))
     return c
@@ -331,8 +336,9 @@ def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     matrices = a.dim() == b.dim() == 2
     c, work = begun("matmul", a, b) if matrices else _begun_of_batches(a, b)
     if work:
-        for one in [(a, b, c)] if matrices else batches.each(a, b, c):
-            _multiply_cuda(*one)
+        one = (a, b, c) if matrices else batches.as_matrices(a, b, c)
+        for each in batches.each(a, b, c) if one is None else [one]:
+            _multiply_cuda(*each)
     return c
 
 
@@ -362,9 +368,9 @@ _product = beneath("matmul", 2)
 def product_backward(a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, needed):
     """Of a @ b: (gradient of a, gradient of b), None where it is not needed."""
     grad = unexpanded(grad)
-    if b.dim() == 2 < a.dim() and not hasattr(grad, "placements"):  # rows of all matrices, one below the other; a DTensor may be refused that
-        rows, grads = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
-        return _product(grads, b.T).view(a.shape) if needed[0] else None, _product(rows.T, grads) if needed[1] else None
+    if a.dim() > 2 and batches.is_one(b) and not hasattr(grad, "placements"):  # rows of all matrices, one below the other; a DTensor may be refused that
+        rows, grads = a.flatten(0, -2), grad.flatten(0, -2)
+        return _product(grads, b[(0,) * (b.dim() - 2)].T).view(a.shape) if needed[0] else None, _product(rows.T, grads).view(b.shape) if needed[1] else None
     return (_product(grad, b.mT).sum_to_size(a.shape) if needed[0] else None, _product(a.mT, grad).sum_to_size(b.shape) if needed[1] else None)
 
 

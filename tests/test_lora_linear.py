@@ -172,3 +172,13 @@ def test_compiled_training_step(parameter, seed):
     for t, u in zip(tensors[2:], twins[2:]):
         torch.testing.assert_close(t.grad, u.grad, rtol=1e-4, atol=1e-4)
     assert tensors[1].grad is None
+
+
+def test_a_result_of_no_rank_may_be_written_to():
+    """The first and the next: it is no view of something else."""
+    x, w = torch.randn(2, 3, 40, requires_grad=True), torch.randn(40, 17)
+    for _ in range(3):
+        y = ops.lora_linear(x, w, torch.randn(40, 0), torch.randn(0, 17))
+        y += 1
+        torch.testing.assert_close(y, x @ w + 1, rtol=1e-5, atol=1e-5)
+        y.sum().backward()
