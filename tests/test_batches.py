@@ -1,6 +1,7 @@
 """Products of batches: right whatever broadcasts and however it lies, between guard words, by the kernels that are meant, without copies of what can be walked; and all that follows an op."""
 
 import functools
+import importlib
 import itertools
 import random
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from triport.bench import check
 from triport.ops import batches
 from triport.ops.accuracy import error
 from triport.ops.makespan import makespan
-from triport.ops.matmul import OP, chosen_tile, tile_for
+from triport.ops.matmul import OP, chosen_tile, tile_for, whole
 from triport.testing import launches
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
@@ -116,6 +117,13 @@ def test_lines_that_lie_along_columns(few_rows, rows, monkeypatch):
     assert batches._lines(torch.zeros(1, 9), torch.zeros(9, 2)) == 1 and batches._lines(torch.zeros(4, 9), torch.zeros(9, 8)) == 0
 
 
+def test_which_way_vectors_go():
+    """Along K where columns would fill no vector, if both lie so."""
+    x, w = torch.zeros(1, 64), torch.zeros(64, 50)
+    assert batches._along(x, torch.zeros(50, 64).T) and batches._along(x, torch.zeros(64, 1)) and not batches._along(x, w)
+    assert not batches._along(torch.zeros(64, 2).T[:1], torch.zeros(64, 1)) and not batches._along(x, torch.zeros(64, 2))
+
+
 def test_heads_are_not_copied(monkeypatch):
     """Two dimensions of a batch are walked as they lie, and a call like one before is launched again; three that do not lie behind one another are copied."""
     q, k = torch.randn(2, 9, 4, 16).transpose(1, 2), torch.randn(2, 7, 4, 16).transpose(1, 2)
@@ -130,11 +138,13 @@ def test_heads_are_not_copied(monkeypatch):
     assert len(replay._plans) == before + 1
 
 
-def test_tiles_of_many_matrices():
+def test_tiles_of_many_matrices(monkeypatch):
     """More of them fill all threads, so that each may go in larger tiles; how long tiles take is how many there are."""
     few, many = (makespan(16, 256, 256, 256, 256, 1.0, 4, True, count) for count in (1, 16))
     assert many == pytest.approx(few, rel=0.5) and makespan(16, 256, 256, 64, 64, 1.0, 4, True, 32) == pytest.approx(2 * makespan(16, 256, 256, 64, 64, 1.0, 4, True, 16), rel=0.2)
     choice = ((256, 256, 64, 1.0), (64, 64, 64, 0.7))
+    monkeypatch.setattr(importlib.import_module("triport.ops.matmul"), "second_cache", lambda: 1 << 20)
+    assert not whole(torch.float32, 256, 256, 1024, 16, 1.0) and whole(torch.float32, 256, 256, 1024, 16, 1.0, 64), "programs in a row share what is packed of B"
     assert chosen_tile(True, 16, 256, 256, 256, choice)["BM"] == 64 and chosen_tile(True, 16, 256, 256, 256, choice, 64)["BM"] == 256
 
 
