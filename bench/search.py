@@ -13,7 +13,9 @@ from triton.runtime.errors import OutOfResources
 
 from ..backends.base import Error
 from ..ops import cases, registry, room, tuning
+from ..ops import tiles as of_products
 from ..ops.records import DTYPES, Case
+from ..ops.sizes import next_power_of_2
 from . import check, clock, prune
 
 
@@ -150,37 +152,37 @@ def _with(tiles, candidate, op, args, kwargs, device: str, rounds: int):
 
 def matmul_speeds(tiles, dtypes, rounds: int, say, device: str = "cpu", pruning: prune.Pruning = prune.NONE, known: dict | None = None) -> dict:
     """dtype -> [BM, BN, BK, speed], the fastest tile's speed being 1: products that give every thread four of the largest tiles. known: speeds that
-    stay where they are not measured. What one or two threads of a machine of many do goes beside what all of them do (`ops.matmul.few`)."""
-    matmul = importlib.import_module("..ops.matmul", __package__)
+    stay where they are not measured. What one or two threads of a machine of many do goes beside what all of them do (`ops.tiles.few`)."""
+    matmul = registry.get("matmul")
     out = {k: [list(t) for t in v] for k, v in {**tiles.cpu, **(known or {})}.items()}
-    beside = device == "cpu" and torch.get_num_threads() <= matmul.FEW < (os.cpu_count() or 1) // 2
-    size = matmul.next_power_of_2(math.isqrt(4 * torch.get_num_threads() * max(bm * bn for bm, bn, _ in matmul.SHAPES)))
+    beside = device == "cpu" and torch.get_num_threads() <= of_products.FEW < (os.cpu_count() or 1) // 2
+    size = next_power_of_2(math.isqrt(4 * torch.get_num_threads() * max(bm * bn for bm, bn, _ in of_products.SHAPES)))
     for dtype in dtypes:
         if dtype not in tiles.cpu:
             continue
         a, b = torch.randn(size, 1024).to(DTYPES[dtype]), torch.randn(1024, size).to(DTYPES[dtype])
         want = a.double() @ b.double()
-        shapes = {"x".join(map(str, shape)): shape for shape in (_board_shapes(matmul, a, b) if device == "board" else matmul.SHAPES)}
-        kept = pruning.kept(f"matmul {dtype}", tiles.op, {n: {**tiles.cpu, dtype: ((*shape, 1.0),)} for n, shape in shapes.items()}, matmul.OP,
+        shapes = {"x".join(map(str, shape)): shape for shape in (_board_shapes(a, b) if device == "board" else of_products.SHAPES)}
+        kept = pruning.kept(f"matmul {dtype}", tiles.op, {n: {**tiles.cpu, dtype: ((*shape, 1.0),)} for n, shape in shapes.items()}, matmul,
                             [(Case((tuple(a.shape), tuple(b.shape))), dtype)], [(Case(((n, n), (n, n))), dtype) for n in (128, 256, 512)], say)
         runs = {}
         for shape in (shapes[n] for n in kept):
-            runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul.OP, (a, b), {}, device, rounds)
-            _check(runs[shape](), want, matmul.OP.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
+            runs[shape] = _with(tiles, {**tiles.cpu, dtype: ((*shape, 1.0),)}, matmul, (a, b), {}, device, rounds)
+            _check(runs[shape](), want, matmul.allowed(DTYPES[dtype]), f"matmul {dtype} with tiles of {shape}")
             _progress(runs[shape], f"matmul {dtype} with tiles of {shape}", len(runs) - 1, len(kept), say)
-        out[matmul.few(dtype) if beside else dtype] = _by_speed(seconds_of(runs, rounds, device), f"matmul {dtype}", say)
+        out[of_products.few(dtype) if beside else dtype] = _by_speed(seconds_of(runs, rounds, device), f"matmul {dtype}", say)
     return out
 
 
-def _board_shapes(matmul, a, b) -> list[tuple[int, int, int]]:
+def _board_shapes(a, b) -> list[tuple[int, int, int]]:
     """The shape that the board's code has for a @ b so far, and those that may be better: among them what fits in a thread's scratch, where its row says
     how much that is."""
     from ..backends.spine import backend as spine
     row = dataclasses.replace(spine.board_runner().board.row(), cores=torch.get_num_threads())
     with tuning.on(row):
-        now = matmul.tile_for(a, b)
-    small = [t[:3] for t in matmul.fitting(row.scratch, a.dtype)] if row.scratch else []
-    return list(dict.fromkeys([(now["BM"], now["BN"], now["BK"]), *matmul.SHAPES, *small]))
+        now = of_products.tile_for(a, b)
+    small = [t[:3] for t in of_products.fitting(row.scratch, a.dtype)] if row.scratch else []
+    return list(dict.fromkeys([(now["BM"], now["BN"], now["BK"]), *of_products.SHAPES, *small]))
 
 
 def _by_speed(seconds: dict, what: str, say) -> list:
@@ -195,20 +197,20 @@ def _by_speed(seconds: dict, what: str, say) -> list:
 
 def gpu_matmul_speeds(tiles, rounds: int, say) -> dict:
     """What multiplies -> [BM, BN, BK, speed, warps, stages], the fastest's speed being 1: products of 4096 x 4096 x 4096."""
-    matmul = importlib.import_module("..ops.matmul", __package__)
+    matmul = registry.get("matmul")
     out = {k: [list(t) for t in v] for k, v in tiles.cuda.items()}
     for key, dtype in (("bf16", torch.float16), ("fp32", torch.float32)):
         a, b = (torch.randn(4096, 4096, device="cuda", dtype=dtype) for _ in range(2))
         want = a.cpu().double() @ b.cpu().double()
         runs = {}
-        for *shape, warps, stages in matmul.GPU_SHAPES[key]:
-            run = _with(tiles, {**tiles.cuda, key: ((*shape, 1.0, warps, stages),)}, matmul.OP, (a, b), {}, "cuda", rounds)
+        for *shape, warps, stages in of_products.GPU_SHAPES[key]:
+            run = _with(tiles, {**tiles.cuda, key: ((*shape, 1.0, warps, stages),)}, matmul, (a, b), {}, "cuda", rounds)
             try:
                 got = run()
             except OutOfResources as e:
                 say(f"matmul {key} {shape}, {warps} warps, {stages} stages: {e}".split("\n")[0])
                 continue
-            _check(got, want, matmul.OP.allowed(dtype), f"matmul {key} with tiles of {shape}")
+            _check(got, want, matmul.allowed(dtype), f"matmul {key} with tiles of {shape}")
             runs[(*shape, warps, stages)] = run
         out[key] = _by_speed(seconds_of(runs, rounds, "cuda"), f"matmul {key}", say)
     return out

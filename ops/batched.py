@@ -8,7 +8,7 @@ from . import autocast, batches, batching
 from .autograd import added
 from .checks import FLOATS, check
 from .layout import near, roomy, unexpanded
-from .matmul import tile_for
+from .tiles import tile_for
 from .register import register
 
 

@@ -58,7 +58,7 @@ def row_alignment(x: torch.Tensor, n: int) -> int:
 
 
 #: kernels of products by pointers count elements in 32 bits over the terms that they step over at a time, no more than these on a GPU and on a CPU. Tiles with all of K, which may be more, are for
-#: what fits (`matmul.tile_for`)
+#: what fits (`tiles.tile_for`)
 STEP, STEP_ON_CPU = 256, 1024
 
 

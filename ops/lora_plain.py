@@ -11,7 +11,7 @@ from .dispatch import launch, wrap_triton
 from .launches import Drawing
 from .layout import near
 from .lora_kernels import CLEARED, clear
-from .matmul import SMALLEST, gpu_tile, tile_for
+from .tiles import SMALLEST, gpu_tile, tile_for
 from .product import add_product, product_tile, tile_of_program
 from .sizes import cdiv, known, next_power_of_2, planned
 

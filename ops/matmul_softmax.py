@@ -27,11 +27,12 @@ from .softmax import backward_of_softmax, softmax_into
 from .sizes import cdiv, known, next_power_of_2
 from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
-from .matmul import alike, begun, matmul_kernel, multiprocessors, product_backward, product_jvp, whole_tile_for
+from .matmul import alike, begun, matmul_kernel, product_backward, product_jvp
 from . import autocast, batching, product_cuda, product_way, split_k, thin, thin_softmax
 from .parts import above, exp_inside, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
 from .product import product_tile, tile_of_program
 from .straight import straight, turn_kernel
+from .tiles import multiprocessors, whole_tile_for
 from .spanning import SPAN, comes_first, tile_for  # noqa: F401  (SPAN: a search fills the tables that an op's module has)
 from .tuning import Tiles, workers
 from ..backends import cuda

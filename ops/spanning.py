@@ -13,8 +13,8 @@ import torch
 
 from ..backends.context import call
 from .makespan import makespan, speed_of
-from .matmul import SMALLEST, entries, multiprocessors, taken
-from .matmul import tile_for as product_tile_for
+from .tiles import SMALLEST, entries, multiprocessors, taken
+from .tiles import tile_for as product_tile_for
 from .sizes import cdiv, known, next_power_of_2
 from .product_tma import COUNTED
 from .straight import by_tiles, held

@@ -18,7 +18,8 @@ from triport.bench import check
 from triport.ops import batches
 from triport.ops.accuracy import error
 from triport.ops.makespan import makespan
-from triport.ops.matmul import OP, chosen_tile, tile_for, whole
+from triport.ops.matmul import OP
+from triport.ops.tiles import chosen_tile, tile_for, whole
 from triport.testing import launches
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
@@ -143,7 +144,7 @@ def test_tiles_of_many_matrices(monkeypatch):
     few, many = (makespan(16, 256, 256, 256, 256, 1.0, 4, True, count) for count in (1, 16))
     assert many == pytest.approx(few, rel=0.5) and makespan(16, 256, 256, 64, 64, 1.0, 4, True, 32) == pytest.approx(2 * makespan(16, 256, 256, 64, 64, 1.0, 4, True, 16), rel=0.2)
     choice = ((256, 256, 64, 1.0), (64, 64, 64, 0.7))
-    monkeypatch.setattr(importlib.import_module("triport.ops.matmul"), "second_cache", lambda: 1 << 20)
+    monkeypatch.setattr(importlib.import_module("triport.ops.tiles"), "second_cache", lambda: 1 << 20)
     assert not whole(torch.float32, 256, 256, 1024, 16, 1.0) and whole(torch.float32, 256, 256, 1024, 16, 1.0, 64), "programs in a row share what is packed of B"
     assert chosen_tile(True, 16, 256, 256, 256, choice)["BM"] == 64 and chosen_tile(True, 16, 256, 256, 256, choice, 64)["BM"] == 256
 

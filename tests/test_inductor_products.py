@@ -290,7 +290,7 @@ def test_whose_product_is_faster(monkeypatch, maker, threads, native, expected):
     monkeypatch.undo()
     monkeypatch.setattr(products, "maker", lambda: maker)
     monkeypatch.setattr(products, "multiplies", lambda dtype: native)
-    monkeypatch.setattr(products._matmul(), "workers", lambda: threads)
+    monkeypatch.setattr(products._tiles(), "workers", lambda: threads)
     assert products.ours("mm", torch.bfloat16, 1 << 20) is products.ours("addmm", torch.bfloat16, 1 << 20) is expected
     assert products.ours("bmm", torch.bfloat16, 1 << 20) is (expected and not native or maker == "GenuineIntel")
     assert products.ours("bmm", torch.float16, 1 << 20) is (expected and not native)
@@ -313,7 +313,7 @@ def test_tiles_that_fill_a_matrix_are_not_masked(batch, m, n, rows, columns, mon
 @pytest.mark.parametrize("m,k,n", [(1024, 1024, 1024), (256, 768, 3072), (100, 50, 70), (2048, 13, 512), (33, 3000, 65), (7, 600, 300)])
 def test_tiles_are_those_of_the_op(m, k, n, threads, monkeypatch):
     """Those with all of K, too, but for a left factor that is read across its lines."""
-    matmul = products._matmul()
+    matmul = products._tiles()
     monkeypatch.setattr(matmul, "workers", lambda: threads)
     for count in (1, 24):
         tile = matmul.tile_for(torch.empty(m, k), torch.empty(k, n), alone=True, count=count)

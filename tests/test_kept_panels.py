@@ -12,7 +12,7 @@ from triport import backends, ops
 from triport.ops import tuning
 
 
-matmul = importlib.import_module("triport.ops.matmul")
+tiles = importlib.import_module("triport.ops.tiles")
 BY_THE_CPU = True  # plain kernels, beside a GPU, too
 KEPT = "unless the program before left the same there"
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float64: 1e-13}
@@ -155,21 +155,21 @@ def test_a_result_that_lies_over_b_keeps_nothing(seed):
 @pytest.mark.parametrize("dtype,bk", [(torch.float32, 1024), (torch.bfloat16, 1024), (torch.float16, None), (torch.float64, None)])
 def test_tiles_with_all_terms(dtype, bk, monkeypatch):
     """In dtypes whose rows are read where they lie, where a thread has several programs in a row, or terms are few."""
-    monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 20)
-    monkeypatch.setattr(matmul, "by_tiles", lambda dtype: False)
-    found = matmul.whole(dtype, 2048, 2048, 777, 1, 1.0)
+    monkeypatch.setattr(tiles, "second_cache", lambda: 1 << 20)
+    monkeypatch.setattr(tiles, "by_tiles", lambda dtype: False)
+    found = tiles.whole(dtype, 2048, 2048, 777, 1, 1.0)
     assert {t[2] for t in found} == ({bk} if bk else set())
     assert all(t[3] > 1.0 and t[1] * t[2] * dtype.itemsize <= 1 << 19 for t in found)
-    assert not matmul.whole(dtype, 2048, 2048, 64, 1, 1.0) and not matmul.whole(dtype, 2048, 2048, 4096, 1, 1.0)
-    assert bool(matmul.whole(dtype, 300, 300, 512, 2, 1.0)) == bool(bk) and not matmul.whole(dtype, 300, 300, 512, 3, 1.0)
-    assert not matmul.whole(dtype, 64, 64, 777, 1, 1.0) and not matmul.whole(dtype, 512, 512, 777, 64, 1.0)
-    monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 22)
+    assert not tiles.whole(dtype, 2048, 2048, 64, 1, 1.0) and not tiles.whole(dtype, 2048, 2048, 4096, 1, 1.0)
+    assert bool(tiles.whole(dtype, 300, 300, 512, 2, 1.0)) == bool(bk) and not tiles.whole(dtype, 300, 300, 512, 3, 1.0)
+    assert not tiles.whole(dtype, 64, 64, 777, 1, 1.0) and not tiles.whole(dtype, 512, 512, 777, 64, 1.0)
+    monkeypatch.setattr(tiles, "second_cache", lambda: 1 << 22)
     for threads, terms, some in ((1, 4096, dtype is torch.float32), (2, 4096, False), (1, 4097, False)):
-        assert bool(matmul.whole(dtype, 2048, 2048, terms, threads, 1.0)) == some
-    monkeypatch.setattr(matmul, "by_tiles", lambda dtype: dtype == torch.bfloat16)
-    assert not matmul.whole(torch.bfloat16, 300, 300, 512, 2, 1.0)
-    monkeypatch.setattr(matmul, "second_cache", lambda: 1 << 14)
-    assert not matmul.whole(dtype, 2048, 2048, 777, 1, 1.0)
+        assert bool(tiles.whole(dtype, 2048, 2048, terms, threads, 1.0)) == some
+    monkeypatch.setattr(tiles, "by_tiles", lambda dtype: dtype == torch.bfloat16)
+    assert not tiles.whole(torch.bfloat16, 300, 300, 512, 2, 1.0)
+    monkeypatch.setattr(tiles, "second_cache", lambda: 1 << 14)
+    assert not tiles.whole(dtype, 2048, 2048, 777, 1, 1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -182,7 +182,7 @@ def test_ops(op, m, n, k, dtype, seed):
     torch.set_num_threads(1)  # so that tiles with all of K are among those to choose from
     try:
         if tuning.workers() == 1:
-            assert matmul.whole_tile_for(a, b) is None or matmul.whole_tile_for(a, b)["BK"] >= k
+            assert tiles.whole_tile_for(a, b) is None or tiles.whole_tile_for(a, b)["BK"] >= k
         with backends.use("triton-cpu"):
             out = ops.matmul(a, b) if op == "matmul" else ops.matmul_softmax(a, b, 0 if op == "columns" else 1)
     finally:

@@ -35,7 +35,8 @@ LAYERS = (
 ALLOWED = {("backends.table", "backends"): "a backend is imported by its name when somebody asks for it",
            ("backends.cpu.plugin.asked", "tools.inspector.recorder"): "a program's environment asks for the tool, and Triton imports the plugin alone",
            ("backends.cpu.plugin.inductor", "backends.spine.aoti"): "torch asks for a kernel's shared libraries, and finds the plugin alone",
-           ("backends.cpu.plugin.products", "ops.matmul"): "Inductor asks how to multiply, and finds the plugin alone",
+           ("backends.cpu.plugin.products", "ops.tiles"): "Inductor asks how to multiply, and finds the plugin alone",
+           ("backends.cpu.plugin.products", "ops.thin"): "as the line above, of few rows",
            ("backends.cpu.plugin.products", "ops.straight"): "Inductor asks whether a transposed factor is copied",
            ("ops.registry", "ops"): "an op's record is imported by its name when somebody asks for it"}
 #: name of a module, or of a package that stands for itself alone

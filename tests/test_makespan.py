@@ -7,10 +7,10 @@ import torch
 from hypothesis import example, given, settings, strategies as st
 from triport.backends.cpu.llvm import targets
 from triport.ops import makespan, spanning, tuning
-from triport.ops.matmul import taken
+from triport.ops.tiles import taken
 from triport.ops.sizes import cdiv
 
-matmul = sys.modules["triport.ops.matmul"]
+matmul = sys.modules["triport.ops.tiles"]
 
 
 @pytest.mark.parametrize("tiles,workers,owners,turns", [

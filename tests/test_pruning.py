@@ -90,7 +90,7 @@ def test_a_search_measures_what_is_kept(monkeypatch):
 
 def test_shapes_of_products_for_a_board(monkeypatch):
     """The shape that the X60 has so far, what fits in its scratch, and the shapes of all; the table has what was measured."""
-    matmul = importlib.import_module("triport.ops.matmul")
+    matmul = importlib.import_module("triport.ops.tiles")
     monkeypatch.setattr(matmul, "SHAPES", ((16, 32, 256), (64, 64, 256), (32, 64, 512)))
     row = targets.get("spacemit-x60")
     monkeypatch.setattr(spine, "board_runner", lambda: SimpleNamespace(board=SimpleNamespace(row=lambda: row)))
@@ -144,7 +144,7 @@ def test_predictions_for_the_x60():
     square = {n: predicted("square", {"BLOCK": n}, registry.get("square"), Case(((256, 256),)), "fp32") for n in (2048, 8192, 32768)}
     assert 3.5 < square[32768].cycles / square[8192].cycles < 4.1, "two programs for eight cores, of four times the work"
     assert 1 < square[2048].cycles / square[8192].cycles < 1.1
-    matmul = importlib.import_module("triport.ops.matmul")
+    matmul = importlib.import_module("triport.ops.tiles")
 
     def product(shape, sizes):
         return predicted("matmul", {**matmul.TILES.cpu, "fp32": ((*shape, 1.0),)}, registry.get("matmul"), Case(sizes), "fp32")

@@ -14,7 +14,8 @@ from triport.backends.cpu.llvm import targets
 from triport.backends.dispatch import replay
 from triport.bench import check
 from triport.ops import split_k, straight, thin, tuning
-from triport.ops.matmul import FEW_TERMS, OP, tile_for
+from triport.ops.matmul import OP
+from triport.ops.tiles import FEW_TERMS, tile_for
 from triport.ops.accuracy import error
 from triport.ops.spanning import tile_for as matmul_softmax_tile
 from triport.testing import launches
@@ -142,7 +143,7 @@ def test_five_to_eight_rows(rows):
 
 def test_rows_that_amx_multiplies_at_a_time(monkeypatch):
     """Of fewer it makes nothing: tiles have sixteen for them."""
-    for module in (importlib.import_module("triport.ops.matmul"), straight, split_k):
+    for module in (importlib.import_module("triport.ops.tiles"), straight, split_k):
         monkeypatch.setattr(module, "by_tiles", lambda dtype: dtype is torch.bfloat16)
     a, b = torch.randn(5, 512, dtype=torch.bfloat16), torch.randn(512, 300, dtype=torch.bfloat16)
     assert tile_for(a, b)["BM"] == 16 and tile_for(a.float(), b.float())["BM"] == 8
@@ -247,7 +248,7 @@ def test_whose_products_do_not_go_this_way():
 def test_tiles_of_few_terms_are_small(monkeypatch):
     """Small enough that few of them are cut, and that there are some for each thread; by AMX large ones, and wide ones of the fewest terms on Intel's CPUs, and where a thread's part of the
     result is much larger than its second cache."""
-    m = importlib.import_module("triport.ops.matmul")
+    m = importlib.import_module("triport.ops.tiles")
     monkeypatch.setattr(m, "second_cache", lambda: 1 << 20)
     monkeypatch.setattr(m, "by_tiles", lambda dtype: False)
     monkeypatch.setattr(m, "targets", SimpleNamespace(native=lambda: SimpleNamespace(assists=False)))

@@ -155,7 +155,7 @@ def test_usage(argv, capsys):
 @pytest.mark.parametrize("threads", [1, 2, 16])
 def test_tiles_of_matmul_cover_and_stay_small(m, n, k, threads):
     import importlib
-    matmul = importlib.import_module("triport.ops.matmul")
+    matmul = importlib.import_module("triport.ops.tiles")
     for key, choice in matmul.TILES.get("cpu").items():
         t = matmul.chosen_tile(True, threads, m, n, k, tuple(map(tuple, choice)))
         for size, edge in ((m, "BM"), (n, "BN"), (k, "BK")):
@@ -164,7 +164,7 @@ def test_tiles_of_matmul_cover_and_stay_small(m, n, k, threads):
 
 def test_few_threads_of_many_have_tiles_of_their_own(monkeypatch):
     import importlib
-    matmul = importlib.import_module("triport.ops.matmul")
+    matmul = importlib.import_module("triport.ops.tiles")
     small, large = (32, 64, 64, 1.0), (64, 32, 128, 1.0)
     monkeypatch.setattr(tuning.call, "tiles", {"matmul": {"fp32": [large], "fp32 few": [small], "bf16": [large]}})
     before = torch.get_num_threads()
@@ -182,7 +182,7 @@ def test_a_search_of_one_dtype_leaves_the_others(threads, cores, where, monkeypa
     """The speeds of other dtypes, and those of all threads where few are measured, stay in the table."""
     import importlib
     import json
-    matmul = importlib.import_module("triport.ops.matmul")
+    matmul = importlib.import_module("triport.ops.tiles")
     kind = tuning.kind(targets.native())
     old = {"fp32": [[512, 64, 256, 1.0]], "bf16": [[256, 128, 512, 1.0]], "fp64": [[64, 64, 32, 1.0]]}
     file = tmp_path / "tuned.json"

@@ -158,7 +158,7 @@ def _lowering(name: str, module):
             more |= {"input_nodes": (*wide, a, b), "layout": layout, "num_stages": 1, "num_warps": 1}
             lines = name != "bmm" and _by_lines(a, b)
             if lines:
-                few_rows.template().maybe_append_choice(choices, **few_rows.options(int(m), int(k), _matmul().thin.lines_each(int(n))), **more)
+                few_rows.template().maybe_append_choice(choices, **few_rows.options(int(m), int(k), _thin().lines_each(int(n))), **more)
             for bm, bn, bk, group in tiles(a.get_dtype(), _count(a), int(m), int(n), int(k), a.get_stride()[-1] == 1) if timed() or not lines else ():
                 _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=group, ONE_HIGH=int(m) <= bm, EVEN_M=int(m) % bm == 0, EVEN_N=int(n) % bn == 0, BATCHED=name == "bmm", **more)
             return selected(name, choices, [*wide, a, b], layout) if choices else None
@@ -275,7 +275,7 @@ def ours(name: str, dtype, multiplications: int) -> bool:
         return True
     if name == "bmm":
         return (dtype.itemsize == 4 or vendor == "GenuineIntel" and dtype is torch.bfloat16) and multiplications >= FEWEST
-    return vendor == "AuthenticAMD" or _matmul().workers() > 1
+    return vendor == "AuthenticAMD" or _tiles().workers() > 1
 
 
 def _turned_as_well(dtype) -> bool:
@@ -315,7 +315,7 @@ def vector_bits() -> int:
 
 def by_tiles(dtype) -> bool:
     """Has this machine AMX's tiles for a dtype?"""
-    return _matmul().by_tiles(dtype)
+    return _tiles().by_tiles(dtype)
 
 
 def _count(a) -> int:
@@ -335,9 +335,14 @@ def copied(dtype, m: int, k: int, n: int) -> bool:
     return (maker() == "AuthenticAMD" or not multiplies(dtype)) and _straight().pays(dtype, m, k, n)
 
 
-def _matmul():
-    """The op, whose tiles are by table and machine."""
-    return importlib.import_module("....ops.matmul", __package__)
+def _tiles():
+    """What chooses the op's tiles, by table and machine."""
+    return importlib.import_module("....ops.tiles", __package__)
+
+
+def _thin():
+    """The op's products of few lines."""
+    return importlib.import_module("....ops.thin", __package__)
 
 
 def _straight():
@@ -347,11 +352,11 @@ def _straight():
 
 def tiles(dtype, count: int, m: int, n: int, k: int, straight: bool) -> list[tuple[int, int, int, int]]:
     """(BM, BN, BK, GROUP) for so many products of m x k by k x n: what `ops.matmul` takes, and where tiles are timed some more. straight: the left factor's lines are read along K."""
-    matmul, found = _matmul(), []
-    speeds = matmul.freely(dtype, m, n, k, matmul.workers(), count, straight)
-    m, n = matmul.held(dtype, m, n)
+    of_op, found = _tiles(), []
+    speeds = of_op.freely(dtype, m, n, k, of_op.workers(), count, straight)
+    m, n = of_op.held(dtype, m, n)
     while len(found) < (TIMED if timed() else 1) and speeds:
-        tile = matmul.chosen_tile(True, matmul.workers(), m, n, k, speeds, count)
+        tile = of_op.chosen_tile(True, of_op.workers(), m, n, k, speeds, count)
         found.append((tile["BM"], tile["BN"], tile["BK"], tile["GROUP"]))
-        speeds = tuple(t for t in speeds if matmul.clipped(t, m, n, k) != found[-1][:3])
+        speeds = tuple(t for t in speeds if of_op.clipped(t, m, n, k) != found[-1][:3])
     return found
