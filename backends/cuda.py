@@ -10,7 +10,6 @@ from typing import NamedTuple
 from .context import call as context
 from .dispatch import choice, cuda_calls, cuda_launch
 from .dispatch.cuda_launch import Boxes
-from . import nvrtc
 from .base import Backend, Error, Unsupported
 
 #: torch's dtype -> the element type in the .cu files (ops/common.cuh)
@@ -28,6 +27,7 @@ class Cuda(Backend):
     def unavailable(self) -> str | None:
         import torch
 
+        from . import nvrtc
         from .table import get
         if (reason := get("triton-gpu").unavailable()):
             return reason
@@ -46,6 +46,8 @@ class Cuda(Backend):
     def versions(self) -> dict[str, str]:
         import cuda.core
         import torch
+
+        from . import nvrtc
         return {"NVRTC": nvrtc.version(), "cuda-core": cuda.core.__version__, "torch": torch.__version__, "CUDA": str(torch.version.cuda)}
 
     def bind(self, op):
@@ -85,6 +87,7 @@ def _kernel(path: Path, name: str, index: int, shared: int):
     from cuda.bindings import driver
     from cuda.core import Device, ObjectCode
 
+    from . import nvrtc
     Device(index).set_current()  # the caller's torch.cuda.device puts back what was
     built = nvrtc.built(path, name, arch(index))
     kernel = ObjectCode.from_cubin(built.cubin).get_kernel(built.name)

@@ -18,6 +18,7 @@ from ..backends.cpu.llvm import targets
 from . import thin
 from .checks import shape_of
 from .dispatch import launch, wrap_triton
+from .layout import near
 from .lines import sums_of_eight_lines, sums_of_lines
 from .product import product_tile, tile_of_program
 from .sizes import cdiv, known, next_power_of_2
@@ -146,7 +147,7 @@ def _walked(a: torch.Tensor, b: torch.Tensor, shape: tuple) -> Batch:
 def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_for, scale: float = 1.0):
     """c = scale a @ b, batches of matrices that fit each other, none of them empty. c: contiguous, of the product's shape. tile_for: from the first two matrices and the count of them a tile."""
     (m, n), k = c.shape[-2:], a.shape[-1]
-    batch = _walked(a, b, tuple(c.shape[:-2]))
+    batch = _walked(near(a, -1), near(b, -2), tuple(c.shape[:-2]))
     first = tuple(t[(0,) * (t.dim() - 2)] for t in batch[:2])
     if scale == 1.0 and _by_lines(*first, batch, c):
         return

@@ -60,14 +60,17 @@ def flops(a, b):
     return 2 * math.prod(batches.shape_of_product("matmul", a, b)) * a.shape[-1]
 
 
-def begun(op: str, a: torch.Tensor, b: torch.Tensor, without_terms: Callable = lambda m, n: 0.0) -> tuple[torch.Tensor, bool]:
-    """(the result of an op on a @ b, whether it is still to be computed). without_terms: the value of all its elements where K is 0, from m and n."""
+def begun(op: str, a: torch.Tensor, b: torch.Tensor, without_terms: Callable = lambda m, n: 0.0, of_batches: bool = False) -> tuple[torch.Tensor, bool]:
+    """(the result of an op on a @ b, whether it is still to be computed). without_terms: the value of all its elements where K is 0, from m and n; of_batches: a and b may have more dimensions than two."""
     check(op, FLOATS, a=a, b=b)
-    check_product(op, a, b)
-    (m, k), n = a.shape, b.shape[1]
-    if k == 0:
-        return torch.full((m, n), without_terms(m, n), dtype=a.dtype, device=a.device), False
-    return roomy(torch.empty((m, n), dtype=a.dtype, device=a.device)), not (m == 0 or n == 0)
+    if of_batches:
+        shape = batches.shape_of_product(op, a, b)
+    else:
+        check_product(op, a, b)
+        shape = a.shape[0], b.shape[1]
+    if a.shape[-1] == 0:
+        return torch.full(shape, without_terms(*shape[-2:]), dtype=a.dtype, device=a.device), False
+    return roomy(torch.empty(shape, dtype=a.dtype, device=a.device)), 0 not in shape
 
 
 #: on a GPU, by fused multiply-adds: rows of a product, and multiplications, from which on a B that is transposed is copied first. As it lies 2048 x 2048 times that in
@@ -114,27 +117,17 @@ def multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
 
 
 def _of_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    c, work = _begun_of_batches(a, b)
+    c, work = begun("matmul", a, b, of_batches=True)
     if work and (matrices := batches.as_matrices(a, b, c)) is not None:
         multiply(*matrices)
     elif work:
-        b = b.contiguous() if slow_as_it_lies(a, b) else near(b, -2)
-        batches.product(near(a, -1), b, c, functools.partial(tile_for, alone=True))
+        batches.product(a, b.contiguous() if slow_as_it_lies(a, b) else b, c, functools.partial(tile_for, alone=True))
     return c
-
-
-def _begun_of_batches(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """As `begun`, of batches of matrices."""
-    check("matmul", FLOATS, a=a, b=b)
-    shape, k = batches.shape_of_product("matmul", a, b), a.shape[-1]
-    if k == 0:
-        return torch.zeros(shape, dtype=a.dtype, device=a.device), False
-    return roomy(torch.empty(shape, dtype=a.dtype, device=a.device)), 0 not in shape
 
 
 def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     matrices = a.dim() == b.dim() == 2
-    c, work = begun("matmul", a, b) if matrices else _begun_of_batches(a, b)
+    c, work = begun("matmul", a, b, of_batches=not matrices)
     if work:
         one = (a, b, c) if matrices else batches.as_matrices(a, b, c)
         for each in batches.each(a, b, c) if one is None else [one]:

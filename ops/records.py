@@ -9,7 +9,6 @@ import torch
 
 from ..backends.base import ArgumentError, suggest
 from ..backends.table import BACKENDS
-from . import cases
 from .case import DTYPES as DTYPES, Case as Case, dtype_name as dtype_name, shape_text as shape_text  # what a case is made of goes by this module, too
 
 #: `Op.backends` of an op that has CUDA C++ beside its Triton kernels
@@ -92,7 +91,10 @@ class Op:
             raise wrong(f"dtypes {self.dtypes!r}: it takes one or more of {', '.join(DTYPES)}")
         if isinstance(self.cases, (str, Case)):
             object.__setattr__(self, "cases", (self.cases,))
-        object.__setattr__(self, "cases", tuple(cases.parse(self, c) if isinstance(c, str) else c for c in self.cases))
+        if any(isinstance(c, str) for c in self.cases):
+            from . import cases  # late: those of the ops here are no texts
+            object.__setattr__(self, "cases", [cases.parse(self, c) if isinstance(c, str) else c for c in self.cases])
+        object.__setattr__(self, "cases", tuple(self.cases))
         names = [c.name for c in self._cases()]
         if twice := next((n for n in names if names.count(n) > 1), None):
             raise wrong(f"two of its cases are called {twice}; results could not be told apart")

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ..backends.dispatch.replay import temporary
-from . import autocast, batching, choices, softmax_cuda, softmax_held, softmax_shares
+from . import autocast, batching, choices, softmax_held, softmax_shares
 from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_index, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
@@ -233,6 +233,7 @@ def _softmax_cuda(x: torch.Tensor, dim: int) -> torch.Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     if x.numel():
+        from . import softmax_cuda
         softmax_cuda.softmax(x, out, dim)
     return out
 

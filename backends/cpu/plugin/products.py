@@ -160,7 +160,8 @@ def _lowering(name: str, module):
             if lines:
                 few_rows.template().maybe_append_choice(choices, **few_rows.options(int(m), int(k), _thin().lines_each(int(n))), **more)
             for bm, bn, bk, group in tiles(a.get_dtype(), _count(a), int(m), int(n), int(k), a.get_stride()[-1] == 1) if timed() or not lines else ():
-                _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=group, ONE_HIGH=int(m) <= bm, EVEN_M=int(m) % bm == 0, EVEN_N=int(n) % bn == 0, BATCHED=name == "bmm", **more)
+                _template(name == "bmm").maybe_append_choice(choices, BLOCK_M=bm, BLOCK_N=bn, BLOCK_K=bk, GROUP_M=group, ONE_HIGH=int(m) <= bm, EVEN_M=int(m) % bm == 0, EVEN_N=int(n) % bn == 0,
+                                                             BATCHED=name == "bmm", **more)
             return selected(name, choices, [*wide, a, b], layout) if choices else None
 
         return ours_or_torchs("matrix products", lower, original)
