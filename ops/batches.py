@@ -6,7 +6,6 @@ for each factor, as heads of attention have them (batch x heads of what lies as 
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ import triton.language as tl
 
 from ..backends.base import ArgumentError
 from ..backends.cpu.llvm import targets
-from . import thin
+from . import batches_tma, thin
 from .checks import shape_of
 from .dispatch import launch, wrap_triton
 from .layout import near
@@ -23,7 +22,8 @@ from .lines import sums_of_eight_lines, sums_of_lines
 from .product import product_tile, tile_of_program
 from .sizes import cdiv, known, next_power_of_2
 from .straight import by_pairs
-from .tuning import plainly_here
+from .tiles import multiprocessors
+from .tuning import plainly_here, tries
 
 
 @triton.jit
@@ -64,7 +64,7 @@ def batched_lines_kernel(x_ptr, b_ptr, out_ptr, m, n, k, plane, inner, stride_xo
         sums_of_lines(block, x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stride_bk, stride_bn, stride_or, stride_on, R, BN, BK, ALONG)
 
 
-KERNELS = batched_matmul_kernel, batched_lines_kernel
+KERNELS = batched_matmul_kernel, batched_lines_kernel, *batches_tma.KERNELS
 #: columns of lines that lie along them, from which on vectors of them pay for more than one row
 WIDE = 16
 #: elements of a matrix of lines along K that a program reads
@@ -106,14 +106,6 @@ def as_matrices(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torc
         return None
 
 
-def each(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
-    """The matrices of batches that fit each other."""
-    lead = c.shape[:-2]
-    a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
-    for at in itertools.product(*map(range, lead)):
-        yield a[at], b[at], c[at]
-
-
 class Batch(NamedTuple):
     """How a and b are walked: so many matrices, in two dimensions of which the second has the size `inner`. steps: of each factor, outer and inner."""
 
@@ -123,8 +115,12 @@ class Batch(NamedTuple):
     inner: int
     steps: tuple[tuple[int, int], tuple[int, int]]
 
+    def first(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first matrices."""
+        return tuple(t[(0,) * (t.dim() - 2)] for t in (self.a, self.b))
 
-def _walked(a: torch.Tensor, b: torch.Tensor, shape: tuple) -> Batch:
+
+def walked(a: torch.Tensor, b: torch.Tensor, shape: tuple) -> Batch:
     """a and b as batches of the shape; copies where that takes more than two dimensions. What is open while torch traces is compared with nothing."""
     dims: list[tuple[int, tuple]] = []
     a, b = a.expand(*shape, *a.shape[-2:]), b.expand(*shape, *b.shape[-2:])
@@ -147,9 +143,13 @@ def _walked(a: torch.Tensor, b: torch.Tensor, shape: tuple) -> Batch:
 def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_for, scale: float = 1.0):
     """c = scale a @ b, batches of matrices that fit each other, none of them empty. c: contiguous, of the product's shape. tile_for: from the first two matrices and the count of them a tile."""
     (m, n), k = c.shape[-2:], a.shape[-1]
-    batch = _walked(near(a, -1), near(b, -2), tuple(c.shape[:-2]))
-    first = tuple(t[(0,) * (t.dim() - 2)] for t in batch[:2])
+    batch = walked(near(a, -1), near(b, -2), tuple(c.shape[:-2]))
+    first = batch.first()
     if scale == 1.0 and _by_lines(*first, batch, c):
+        return
+    count = batch.count // batch.inner, batch.inner
+    if scale == 1.0 and (factors := batches_tma.way(*first, count, batch.steps)) is not None:
+        batches_tma.product(*factors, c, count)
         return
     t = tile_for(*first, count=batch.count)
     launch(wrap_triton(batched_matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]) * batch.count,), batch.a, batch.b, c, m, n, k, scale, batch.inner,
@@ -159,22 +159,41 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_for, scale: 
 def _by_lines(a: torch.Tensor, b: torch.Tensor, batch: Batch, c: torch.Tensor) -> bool:
     """c = a @ b, of few rows or columns, if it goes by lines: matrices are read once, and neither packed nor padded to what a tile has. a, b: the first matrices."""
     (m, k), n = a.shape, b.shape[1]
-    if not plainly_here(a, "matmul", m, n, k, batch.count):
+    gpu = a.device.type == "cuda"
+    if not (known(m, n, k, batch.count) and not tries("matmul") if gpu else plainly_here(a, "matmul", m, n, k, batch.count)):
         return False
-    if r := _lines(a, b):
+    lines = _lines_on_gpu if gpu else _lines
+    if r := lines(a, b):
         x, w, steps, out, tensors = a, b, batch.steps, (n, 1), (batch.a, batch.b)
-    elif r := _lines(b.T, a.T):
+    elif r := lines(b.T, a.T):
         x, w, steps, out, tensors = b.T, a.T, batch.steps[::-1], (1, n), (batch.b, batch.a)
     else:
         return False
-    columns, along = w.shape[1], _along(x, w)
-    if along:
+    columns, options = w.shape[1], {}
+    if gpu:
+        along, bn, bk, warps = _tile_of_lines_on_gpu(r, columns, k, w.stride(0) == 1, batch.count)
+        options = {"num_warps": warps}
+    elif along := _along(x, w):
         bk, bn = min(next_power_of_2(k), LONGEST if r <= thin.LINES else thin.PIECE), next_power_of_2(min(columns, max(1, READ // k)))
     else:
         bk, bn = max(8, min(64, next_power_of_2(k))), thin.across(columns, batch.count)
     launch(wrap_triton(batched_lines_kernel), (batch.count * cdiv(columns, bn),), *tensors, c, x.shape[0], columns, k, m * n, batch.inner, *steps[0], *x.stride(), *steps[1], *w.stride(), *out,
-           R=r, BN=bn, BK=bk, ALONG=along)
+           R=r, BN=bn, BK=bk, ALONG=along, **options)
     return True
+
+
+def _lines_on_gpu(x: torch.Tensor, w: torch.Tensor) -> int:
+    """As how many lines x goes with w on a GPU, 0 where it does not. us of an H200 by lines, by tiles and torch's (docs/performance/gpu-products.md): 128 of 1x64 by 64x1024 transposed in fp16 4.0, 7.6, 7.9,
+    in fp32 5.8, 43.7, 15.6, 4x64 5.9, 7.8, 8.2 and 8.0, 44.3, 34.2; 128 of 1x1024 by 1024x64 6.0, 6.0, 4.7 and 6.0, 15.4, 7.4, 4x1024 9.3, 6.0, 4.8 and 10.5, 16.5, 17.2."""
+    m = x.shape[0]
+    return m if m <= thin.LINES and (w.stride(0) == 1 or w.stride(1) == 1 and (m == 1 or w.element_size() > 2)) else 0
+
+
+def _tile_of_lines_on_gpu(lines: int, columns: int, k: int, along: bool, count: int) -> tuple[bool, int, int, int]:
+    """(ALONG, BN, BK, warps) of so many products on a GPU: two programs a multiprocessor at least, if there are columns for them."""
+    bn = max(16, min(128, next_power_of_2(count * columns // (2 * multiprocessors())), next_power_of_2(columns)))
+    read = (4096 if along else 8192) // (1 if lines == 1 else 2)
+    return along, bn, max(16, min(256, read // bn, next_power_of_2(k))), 4 if lines == 1 else 2
 
 
 def _along(x: torch.Tensor, w: torch.Tensor) -> bool:

@@ -22,7 +22,7 @@ from .layout import near, roomy, unexpanded
 from .register import beneath, register, served
 from .sizes import cdiv, known
 from .records import WITH_CUDA, Case, Op, traffic
-from . import autocast, batches, batching, choices, product_cuda, product_tma, product_way, split_k, thin
+from . import autocast, batches, batching, choices, product_tma, product_way, split_k, thin
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .straight import straight, turn_kernel
@@ -128,16 +128,16 @@ def _of_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     matrices = a.dim() == b.dim() == 2
     c, work = begun("matmul", a, b, of_batches=not matrices)
-    if work:
-        one = (a, b, c) if matrices else batches.as_matrices(a, b, c)
-        for each in batches.each(a, b, c) if one is None else [one]:
-            _multiply_cuda(*each)
-    return c
-
-
-def _multiply_cuda(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
-    way = product_cuda.fastest(a, b, c)
+    if not work:
+        return c
+    from . import product_cuda
+    if matrices or (found := batches.as_matrices(a, b, c)) is not None:
+        way = product_cuda.fastest(*((a, b, c) if matrices else found))
+    else:
+        batch = batches.walked(*(x if 1 in x.stride()[-2:] else x.contiguous() for x in (a, b)), tuple(c.shape[:-2]))
+        way = product_cuda.of_batches(*batch.first(), c[(0,) * (c.dim() - 2)], batch.count, batch.inner, batch.steps)
     cuda.launch(CUDA, way.kernel("matmul"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
+    return c
 
 
 def alike(a: torch.Tensor, b: torch.Tensor, *named: str) -> choices.Like:

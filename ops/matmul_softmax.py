@@ -28,7 +28,7 @@ from .sizes import cdiv, known, next_power_of_2
 from .grids import folded, grid
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import alike, begun, matmul_kernel, product_backward, product_jvp
-from . import autocast, batching, product_cuda, product_way, split_k, thin, thin_softmax
+from . import autocast, batching, product_way, split_k, thin, thin_softmax
 from .parts import above, exp_inside, exp_normal, exp_of, join_parts, keep_part, normal, scaled_normal
 from .product import product_tile, tile_of_program
 from .straight import straight, turn_kernel
@@ -219,6 +219,7 @@ def _matmul_softmax_cuda(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
     if not work:
         return c
     (m, n), axis = c.shape, int(dim) % 2
+    from . import product_cuda
     if (way := product_cuda.spanning(a, b, c, axis)) is not None:
         cuda.launch(CUDA, way.kernel("product_softmax"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
         return c

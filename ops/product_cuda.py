@@ -22,20 +22,22 @@ WGMMA = ((128, 256, 8, 1, 1.0), (128, 128, 8, 1, 0.8), (64, 128, 4, 1, 0.6))
 MMA = ((128, 256, 2, 4, 1.0), (128, 128, 2, 2, 0.85), (64, 64, 2, 2, 0.5))
 #: blocks of a cluster that have a softmax's lines together, at most; multiprocessors among which clusters of more than two are placed, at most
 SPAN, NEIGHBOURS = 8, 18
+#: products of a batch that a grid counts in its second dimension, others in its third
+ACROSS = 65535
 #: us of exchanging statistics within a cluster; us of a second kernel's launch, and bytes a us that it scales
 EXCHANGE, SECOND, SECOND_PACE = 1.0, 2.5, 2.5e6
 
 
 class Way(NamedTuple):
     """A kernel's name behind its op's, its template's arguments, its grid, threads, leading arguments, last ones (rows, columns and terms of the product that it
-    computes), bytes of dynamic shared memory; `part`: rows, or columns, of what has statistics of its own in a softmax over columns, or rows; blocks of a cluster."""
+    computes, and of a batch how many and how they lie), bytes of dynamic shared memory; `part`: rows, or columns, of what has statistics of its own in a softmax over columns, or rows; blocks of a cluster."""
 
     name: str
     template: str
-    grid: tuple[int]
+    grid: tuple[int, ...]
     threads: int
     operands: tuple
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, ...]
     shared: int
     part: int = 0
     cluster: int = 1
@@ -47,22 +49,35 @@ class Way(NamedTuple):
 
 def fastest(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, axis: int | None = None) -> Way:
     """The kernel for c = a @ b, c contiguous; axis: for the first half of its softmax."""
-    t, (count, most, capability) = cuda.element(a), cuda.limits(a.device.index)
     if (described := _Described.of(a, b, c, axis)) is not None:
-        return _by_tma(described, t, count)
+        return _by_tma(described, cuda.element(a), cuda.limits(a.device.index)[0])
+    return _by_threads(a, b, c, "" if axis is None else f", {axis}", axis or 0)
+
+
+def of_batches(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, count: int, inner: int, steps: tuple[tuple[int, int], tuple[int, int]]) -> Way:
+    """The kernel for as many products, `inner` of them for each index of an outer dimension, of which a, b and c are the first; steps: outer and inner, of each factor, in elements. Both have a contiguous
+    dimension; results are contiguous."""
+    (outer_a, inner_a), (outer_b, inner_b) = steps
+    way = _by_threads(a, b, c, "", 0, count, all(step * a.element_size() % 16 == 0 for pair in steps for step in pair))
+    return way._replace(name=f"batch_{way.name}", grid=(*way.grid, min(count, ACROSS), cdiv(count, ACROSS)), sizes=(*way.sizes, count, inner, outer_a, inner_a, outer_b, inner_b))
+
+
+def _by_threads(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, ends: str, axis: int, products: int = 1, aligned: bool = True) -> Way:
+    """The kernel whose threads read both factors. ends: of its template's arguments; axis: along which a softmax has parts; aligned: 16 bytes divide what leads from product to product."""
+    t, (count, most, capability) = cuda.element(a), cuda.limits(a.device.index)
     (a, a_line, a_turned), (b, b_line, b_turned) = lines(a), lines(b)
-    whole = all(line * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0 for x, line in ((a, a_line), (b, b_line)))
-    tail, operands, (m, n) = _flags(a_turned, b_turned, whole) + ("" if axis is None else f", {axis}"), (a, a_line, b, b_line, c), c.shape
+    whole = aligned and all(line * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0 for x, line in ((a, a_line), (b, b_line)))
+    tail, operands, (m, n) = _flags(a_turned, b_turned, whole) + ends, (a, a_line, b, b_line, c), c.shape
     sizes = m, n, a.shape[1]
     if t in ("half", "bf16") and capability >= (8, 0):
         wgmma = capability == (9, 0)
-        bm, bn, wm, wn, _ = tile = min(WGMMA if wgmma else MMA, key=lambda s: cdiv(cdiv(m, s[0]) * cdiv(n, s[1]), count) * s[0] * s[1] / s[4])
-        grid, stage, part = (cdiv(m, bm) * cdiv(n, bn),), (bm + bn) * BK * 2, tile[axis or 0]
+        bm, bn, wm, wn, _ = tile = min(WGMMA if wgmma else MMA, key=lambda s: cdiv(cdiv(m, s[0]) * cdiv(n, s[1]) * products, count) * s[0] * s[1] / s[4])
+        grid, stage, part = (cdiv(m, bm) * cdiv(n, bn),), (bm + bn) * BK * 2, tile[axis]
         if wgmma:
             return Way("wgmma", f"{t}, {bm}, {bn}, 4, {tail}", grid, 2 * bm, operands, sizes, 1024 + 4 * stage, part)
         stages = max(2, min(4, most // stage if bm * bn > 128 * 128 else most // 2 // stage))  # small tiles: two on a multiprocessor
         return Way("mma", f"{t}, {bm}, {bn}, {wm}, {wn}, {BK}, {stages}, {tail}", grid, 32 * wm * wn, operands, sizes, max(stages * stage, bm * (bn + 8) * 2), part)
-    groups = 2 if t != "double" and cdiv(m, 128) * cdiv(n, 128) >= count else 1
+    groups = 2 if t != "double" and cdiv(m, 128) * cdiv(n, 128) * products >= count else 1
     side = 64 * groups
     return Way("fma", f"{t}, {groups}, {tail}", (cdiv(m, side) * cdiv(n, side),), 256, operands, sizes, 0, side)
 

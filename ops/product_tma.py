@@ -133,21 +133,31 @@ def _strides(x: torch.Tensor) -> tuple:
     return (1, cdiv(x.shape[0], 8) * 8) if x.shape[1] == 1 and rows == 1 else (rows, columns)
 
 
-def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Is a @ b for this file: both 16 bits wide on a GPU that has what it needs, and large enough for most multiprocessors, or of some size and described as they
-    are? What is only traced goes by pointers, as no descriptor can be made of it."""
+def described_here(a: torch.Tensor, *sizes) -> bool:
+    """Are matrices of 16 bits as `a`, of a product of such sizes, to be fetched by this GPU's accelerator if they can be described? What is only traced goes by pointers, as no descriptor can be made
+    of it."""
     if a.device.type != "cuda" or a.dtype not in (torch.float16, torch.bfloat16) or isinstance(a, FakeTensor) or traced():
         return False
     if tuning.tries("matmul"):  # for the kernel by pointers
         return False
-    m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    if not known(m, n, k) or max(m, n, k) >= COUNTED or not _has_tma(a.device.index):
+    return known(*sizes) and max(sizes) < COUNTED and _has_tma(a.device.index)
+
+
+def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Is a @ b for this file: both 16 bits wide on a GPU that has what it needs, and large enough for most multiprocessors, or of some size and described as they are?"""
+    if not described_here(a, *(sizes := (*a.shape, b.shape[1]))):
         return False
+    m, k, n = sizes
     described = _turned(a) is not None, _turned(b) is not None
     large = _are_large(m, n, cuda.limits(a.device.index)[0])
     if large or k >= LONG:
-        return all(is_one or serves >= SERVES or not large and x.numel() * x.element_size() <= CHEAP for is_one, x, serves in zip(described, (a, b), (n, m)))
+        return all(is_one or is_copied(x, serves, cheap=not large) for is_one, x, serves in zip(described, (a, b), (n, m)))
     return all(described) and m * n * k >= LEAST
+
+
+def is_copied(x: torch.Tensor, serves: int, cheap: bool = True) -> bool:
+    """Does x, whose numbers are in so many products each, pay for a copy that can be described? cheap: if it is small, in any case."""
+    return serves >= SERVES or cheap and x.numel() * x.element_size() <= CHEAP
 
 
 def _are_large(m: int, n: int, count: int) -> bool:
@@ -245,8 +255,14 @@ class _Copy:
 def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Both, described; None where there is no memory for a copy that it takes."""
     found = [_as_is(a), _as_is(b)]
+    copies = copied([x for x, one in zip((a, b), found) if one is None])
+    return None if copies is None else tuple(copies.pop(0) if one is None else one for one in found)
+
+
+def copied(matrices: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    """Copies, made by one launch, of up to two matrices that can be described; None where there is no memory for them."""
     try:
-        copies = [_Copy(x) for x, one in zip((a, b), found) if one is None]
+        copies = [_Copy(x) for x in matrices]
     except torch.OutOfMemoryError:
         return None
     if len(copies) == 2:
@@ -256,8 +272,7 @@ def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
         kernel, args = copy_lines_kernel, copies[0].args
     if copies:
         launch(kernel, (sum(c.programs for c in copies),), *args, BL=COPIED[0], BC=COPIED[1], num_warps=4)
-    made = iter(c.made for c in copies)
-    return tuple(next(made) if one is None else one for one in found)
+    return [c.made for c in copies]
 
 
 def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, stats: torch.Tensor | None = None, axis: int | None = None, *,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import everywhere
+from conftest import everywhere, served_by
 from hypothesis import given, settings, strategies as st
 from torch.func import jvp, vmap
 from triport import ops
@@ -118,6 +118,30 @@ def test_lines_that_lie_along_columns(few_rows, rows, monkeypatch):
     assert batches._lines(torch.zeros(1, 9), torch.zeros(9, 2)) == 1 and batches._lines(torch.zeros(4, 9), torch.zeros(9, 8)) == 0
 
 
+def test_lines_on_a_gpu():
+    """Those along K in any dtype, others where a tile's rows would be padded for nothing that multiplies them; two programs a multiprocessor if there are columns for them."""
+    for dtype, straight in ((torch.float16, (1, 0, 0)), (torch.float32, (1, 4, 0))):
+        assert tuple(batches._lines_on_gpu(torch.zeros(m, 64, dtype=dtype), torch.zeros(64, 50, dtype=dtype)) for m in (1, 4, 5)) == straight
+        assert [batches._lines_on_gpu(torch.zeros(m, 64, dtype=dtype), torch.zeros(50, 64, dtype=dtype).T) for m in (1, 4, 5)] == [1, 4, 0]
+    assert batches._lines_on_gpu(torch.zeros(1, 64), torch.zeros(64, 100)[:, ::2]) == 0
+    for sizes, tile in (((1, 1024, 64, True, 128), (True, 128, 32, 4)), ((4, 1024, 64, True, 128), (True, 128, 16, 2)), ((1, 64, 1024, False, 128), (False, 32, 256, 4)), ((1, 64, 4096, False, 16), (False, 16, 256, 4)),
+                        ((1, 64, 64, False, 1000), (False, 64, 64, 4)), ((2, 3, 5, False, 1), (False, 16, 16, 2))):
+        assert batches._tile_of_lines_on_gpu(*sizes) == tile
+
+
+@pytest.mark.parametrize("m,k,n,turned", [(1, 64, 300, True), (4, 65, 50, True), (3, 300, 40, False), (1, 1000, 64, False)])
+def test_lines_as_a_gpu_has_them(m, k, n, turned, monkeypatch, seed):
+    """The same kernel, in its tiles."""
+    torch.manual_seed(seed)
+    x, w = torch.randn(2, 3, m, k), torch.randn(2, 3, n, k).mT if turned else torch.randn(2, 3, k, n)
+    r = batches._lines_on_gpu(x[0, 0], w[0, 0])
+    along, bn, bk, warps = batches._tile_of_lines_on_gpu(r, n, k, turned, 6)
+    c, whole = check.guarded((2, 3, m, n), torch.float32)
+    batches.batched_lines_kernel[(6 * -(-n // bn),)](x, w, c, m, n, k, m * n, 6, 0, m * k, k, 1, 0, k * n, *w.stride()[-2:], n, 1, R=r, BN=bn, BK=bk, ALONG=along)
+    compare(x, w, c)
+    assert check.guards_hold(whole)
+
+
 def test_which_way_vectors_go():
     """Along K where columns would fill no vector, if both lie so."""
     x, w = torch.zeros(1, 64), torch.zeros(64, 50)
@@ -128,11 +152,11 @@ def test_which_way_vectors_go():
 def test_heads_are_not_copied(monkeypatch):
     """Two dimensions of a batch are walked as they lie, and a call like one before is launched again; three that do not lie behind one another are copied."""
     q, k = torch.randn(2, 9, 4, 16).transpose(1, 2), torch.randn(2, 7, 4, 16).transpose(1, 2)
-    batch = batches._walked(q, k.mT, (2, 4))
+    batch = batches.walked(q, k.mT, (2, 4))
     assert (batch.count, batch.inner, batch.steps) == (8, 4, ((576, 16), (448, 16))) and batch.a.data_ptr() == q.data_ptr() and batch.b.data_ptr() == k.data_ptr()
-    shared = batches._walked(torch.randn(2, 3, 4, 5, 6), torch.randn(6, 7), (2, 3, 4))
+    shared = batches.walked(torch.randn(2, 3, 4, 5, 6), torch.randn(6, 7), (2, 3, 4))
     assert (shared.count, shared.inner, shared.steps) == (24, 24, ((0, 30), (0, 0)))
-    several = batches._walked(torch.randn(2, 1, 3, 5, 6), torch.randn(4, 1, 6, 7), (2, 4, 3))
+    several = batches.walked(torch.randn(2, 1, 3, 5, 6), torch.randn(4, 1, 6, 7), (2, 4, 3))
     assert several.count == 24 and several.inner == 24
     before = len(replay._plans)
     ops.matmul(q, k.mT)
@@ -271,6 +295,20 @@ def test_other_dtypes(other):
 def test_bytes_and_flops():
     a, b = torch.randn(2, 1, 3, 4), torch.randn(5, 4, 6)
     assert OP.flops(a, b) == 2 * 10 * 3 * 6 * 4 and OP.nbytes(a, b) == 4 * (24 + 120 + 180)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("hows", [("heads", "heads"), ("straight", "transposed"), ("transposed", "straight"), ("every other", "last")])
+@pytest.mark.parametrize("m,k,n", [(100, 64, 72), (197, 64, 197), (256, 130, 136), (1, 64, 300), (70, 65, 3), (4, 300, 40), (33, 32, 1000)])
+@pytest.mark.parametrize("where", ["triton-gpu", "cuda"])
+def test_on_a_gpu(m, k, n, hows, dtype, where, seed):
+    """By every kernel: many matrices, so that what is for large products takes them."""
+    torch.manual_seed(seed)
+    with served_by(where):
+        for one, other in (((5, 6), (5, 6)), ((32,), ()), ((4, 1), (1, 6))):
+            a, b = laid((*one, m, k), hows[0], dtype), laid((*other, k, n), hows[1], dtype)
+            for _ in range(2):
+                compare(a, b)
 
 
 @everywhere

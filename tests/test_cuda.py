@@ -52,7 +52,7 @@ def test_memory_is_moved_16_bytes_at_a_time(file, kernel, element, arch):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("result", ["matmul_", "product_exp_"])
+@pytest.mark.parametrize("result", ["matmul_", "matmul_batch_", "product_exp_"])
 @pytest.mark.parametrize("kernel,arch,instruction", [
     ("wgmma<half, 128, 256, 4, false, false, true{}>", "sm_90a", "HGMMA.64x256x16.F32"),
     ("wgmma<bf16, 128, 128, 4, true, true, true{}>", "sm_90a", "HGMMA.64x128x16.F32.BF16"),
@@ -63,8 +63,8 @@ def test_memory_is_moved_16_bytes_at_a_time(file, kernel, element, arch):
     ("fma<float, 2, false, true, true{}>", "sm_86", "FFMA"), ("fma<double, 1, true, false, false{}>", "sm_80", "DFMA"),
     ("fma<half, 1, false, false, true{}>", "sm_75", "FFMA")])
 def test_products_use_what_multiplies(kernel, arch, instruction, result):
-    file = "matmul.cu" if result == "matmul_" else "matmul_softmax.cu"
-    for dim in ("",) if result == "matmul_" else (", 0", ", 1"):
+    file = "matmul.cu" if result.startswith("matmul_") else "matmul_softmax.cu"
+    for dim in ("",) if file == "matmul.cu" else (", 0", ", 1"):
         text, usage = sass(file, result + kernel.format(dim), arch)
         assert instruction in text
         assert usage["stack, bytes"] <= 64

@@ -70,6 +70,19 @@ def test_other_gpus_have_other_kernels(h100, monkeypatch):
     assert product_cuda.fastest(*operands(512, 256, 768)).name == "wgmma", "a driver that describes no matrices"
 
 
+def test_batches_are_one_launch(h100):
+    """Its grid counts matrices beside tiles; 16 bytes at a time are read where matrices begin so as well."""
+    a, b, c = operands(512, 256, 768)
+    way = product_cuda.of_batches(a, b, c, 6, 3, ((1 << 20, 512 * 256), (0, 256 * 768)))
+    assert way.kernel("matmul") == "matmul_batch_wgmma<half, 128, 256, 4, false, false, true>" and way.grid == (12, 6, 1)
+    assert way.sizes == (512, 768, 256, 6, 3, 1 << 20, 512 * 256, 0, 256 * 768)
+    assert product_cuda.of_batches(a, b, c, 6, 3, ((1 << 20, 512 * 256 + 1), (0, 256 * 768))).template.endswith("false")
+    assert product_cuda.of_batches(a, b, c, 70000, 70000, ((0, 512 * 256), (0, 0))).grid == (12, 65535, 2)
+    few, many = (product_cuda.of_batches(*operands(128, 64, 128), count, count, ((0, 8192), (0, 8192))).template for count in (2, 264))
+    assert few.startswith("half, 64, 128") and many.startswith("half, 128"), "many matrices fill the GPU with larger tiles"
+    assert product_cuda.of_batches(*operands(128, 64, 128, dtype=torch.float32), 264, 264, ((0, 8192), (0, 8192))).name == "batch_fma"
+
+
 def test_lines_across_sectors_are_fetched_for_two(h100):
     assert [product_cuda.fastest(*operands(size, size, size)).cluster for size in (3072, 3000, 3024)] == [1, 2, 1], "3024's begin at multiples of 32 bytes"
     assert product_cuda.fastest(*operands(64, 3000, 3000)).cluster == 1, "there is one row of tiles"
