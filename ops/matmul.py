@@ -22,7 +22,7 @@ from .layout import near, roomy, unexpanded
 from .register import beneath, register, served
 from .sizes import cdiv, known
 from .records import WITH_CUDA, Case, Op, traffic
-from . import autocast, batches, batching, choices, product_tma, product_way, split_k, thin
+from . import autocast, batches, batching, choices, product_tma, product_way, split_k, thin, turning
 from .autograd import added
 from .product import product_tile, tile_of_program
 from .straight import straight, turn_kernel
@@ -73,18 +73,6 @@ def begun(op: str, a: torch.Tensor, b: torch.Tensor, without_terms: Callable = l
     return roomy(torch.empty(shape, dtype=a.dtype, device=a.device)), 0 not in shape
 
 
-#: on a GPU, by fused multiply-adds: rows of a product, and multiplications, from which on a B that is transposed is copied first. As it lies 2048 x 2048 times that in
-#: fp32 took an H100 1,260 us for 417, 64 x 4096 times 4096 x 4096 306 for 115; copied first 454 and 253
-COPIED = 64, 1 << 29
-
-
-def slow_as_it_lies(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Is b, a matrix or a batch of them, to be copied before a @ b on a GPU, for it is the transpose of what its memory holds? 16 bits have tensor cores, and do not mind."""
-    (m, k), n, many = a.shape[-2:], b.shape[-1], b.shape[:-2]
-    return (a.device.type == "cuda" and a.element_size() >= 4 and known(m, n, k, *many) and b.stride(-2) == 1 and b.stride(-1) != 1
-            and m >= COPIED[0] and math.prod(many) * m * n * k >= COPIED[1])
-
-
 def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.dim() != 2 or b.dim() != 2:
         return _of_batches(a, b)
@@ -100,8 +88,8 @@ def multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
         way, given = found
         way.product(given, c)
         return
-    if slow_as_it_lies(a, b):
-        b = b.contiguous()
+    if turning.slow_as_it_lies(a, b):
+        b = turning.straightened(b)
     a, b = near(a, 1), near(b, 0)
     if thin.takes(a, b):
         thin.product(a, b, c)
@@ -121,7 +109,7 @@ def _of_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if work and (matrices := batches.as_matrices(a, b, c)) is not None:
         multiply(*matrices)
     elif work:
-        batches.product(a, b.contiguous() if slow_as_it_lies(a, b) else b, c, functools.partial(tile_for, alone=True))
+        batches.product(a, turning.straightened(b) if turning.slow_as_it_lies(a, b) else b, c, functools.partial(tile_for, alone=True))
     return c
 
 
@@ -151,7 +139,7 @@ def alike(a: torch.Tensor, b: torch.Tensor, *named: str) -> choices.Like:
     return choices.kind(" ".join([*named, "".join("t" if turned else "n" for turned in laid)]), line), (a.shape[0], b.shape[1], a.shape[1])
 
 
-_matmul = register("matmul", _matmul_body, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS, *split_k.KERNELS, *batches.KERNELS,
+_matmul = register("matmul", _matmul_body, matmul_kernel, turn_kernel, *product_way.KERNELS, *thin.KERNELS, *split_k.KERNELS, *batches.KERNELS, *turning.KERNELS,
                    implementations={"cuda": _matmul_cuda}, alike=alike)
 
 

@@ -9,12 +9,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from triport import ops
 from triport.bench import check
 
-layout, matmul, matmul_softmax, spanning = (sys.modules[f"triport.ops.{name}"] for name in ("layout", "matmul", "matmul_softmax", "spanning"))
+batches, layout, matmul, matmul_softmax, spanning, turning = (sys.modules[f"triport.ops.{name}"] for name in ("batches", "layout", "matmul", "matmul_softmax", "spanning", "turning"))
 
 
 @pytest.mark.parametrize("dtype,m,n,k,turned,slow", [
-    (torch.float32, 1024, 1024, 1024, True, True), (torch.float64, 1024, 1024, 1024, True, True), (torch.float32, 64, 4096, 4096, True, True),
-    (torch.float32, 1024, 1024, 1024, False, False), (torch.float32, 512, 512, 512, True, False), (torch.float32, 1, 65536, 65536, True, False),
+    (torch.float32, 1024, 1024, 1024, True, True), (torch.float64, 1024, 1024, 1024, True, False), (torch.float32, 64, 4096, 4096, True, True),
+    (torch.float32, 1024, 1024, 1024, False, False), (torch.float32, 512, 512, 512, True, True), (torch.float32, 256, 256, 256, True, False), (torch.float32, 7, 65536, 65536, True, False),
     (torch.float16, 2048, 2048, 2048, True, False)])
 def test_what_is_slow_as_it_lies(dtype, m, n, k, turned, slow):
     """A transposed B by multiply-adds, where they take long; tensor cores, small products and few rows take it as it lies."""
@@ -22,7 +22,7 @@ def test_what_is_slow_as_it_lies(dtype, m, n, k, turned, slow):
         with FakeTensorMode():
             a = torch.empty((m, k), dtype=dtype, device=device)
             b = torch.empty((n, k), dtype=dtype, device=device).T if turned else torch.empty((k, n), dtype=dtype, device=device)
-            assert matmul.slow_as_it_lies(a, b) == (slow and device == "cuda")
+            assert turning.slow_as_it_lies(a, b) == (slow and device == "cuda")
 
 
 @pytest.mark.parametrize("dtype,m,n,k,whole", [
@@ -114,9 +114,26 @@ def test_grids_end_where_a_gpus_do(m, n, k, axis, monkeypatch):
 def test_it_is_copied(monkeypatch, seed):
     launched = []
     real = matmul.launch
-    monkeypatch.setattr(matmul, "slow_as_it_lies", lambda a, b: b.stride(0) == 1)
+    monkeypatch.setattr(turning, "slow_as_it_lies", lambda a, b: b.stride(0) == 1)
     monkeypatch.setattr(matmul, "launch", lambda kernel, grid, a, b, *rest, **consts: launched.append(b.stride()) or real(kernel, grid, a, b, *rest, **consts))
     gen = torch.Generator().manual_seed(seed)
     for m, n, k in ((70, 33, 65), (65, 130, 31)):
         a, b = torch.randn(m, k, generator=gen), torch.randn(n, k, generator=gen).T
         assert check.error(ops.matmul(a, b), a.double() @ b.double()) < 2e-6 and launched.pop() == (n, 1)
+
+
+def test_a_batch_is_copied_as_it_is(seed):
+    """Each of its matrices once, whatever they go with, and lie as heads do."""
+    torch.manual_seed(seed)
+    w = torch.randn(2, 70, 3, 65)
+    for b in (torch.randn(6, 33, 65).mT, torch.randn(1, 130, 31).mT, torch.randn(5, 1, 33, 65).mT, w.transpose(1, 2).mT, w[:, :, 1].mT, w.transpose(1, 2).mT.double(), torch.randn(2, 4, 3, 5, 7)[:, ::2].mT,
+              torch.randn(3, 4, 40).mT[:, :, :1], torch.randn(70, 65).T):
+        made, guards = turning.straightened(b), b.clone()
+        assert made.is_contiguous() and made.shape == b.shape and torch.equal(made, b) and torch.equal(b, guards)
+    launched = []
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        real = batches.launch
+        monkeypatch.setattr(turning, "slow_as_it_lies", lambda a, b: b.stride(-2) == 1)
+        monkeypatch.setattr(batches, "launch", lambda kernel, grid, a, b, *rest, **consts: launched.append(b.shape) or real(kernel, grid, a, b, *rest, **consts))
+        a, b = torch.randn(2, 3, 40, 65), torch.randn(3, 33, 65).mT
+        assert check.error(ops.matmul(a, b), a.double() @ b.double()) < 2e-6 and len(launched) == 1
