@@ -16,7 +16,7 @@ import torch
 from ..backends import get as get_backend
 from ..backends.base import Error
 from ..ops import room
-from ..ops.records import DTYPES
+from ..ops.records import DTYPES, dtype_name
 from . import check, clock, columns, first, load, memory, roofline, words
 from .columns import Column, Inputs
 from .plan import Plan
@@ -127,6 +127,7 @@ def _case(plan: Plan, op, dtype: str, case, backends: list, remark: Callable[[st
         rows[row["backend"]] = row
         if candidate is not None:
             candidates[row["backend"]] = candidate
+    _compare_dtypes(plan, op, dtype, case, {rows[name].get("column", name): c for name, c in candidates.items()}, remark)
     turns = {name: c.turn for name, c in candidates.items()}
     on_gpu = {name: c.call for name, c in candidates.items() if rows[name]["device"] == "cuda"}
     try:
@@ -143,13 +144,23 @@ def _case(plan: Plan, op, dtype: str, case, backends: list, remark: Callable[[st
     return list(rows.values())
 
 
+def _compare_dtypes(plan: Plan, op, dtype: str, case, candidates: dict[str, Candidate], remark: Callable[[str], None]):
+    """Remarks on columns whose results have another dtype than the baseline's: their numbers are right, but it is other work that is timed, as an fp32 result of 16-bit tensors is twice the bytes."""
+    base = candidates.get(op.baseline)
+    for name, candidate in candidates.items() if base is not None else ():
+        if candidate.returns != base.returns and (key := (op.name, dtype, name, "returns")) not in plan.seen:
+            plan.seen.add(key)
+            remark(f"{op.name} {case.name} {dtype}: {name} returns {', '.join(candidate.returns)}, {op.baseline} {', '.join(base.returns)}; their times are not of the same work")
+
+
 @dataclass
 class Candidate:
-    """A right result's way there. turn: what the host's clock times; call: what the GPU's does, with one set of inputs; error: of one more call."""
+    """A right result's way there. turn: what the host's clock times; call: what the GPU's does, with one set of inputs; error: of one more call; returns: the dtypes of its results."""
 
     turn: clock.Turn
     call: Callable | clock.Turn
     error: Callable[[], float]
+    returns: list[str]
 
 
 @dataclass
@@ -232,6 +243,7 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
         column.synchronize()
         inputs.check_unchanged(truth.args)
         row |= check.judged(got, truth.expected, allowed(op, dtype, plan.mode))
+        returns = [dtype_name(t.dtype) for t in got]
         del got
         if row["status"] != "ok":
             return row, None
@@ -249,7 +261,7 @@ def _prepare(plan: Plan, op, dtype: str, case, column: Column, truths: dict[str,
             inputs.check_unchanged(truth.args)
             return e
 
-        return row, Candidate(turn, turn if inputs.in_place else call, once_more)
+        return row, Candidate(turn, turn if inputs.in_place else call, once_more, returns)
     except (Exception, SystemExit) as e:
         return row | _failed(e), None
 

@@ -42,6 +42,16 @@ def test_a_wrong_variant_is_not_timed_and_the_others_are():
     assert "wall_s" in rows["right"] and "wall_s" not in rows["wrong"] and "wall_s" not in rows["broken"]
 
 
+def test_a_result_of_another_dtype_is_told():
+    """Its numbers are right, but a result of fp32 is other work than one of 16 bits. Once for all cases of a dtype."""
+    op = Op("wide", variants={"as given": manual, "fp32": lambda x: manual(x.float()), "two": lambda x: manual(x)}, cases=("13x78", "5x9"), dtypes=("fp32", "bf16"))
+    told: list[str] = []
+    results = Results()
+    runner.run(plan.Plan([op], [], ["fp32", "bf16"], rounds=1, seconds=0.0, cold=False), results, remark=told.append)
+    assert [r["status"] for r in results.rows] == ["ok"] * 12
+    assert [t for t in told if "returns" in t] == ["wide 13x78 bf16: fp32 returns fp32, as given bf16; their times are not of the same work"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the CPU compiler's column runs on Linux")
 def test_a_call_without_triton_is_not_called_so():
     rows = rows_of(Op("plain", call=manual, eager=lambda x: x.softmax(-1), cases=("13x78",)), ("torch", "triton-cpu"))
