@@ -96,12 +96,19 @@ def is_one(b: torch.Tensor) -> bool:
     return all(type(s) is int and s == 1 for s in b.shape[:-2])
 
 
+def first(x: torch.Tensor) -> torch.Tensor:
+    """The first matrix of a batch. (Indexing asks for the GPU of a tensor that holds nothing, which a torch without GPUs does not have.)"""
+    while x.dim() > 2:
+        x = x.select(0, 0)
+    return x
+
+
 def as_matrices(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """a, b and c, their product, as matrices, where b is one and the rows of a's lie one below the other."""
     if not is_one(b):
         return None
     try:
-        return a.view(-1, a.shape[-1]), b[(0,) * (b.dim() - 2)], c.view(-1, c.shape[-1])
+        return a.view(-1, a.shape[-1]), first(b), c.view(-1, c.shape[-1])
     except (RuntimeError, ValueError):  # the latter while torch traces
         return None
 
@@ -117,7 +124,7 @@ class Batch(NamedTuple):
 
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The first matrices."""
-        return tuple(t[(0,) * (t.dim() - 2)] for t in (self.a, self.b))
+        return first(self.a), first(self.b)
 
 
 def walked(a: torch.Tensor, b: torch.Tensor, shape: tuple) -> Batch:
@@ -144,16 +151,16 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_for, scale: 
     """c = scale a @ b, batches of matrices that fit each other, none of them empty. c: contiguous, of the product's shape. tile_for: from the first two matrices and the count of them a tile."""
     (m, n), k = c.shape[-2:], a.shape[-1]
     batch = walked(near(a, -1), near(b, -2), tuple(c.shape[:-2]))
-    first = batch.first()
-    if scale == 1.0 and _by_lines(*first, batch, c):
+    a, b = batch.first()
+    if scale == 1.0 and _by_lines(a, b, batch, c):
         return
     count = batch.count // batch.inner, batch.inner
-    if scale == 1.0 and (factors := batches_tma.way(*first, count, batch.steps)) is not None:
+    if scale == 1.0 and (factors := batches_tma.way(a, b, count, batch.steps)) is not None:
         batches_tma.product(*factors, c, count)
         return
-    t = tile_for(*first, count=batch.count)
+    t = tile_for(a, b, count=batch.count)
     launch(wrap_triton(batched_matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]) * batch.count,), batch.a, batch.b, c, m, n, k, scale, batch.inner,
-           *batch.steps[0], *first[0].stride(), *batch.steps[1], *first[1].stride(), SCALED=bool(scale != 1.0), **t)
+           *batch.steps[0], *a.stride(), *batch.steps[1], *b.stride(), SCALED=bool(scale != 1.0), **t)
 
 
 def _by_lines(a: torch.Tensor, b: torch.Tensor, batch: Batch, c: torch.Tensor) -> bool:

@@ -123,7 +123,7 @@ def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         way = product_cuda.fastest(*((a, b, c) if matrices else found))
     else:
         batch = batches.walked(*(x if 1 in x.stride()[-2:] else x.contiguous() for x in (a, b)), tuple(c.shape[:-2]))
-        way = product_cuda.of_batches(*batch.first(), c[(0,) * (c.dim() - 2)], batch.count, batch.inner, batch.steps)
+        way = product_cuda.of_batches(*batch.first(), batches.first(c), batch.count, batch.inner, batch.steps)
     cuda.launch(CUDA, way.kernel("matmul"), way.grid, way.threads, *way.operands, *way.sizes, shared=way.shared, cluster=way.cluster)
     return c
 
@@ -151,7 +151,7 @@ def product_backward(a: torch.Tensor, b: torch.Tensor, grad: torch.Tensor, neede
     grad = unexpanded(grad)
     if a.dim() > 2 and batches.is_one(b) and not hasattr(grad, "placements"):  # rows of all matrices, one below the other; a DTensor may be refused that
         rows, grads = a.flatten(0, -2), grad.flatten(0, -2)
-        return _product(grads, b[(0,) * (b.dim() - 2)].T).view(a.shape) if needed[0] else None, _product(rows.T, grads).view(b.shape) if needed[1] else None
+        return _product(grads, batches.first(b).T).view(a.shape) if needed[0] else None, _product(rows.T, grads).view(b.shape) if needed[1] else None
     return (_product(grad, b.mT).sum_to_size(a.shape) if needed[0] else None, _product(a.mT, grad).sum_to_size(b.shape) if needed[1] else None)
 
 

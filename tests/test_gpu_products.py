@@ -137,3 +137,16 @@ def test_a_batch_is_copied_as_it_is(seed):
         monkeypatch.setattr(batches, "launch", lambda kernel, grid, a, b, *rest, **consts: launched.append(b.shape) or real(kernel, grid, a, b, *rest, **consts))
         a, b = torch.randn(2, 3, 40, 65), torch.randn(3, 33, 65).mT
         assert check.error(ops.matmul(a, b), a.double() @ b.double()) < 2e-6 and len(launched) == 1
+
+
+@pytest.mark.parametrize("case,kernel", [(((6, 100, 64), (6, 64, 72)), "batched_matmul_kernel"), (((2, 3, 1, 64), (3, 64, 72)), "batched_lines_kernel"), (((6, 100, 64), (64, 72)), "matmul_kernel")])
+def test_batches_are_traced_for_a_gpu_that_is_not_here(case, kernel):
+    """`triport asm --target sm_90` traces with tensors that hold nothing, which a torch without GPUs does not index."""
+    launched = []
+    with pytest.MonkeyPatch.context() as monkeypatch, FakeTensorMode():
+        for module in (batches, matmul):
+            monkeypatch.setattr(module, "launch", lambda kernel, grid, *args, **consts: launched.append(kernel.__name__))
+            monkeypatch.setattr(module, "wrap_triton", lambda kernel: kernel)
+        a, b = (torch.empty(shape, dtype=torch.float16, device="cuda") for shape in case)
+        assert matmul._matmul_body(a, b).shape == (*case[0][:-1], 72)
+    assert launched == [kernel]
