@@ -528,7 +528,8 @@ def asm_of(x_ptr, out_ptr, TEXT: tl.constexpr, PACK: tl.constexpr, N: tl.constex
 @pytest.mark.parametrize("text,dtype,out,pack,said", [
     ("mov.b32 $0, $1;", torch.float32, torch.float32, 1, "operands and results of f32, and it is taken of i32 alone"),
     ("popc.b32 $0, $1;", torch.int32, torch.int64, 1, "operands and results of i32 and i64, and it is taken of i32 alone"),
-    ("ex2.approx.ftz.f32 $0, $1;", torch.float32, torch.float32, 2, "takes pack=2 elements at a time; it is taken with pack=1")])
+    ("ex2.approx.ftz.f32 $0, $1;", torch.float32, torch.float32, 2, "takes pack=2 elements at a time; it is taken with pack=1"),
+    ("{ .reg .f32 a; ex2.approx.ftz.f32 a, $1; shf.l.wrap.b32 $0, $1, $2, 7; }", torch.float32, torch.float32, 4, "and 'shf.l.wrap.b32 ")])
 def test_an_instruction_of_ours_in_another_form_is_told_why_not(text, dtype, out, pack, said):
     with pytest.raises(CompileError, match=said):
         asm_of[(1,)](torch.zeros(16, dtype=dtype), torch.zeros(16, dtype=out), text, pack, 16)

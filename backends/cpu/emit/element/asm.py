@@ -78,6 +78,11 @@ _TABLE = {**{name: (_TYPES.get(name.rpartition(".")[2], "i32"), (_TYPES.get(name
              for count, table in ((1, _UNARY), (2, _BINARY), (3, _TERNARY)) for name, rule in table.items()}, **_CONVERSIONS}
 
 
+def _plain(name: str) -> str:
+    """An instruction's name as the tables have it."""
+    return re.sub(r"\.(approx|full|ftz|rn)(?=\.)", "", name)
+
+
 class _Refused(Exception):
     """What an inline assembly is not taken for."""
 
@@ -92,14 +97,23 @@ class _Program:
         self.types = {name: REGISTER[elem] for name, elem in self.elems.items()}
 
     def run(self) -> Val:
-        text = self.text
-        if text[:1] == "{" and text[-1:] == "}":
-            text = text[1:-1]
-        for statement in filter(None, map(str.strip, text.split(";"))):
+        for statement in self._statements():
             self._carry_out(statement)
         if "$0" not in self.values:
             raise _Refused(self._whole("it gives $0 no value"))
         return self.values["$0"]
+
+    def _statements(self) -> list[str]:
+        text = self.text
+        if text[:1] == "{" and text[-1:] == "}":
+            text = text[1:-1]
+        return [*filter(None, map(str.strip, text.split(";")))]
+
+    def look_up(self):
+        """Refuse instructions that are not taken in any number of elements."""
+        for statement in self._statements():
+            if _DECLARED.match(statement) is None and ((found := _STATEMENT.match(statement)) is None or _plain(found[1]) not in _TABLE):
+                raise _Refused(self._whole(f"{statement!r} is not taken"))
 
     def _whole(self, why: str) -> str:
         known = ", ".join(n.replace(".", ".approx.") if n.split(".")[0] in ("tanh", "ex2", "lg2", "sin", "cos") else n for n in _TABLE)
@@ -114,7 +128,7 @@ class _Program:
             self.types |= dict.fromkeys(names, _TYPES[declared[1]])
             return
         found = _STATEMENT.match(statement)
-        name = re.sub(r"\.(approx|full|ftz|rn)(?=\.)", "", found[1]) if found else ""
+        name = _plain(found[1]) if found else ""
         to, *operands = [x.strip() for x in found[2].split(",")] if found else [""]
         if name not in _TABLE or len(operands) != len(_TABLE[name][1]) or to not in self.types or to[:1] == "$" and to != "$0":
             raise _Refused(self._whole(f"{statement!r} is not taken"))
@@ -151,6 +165,7 @@ def inline_asm(b, op, *vals):
             raise _Refused(f"inline assembly {op.attrs.get('asm', '').strip()!r} has {len(op.results)} results; it is taken with one")
         program = _Program(b, op, vals)
         if pack != 1:
+            program.look_up()
             raise _Refused(f"inline assembly {program.text!r} takes pack={pack} elements at a time; it is taken with pack=1, one by one")
         return program.run()
     except _Refused as e:
