@@ -200,6 +200,8 @@ def install(patches: Patches, gpu: GPU):
         patches.put(torch.multiprocessing, name, alone)
     patches.put(torch.version, "cuda", torch.version.cuda or VERSION)  # torchvision compares it with its own
     patches.put(torch.backends.cuda, "is_built", lambda: True)
+    if not hasattr(torch._C, "_cuda_CUDAAllocator_AllocatorState"):  # a torch without GPUs; `torch._dynamo.reset` imports Inductor's CUDA graphs, which import it
+        patches.put(torch._C, "_cuda_CUDAAllocator_AllocatorState", type("_cuda_CUDAAllocator_AllocatorState", (), {}))
     for name, answer in {"is_available": lambda: True, "device_count": lambda: 1, "current_accelerator": lambda check_available=False: torch.device("cuda"),
                          "current_device_index": lambda: 0, "current_device_idx": lambda: 0, "set_device_index": lambda device: None,
                          "synchronize": lambda device=None: None, "current_stream": lambda device=None: torch.cuda.current_stream(),

@@ -116,10 +116,10 @@ def _driver(patches: Patches, gpu: GPU):
 
     from ..backends.cpu import driver as ours
     config = triton.runtime.driver
-    before = config._active
     mine = ours.own()
-    patches.put(config, "_active", before)
-    config.set_active(mine)
+    if config._active is None and type(mine).is_active():  # as it would be anyway: kernels that live as long as the process ask the active driver to unload them, when none can be made any more
+        config.set_active(mine)
+    patches.put(config, "_active", mine)
     told = mine.utils.get_device_properties
     patches.put(mine, "get_active_torch_device", lambda: DEVICE)
 

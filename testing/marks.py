@@ -99,8 +99,20 @@ _COPY, _LIKE = torch.ops.aten._to_copy.default, torch.ops.aten.new_empty_strided
 moving = threading.local()
 
 
+def _histc(x, bins=100, *limits):
+    return torch.histc(x.double(), bins, *limits).to(x.dtype)
+
+
+def _on_a_gpu_alone(func, args):
+    """What computes an operation of a dtype that torch has it of on a GPU, and not here."""
+    return _histc if func is torch.ops.aten.histc.default and not args[0].is_floating_point() else None
+
+
 class Following(TorchDispatchMode):
     """See the module."""
+
+    #: `torch.library.wrap_triton` launches by such a one
+    supports_higher_order_operators = True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or ())
@@ -116,7 +128,7 @@ class Following(TorchDispatchMode):
             gpu = any(map(marked, given))
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        own = implementations.get(func.name()) if gpu and implementations else None
+        own = (implementations.get(func.name()) or _on_a_gpu_alone(func, args)) if gpu else None
         if own is not None:
             with self:
                 out = own(*args, **asked)

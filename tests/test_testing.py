@@ -477,8 +477,42 @@ def test_tensors_of_the_gpu(project):
             y = ops.softmax(x)
             assert y.is_cuda
             torch.testing.assert_close(y, torch.softmax(x, -1))
+
+        @pytest.mark.parametrize("device", ["cuda", "cpu"])
+        def test_a_kernel_that_torch_wraps(device):
+            t = torch.randn(100, device=device)
+            y = torch.empty_like(t)
+            torch.library.wrap_triton(add_one)[(1,)](t, y, 100, BLOCK=128)
+            assert torch.equal(y, t + 1) and y.is_cuda == t.is_cuda
+
+        def test_dynamo_is_reset():
+            torch._dynamo.reset()
+
+        @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.float32])
+        def test_counts_of_integers(dtype):
+            """On the GPU alone, as with torch."""
+            t = torch.tensor([0, 1, 1, 7, 3, 7, 9], device="cuda", dtype=dtype)
+            got = torch.histc(t, bins=8, min=0, max=7)
+            assert got.is_cuda and got.dtype is dtype and got.tolist() == [1, 2, 0, 1, 0, 0, 0, 2] and t.histc(3).tolist() == [3, 1, 3]
+            if not dtype.is_floating_point:
+                with pytest.raises(NotImplementedError):
+                    torch.histc(t.cpu(), bins=8)
         ''', "--triton-cpu")
-    assert code == 0 and counts["passed"] == 11, told
+    assert code == 0 and counts["passed"] == 18, told
+
+
+def test_kernels_that_live_as_long_as_the_process_go_quietly(project):
+    """What a failing test holds lives till the interpreter ends."""
+    code, counts, told = project({"held.py": KERNEL, "test_it.py": '''
+        import importlib
+
+        def test_held():
+            importlib.import_module("held").launch(device="cuda")
+
+        def test_fails():
+            assert 0
+        '''}, "--triton-cpu")
+    assert code == 1 and counts == {"passed": 1, "failed": 1} and "Exception ignored" not in told, told
 
 
 def test_what_torch_cuda_answers(project):
