@@ -30,7 +30,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 @dataclass(frozen=True)
 class Case:
     """Inputs to check and time an op with. `shapes`: one per tensor argument; `kwargs`: the rest; `transposed`: indices
-    of arguments that are made as the transpose of a contiguous matrix; `scale`: standard deviation of the values; `device`: "cuda" for what takes a
+    of arguments that are made as the transpose of a contiguous matrix, or of each matrix of a batch; `scale`: standard deviation of the values; `device`: "cuda" for what takes a
     CPU too long, and is run by default beside a GPU only; `types`: one per tensor argument, "" for the dtype that is run, else one that it keeps:
     "bool", or an integer type, with "<N" for values from 0 to N - 1 ("int64<1000", labels of 1000 classes); fewer than shapes: the rest are "".
 
@@ -51,8 +51,8 @@ class Case:
         for text in self.types:
             _kept(text)
         for k in self.transposed:
-            if len(self.shapes[k]) != 2:
-                raise ArgumentError(f"a case's tensor {shape_text(self.shapes[k])} cannot be a transposed one: it has {len(self.shapes[k])} dimensions, not 2")
+            if len(self.shapes[k]) < 2:
+                raise ArgumentError(f"a case's tensor {shape_text(self.shapes[k])} cannot be a transposed one: it has {len(self.shapes[k])} dimensions, not 2 or more")
 
     @property
     def name(self) -> str:
@@ -71,9 +71,9 @@ class Case:
     def blank(self, dtype: torch.dtype, device: str = "cpu") -> list[torch.Tensor]:
         """Tensors of the case's shapes, layouts and dtypes, with nothing in them."""
         out = []
-        for k, shape in enumerate(self.shapes):
-            made = torch.empty(tuple(reversed(shape)) if k in self.transposed else shape, dtype=self.dtype_of(k, dtype), device=device)
-            out.append(made.T if k in self.transposed else made)
+        for k in range(len(self.shapes)):
+            made = torch.empty(self._laid(k), dtype=self.dtype_of(k, dtype), device=device)
+            out.append(made.mT if k in self.transposed else made)
         return out
 
     def make(self, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -> list[torch.Tensor]:
@@ -83,8 +83,8 @@ class Case:
             raise ArgumentError(f"a case is made in a dtype of torch, as torch.float32, not {dtype!r}")
         g = torch.Generator("cpu").manual_seed(seed)
         out = []
-        for k, shape in enumerate(self.shapes):
-            made = tuple(reversed(shape)) if k in self.transposed else shape
+        for k in range(len(self.shapes)):
+            made = self._laid(k)
             kind, below = self.dtype_of(k, dtype), _kept(self.type_of(k))[1]
             if kind.is_floating_point:
                 t = (torch.randn(made, generator=g, dtype=torch.float32, device="cpu") * self.scale).to(kind)
@@ -94,8 +94,13 @@ class Case:
                 few = torch.iinfo(kind)
                 low, high = (0, below) if below else (max(-1000, few.min), min(999, few.max) + 1)
                 t = torch.randint(low, high, made, generator=g, dtype=kind, device="cpu")
-            out.append((t.T if k in self.transposed else t).to(device))
+            out.append((t.mT if k in self.transposed else t).to(device))
         return out
+
+    def _laid(self, k: int) -> tuple[int, ...]:
+        """Tensor `k`'s sizes as they lie in memory."""
+        shape = self.shapes[k]
+        return (*shape[:-2], shape[-1], shape[-2]) if k in self.transposed else shape
 
     @property
     def elements(self) -> int:

@@ -1,7 +1,7 @@
 """An op's sizes, layouts and parameters as text: what `--case` and `--sweep` of every command take.
 
 A case is its tensors and parameters, separated by commas: "4096x4096,4096x4096t,dim=0". A tensor is its sizes, "t" where it is the transpose of a
-contiguous matrix, and ":int64", ":int64<1000" or ":bool" where it keeps a dtype of its own; "scalar" has no dimensions. Tensors that follow from those
+contiguous matrix (each of a batch), and ":int64", ":int64<1000" or ":bool" where it keeps a dtype of its own; "scalar" has no dimensions. Tensors that follow from those
 before are left out where the op names its dimensions (`Op.dims`), and dimensions go by their names: "700x300,N=500" of MxK,KxN. What is no
 case is looked for in the names of the op's own cases, whole numbers and words only: "dim=0", "1823x781".
 

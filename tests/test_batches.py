@@ -15,12 +15,13 @@ from triport import ops
 from triport.backends.base import ArgumentError
 from triport.backends.dispatch import replay
 from triport.bench import check
-from triport.ops import batches
+from triport.ops import Case, batches, cases
 from triport.ops.accuracy import error
 from triport.ops.makespan import makespan
 from triport.ops.matmul import OP
 from triport.ops.tiles import chosen_tile, tile_for, whole
 from triport.testing import launches
+from triport.tools.__main__ import main
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
@@ -318,3 +319,16 @@ def test_by_every_backend(seed):
         a, b = laid((*one, 33, 40), "heads"), laid((*other, 40, 17), "transposed")
         got = ops.matmul(a, b)
         assert got.device == a.device and (not got.numel() or error(got.cpu(), a.cpu().double() @ b.cpu().double()) < 1e-5)
+
+
+def test_a_case_of_a_transposed_batch(tmp_path, capsys):
+    """As attention's second product has it: of a case's text, its tensors, and a bundle's refusal."""
+    case = cases.parse(OP, "6x40x16,6x16x24t")
+    a, b = case.make(torch.float32, seed=3)
+    assert case.name == "6x40x16,6x16x24t" and b.shape == (6, 16, 24) and b.stride() == (384, 1, 16) and case.blank(torch.float32)[1].stride() == b.stride()
+    assert main(["bench", "--op", "matmul", "--case", case.name, "--backend", "torch", "--backend", "triton-cpu", "--reps", "1", "--no-cold"]) == 0
+    assert "6x40x16,6x16x24t" in capsys.readouterr().out
+    assert main(["export", "matmul", "--case", case.name, "--target", "native", "-o", str(tmp_path / "bundle")]) == 2
+    assert "transposed" in capsys.readouterr().err
+    with pytest.raises(ArgumentError, match="1 dimensions, not 2 or more"):
+        Case(((3,),), transposed=(0,))

@@ -84,7 +84,7 @@ def test_any_text_is_a_sweep_or_an_error(text):
     (MATMUL, "700x300", "matmul takes MxK,KxN; say N, as in 700x300,N=500"), (MATMUL, "3x4,5x6", "K is 4 in one tensor and 5 in another"),
     (MATMUL, "3x4,4x5,5x6", "not 3 tensors"), (MATMUL, "3x4,M=7,N=2", "M is 3 by a tensor's sizes and 7 by its name"),
     (SOFTMAX, "3x4,5x6", "softmax takes x, dim; 2 tensors do not fit"), (SOFTMAX, "12x", "neither a tensor's sizes"), (SOFTMAX, "dim=0,3x4", "tensors come first"),
-    (SOFTMAX, "3x4,dim=0,dim=1", "dim is there twice"), (SOFTMAX, "3x4,dmi=0", "did you mean 'dim'?"), (SOFTMAX, "2x3x4t", "3 dimensions, not 2"),
+    (SOFTMAX, "3x4,dim=0,dim=1", "dim is there twice"), (SOFTMAX, "3x4,dmi=0", "did you mean 'dim'?"), (SOFTMAX, "3t", "1 dimensions, not 2 or more"),
     (SOFTMAX, "9999999x9999999x9999999", "larger than any memory"), (SOFTMAX, "3x4:int65", "it takes fp32"), (SOFTMAX, "3x4:bool<2", "<N goes with an integer"),
     (SOFTMAX, "3x4:int8<300", "<N goes with an integer type that holds it"), (SOFTMAX, "1823x78l", "neither a tensor's sizes"),
     (SOFTMAX, "rows", "unknown case 'rows'"), (ADD_RELU, "33x65,65x29", "N is 65 in one tensor and 29 in another"), (SOFTMAX, "M=x,N=3", "takes a size, not 'x'")])

@@ -202,12 +202,14 @@ def _as_indices(least: int, a: Argument) -> Argument:
 
 
 def of_case(op, case, dtype: torch.dtype, leading: bool = False) -> list[Argument]:
-    """An op's case as a call. leading: leading dimensions of matrices are arguments of the C function."""
+    """An op's case as a call. leading: leading dimensions of matrices are arguments of the C function. Raises `Error` for transposed batches."""
     names = list(inspect.signature(op.call).parameters)
     out = []
     for k, shape in enumerate(case.shapes):
         below = case.type_of(k).partition("<")[2]
         turned = k in case.transposed
+        if turned and len(shape) != 2:
+            raise Error(f"{op.name} {case.name}: a C function takes a transposed matrix, and contiguous tensors of {len(shape)} dimensions; leave out the t")
         one = Argument(names[k], case.dtype_of(k, dtype), tuple(shape), turned, 0, int(below or 0))
         out.append(replace(one, ld=max(1, shape[0 if turned else 1])) if leading and len(shape) == 2 else one)
     return out + [Argument(k, value=v, constant=True) for k, v in case.kwargs.items()]
