@@ -39,7 +39,7 @@ class Plan:
     drawn: int = 0
     #: were the columns asked for by name? Then it is said which op has none of that name
     named: bool = False
-    #: (op, dtype, backend) whose first call in a new process was measured
+    #: what is done once: (op, dtype, backend) whose first call in a new process was measured, and (op, dtype, column, "returns") of which it was said that it returns another dtype
     seen: set = field(default_factory=set)
 
     def __post_init__(self):

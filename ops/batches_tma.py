@@ -19,7 +19,7 @@ from ..backends import cuda
 from . import product_tma
 from .dispatch import launch
 from .product import tile_of_program
-from .product_tma import COUNTED, GROUP, LEAST, NARROW, TensorDescriptor
+from .product_tma import COUNTED, GROUP, LEAST, NARROW, TensorDescriptor, along_columns
 from .sizes import cdiv
 
 
@@ -90,7 +90,7 @@ def way(a: torch.Tensor, b: torch.Tensor, count: tuple[int, int], steps: tuple[t
     """The factors of a batch of products, described; None where those are for kernels by pointers, as where there is no memory for a copy. a, b: the first matrices; count: matrices, outer and inner; steps: of
     each factor, in elements, to the next of them."""
     (m, k), n = a.shape, b.shape[1]
-    if not product_tma.described_here(a, m, n, k) or min(m, n) <= NARROW // 2 or math.prod(count) * m * n * k < LEAST or count[0] * count[1] >= COUNTED:
+    if not product_tma.described_here(a, m, n, k) or min(m, n) <= NARROW // 2 or math.prod(count) * m * n * k < LEAST or math.prod(count) >= COUNTED:
         return None
     found = [described(x, step) for x, step in zip((a, b), steps)]
     lines = [_lines_of_all(x, count, step) if one is None else None for one, x, step in zip(found, (a, b), steps)]
@@ -110,14 +110,9 @@ def described(first: torch.Tensor, steps: tuple[int, int]) -> Factor | None:
     return Factor(first, turned, *x.shape, x.stride(0), *steps)
 
 
-def _along_columns(x: torch.Tensor) -> bool:
-    """Are columns a matrix's lines in memory?"""
-    return x.stride(0) == 1 and x.stride(1) != 1
-
-
 def _lines_of_all(first: torch.Tensor, count: tuple[int, int], steps: tuple[int, int]) -> torch.Tensor | None:
     """The lines of all matrices, one below the other, as one matrix, or its transpose; None where they are not at one step from each other."""
-    x = first.T if _along_columns(first) else first
+    x = first.T if along_columns(first) else first
     lines, length = x.shape
     for size, step in zip(count[::-1], steps[::-1]):
         if step:
@@ -125,12 +120,12 @@ def _lines_of_all(first: torch.Tensor, count: tuple[int, int], steps: tuple[int,
                 return None
             lines *= size
     every = x.as_strided((lines, length), x.stride())
-    return every.T if _along_columns(first) else every
+    return every.T if along_columns(first) else every
 
 
 def _of_lines(copy: torch.Tensor, first: torch.Tensor, count: tuple[int, int], steps: tuple[int, int]) -> Factor:
     """A factor whose matrices lie in `copy`, of what `_lines_of_all` gave."""
-    turned = _along_columns(first)
+    turned = along_columns(first)
     lines, length = first.shape[::-1] if turned else first.shape
     line = copy.stride(1 if turned else 0)
     outer, inner = steps

@@ -155,7 +155,7 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(described) and m * n * k >= LEAST
 
 
-def is_copied(x: torch.Tensor, serves: int, cheap: bool = True) -> bool:
+def is_copied(x: torch.Tensor, serves: int, cheap: bool) -> bool:
     """Does x, whose numbers are in so many products each, pay for a copy that can be described? cheap: if it is small, in any case."""
     return serves >= SERVES or cheap and x.numel() * x.element_size() <= CHEAP
 
@@ -240,11 +240,16 @@ def _as_is(x: torch.Tensor) -> torch.Tensor | None:
     return None if _turned(x) is None else x if _strides(x) == x.stride() else x.as_strided(x.shape, _strides(x))
 
 
+def along_columns(x: torch.Tensor) -> bool:
+    """Are columns a matrix's lines in memory?"""
+    return x.stride(0) == 1 and x.stride(1) != 1
+
+
 class _Copy:
     """A copy of x that can be described, which lies as x does. lines, length, what leads from one to the next: as `copy_lines` takes them; programs: how many copy."""
 
     def __init__(self, x: torch.Tensor):
-        along = 0 if x.stride(0) == 1 and x.stride(1) != 1 else 1
+        along = 0 if along_columns(x) else 1
         lines, length = x.shape[1 - along], x.shape[along]
         made = temporary(torch.empty((lines, cdiv(length, 8) * 8), dtype=x.dtype, device=x.device))
         self.args = x, made, lines, length, x.stride(1 - along), x.stride(along), made.shape[1]

@@ -94,7 +94,7 @@ def tensors(values):
 implementations: dict = {}
 
 
-_COPY, _LIKE = torch.ops.aten._to_copy.default, torch.ops.aten.new_empty_strided.default
+_COPY, _LIKE, _HISTC = torch.ops.aten._to_copy.default, torch.ops.aten.new_empty_strided.default, torch.ops.aten.histc.default
 #: `on`: a tensor is being moved from one device to the other, in this thread
 moving = threading.local()
 
@@ -105,7 +105,7 @@ def _histc(x, bins=100, *limits):
 
 def _on_a_gpu_alone(func, args):
     """What computes an operation of a dtype that torch has it of on a GPU, and not here."""
-    return _histc if func is torch.ops.aten.histc.default and not args[0].is_floating_point() else None
+    return _histc if func is _HISTC and not args[0].is_floating_point() else None
 
 
 class Following(TorchDispatchMode):
