@@ -1,4 +1,4 @@
-"""Kernels of many steps, which are written as functions of their own."""
+"""Kernels of very much code, which are written as functions of their own."""
 
 import re
 
@@ -9,6 +9,7 @@ import triton.language as tl
 
 from triport.backends.base import Error
 from triport.backends.cpu.emit import parts
+from triport.tools.inspector.report import inspect
 
 
 @triton.jit
@@ -43,29 +44,105 @@ def launch(x, n, least, debug=False):
     return out[:, :, :n], compiled.asm["llir"]
 
 
+@triton.jit
+def products_kernel(a_ptr, b_ptr, out_ptr, sums_ptr, times, N: tl.constexpr, LEAST: tl.constexpr):
+    """Two products a trip, one of them in a branch; what the trips sum up, and numbers that the code behind them takes."""
+    i = tl.arange(0, N)
+    at = i[:, None] * N + i[None, :]
+    out = tl.zeros((N, N), tl.float32)
+    scale = 0.0
+    for k in range(times):
+        a, b = tl.load(a_ptr + k * N * N + at), tl.load(b_ptr + k * N * N + at)
+        product = tl.dot(a, b)
+        tl.device_assert(product > LEAST, "small product")
+        if k % 2 == 1:
+            product = tl.dot(product, a)
+        scale += tl.sum(tl.max(product, 1))
+        out += product * scale
+    tl.store(sums_ptr + i, tl.sum(out, 1) + scale)
+    tl.store(out_ptr + at, out)
+
+
+def products(a, b):
+    out, scale = torch.zeros_like(a[0]), 0.0
+    for k, (x, y) in enumerate(zip(a, b)):
+        product = x @ y @ x if k % 2 else x @ y
+        scale = scale + product.max(1)[0].sum()
+        out = out + product * scale
+    return out, out.sum(1) + scale
+
+
 @pytest.fixture
-def short(monkeypatch):
-    """Parts of three steps."""
-    monkeypatch.setattr(parts, "MOST", 8)
-    monkeypatch.setattr(parts, "STEPS", 3)
+def apart(monkeypatch):
+    """Each step is a function."""
+    monkeypatch.setattr(parts, "MOST", 0)
+    monkeypatch.setattr(parts, "ENOUGH", 1)
 
 
-def test_a_kernel_in_parts_computes_what_it_would_in_one(seed, short):
+def functions(name, llir):
+    """The parts that LLVM left in the kernel `name`, each called once."""
+    defined = re.findall(rf"^define internal .*?@({name}\.part\d+)\(.* !dbg", llir, re.M)
+    assert len(re.findall(rf" call .*?@{name}\.part", llir)) == len(defined)
+    return defined
+
+
+def test_a_kernel_in_parts_computes_what_it_would_in_one(seed, apart):
     x = torch.rand(3, 32)
     out, llir = launch(x, 29, -1)
     torch.testing.assert_close(out, expected(x, 29, 6).float(), rtol=1e-5, atol=1e-5)
-    defined = re.findall(r"^define internal [\w ]*void @(steps_kernel\.part\d+)\(.* !dbg", llir, re.M)
-    assert len(defined) >= 4 and len(re.findall(r"call [\w ]*void @steps_kernel\.part", llir)) == len(defined)
+    assert len(functions("steps_kernel", llir)) >= 4
 
 
-def test_parts_that_control_may_leave_stay_in_the_kernel(seed, short):
+def test_assertions_in_a_part_end_the_kernel(seed, apart):
     x = torch.rand(3, 32)
     out, llir = launch(x, 31, -2, debug=True)
     torch.testing.assert_close(out, expected(x, 31, 6).float(), rtol=1e-5, atol=1e-5)
-    assert ".part" not in llir and llir.count("\ndefine ") == 1
-    with pytest.raises(Error, match="small"):
-        launch(-x, 31, -2, debug=True)
+    assert len(functions("steps_kernel", llir)) >= 4
+    x[1] *= -1
+    with pytest.raises(Error, match=r"\(1, 0, 0\): small"):
+        launch(x, 31, -2, debug=True)
 
 
-def test_short_kernels_have_no_parts(seed):
+@pytest.mark.parametrize("debug", [False, True], ids=["plain", "asserting"])
+@pytest.mark.parametrize("n", [16, 32])
+def test_products_in_loops_and_branches(seed, apart, n, debug):
+    a, b = torch.rand(5, n, n), torch.rand(5, n, n)
+    out, sums = torch.empty(n, n), torch.empty(n)
+    compiled = products_kernel[1,](a, b, out, sums, 5, n, -1, debug=debug)
+    for got, want in zip((out, sums), products(a.double(), b.double())):
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=0)
+    defined = functions("products_kernel", compiled.asm["llir"])
+    assert len(defined) >= 4
+    before = out.clone()
+    if debug:
+        a[3] *= -1
+        with pytest.raises(Error, match="small product"):
+            products_kernel[1,](a, b, out, sums, 5, n, -1, debug=debug)
+        assert torch.equal(out, before)
+
+
+def test_an_instruction_in_a_part_is_still_of_its_line(seed, apart):
+    """LLVM refuses a place in another function's scopes, and drops it with a warning."""
+    n = 16
+    compiled = products_kernel[1,](torch.rand(5, n, n), torch.rand(5, n, n), torch.empty(n, n), torch.empty(n), 5, n, -2)
+    llir = compiled.asm["llir"]
+    lines = {}
+    for body, scope in ((m[0], m[1]) for m in re.finditer(r"^define internal .*?@products_kernel\.part\d+\(.*?!dbg (!\d+) \{.*?^\}", llir, re.M | re.S)):
+        places = {re.search(rf"^{ref} = !DILocation\(line: (\d+), .*scope: {scope}\b", llir, re.M) for ref in re.findall(r"!dbg (!\d+)$", body, re.M)}
+        assert None not in places and places
+        lines[scope] = {int(m[1]) for m in places}
+    text = [line.strip() for line in open(__file__).read().split("\n")]
+    assert {n for n, line in enumerate(text, 1) if line.startswith("product = tl.dot(")} <= set().union(*lines.values())
+
+
+def test_shorter_kernels_have_no_parts(seed):
     assert "define internal" not in launch(torch.rand(1, 32), 30, -3)[1]
+
+
+def test_a_verdict_is_of_the_parts_too(seed, apart):
+    n = 32
+    compiled = products_kernel[1,](torch.rand(5, n, n), torch.rand(5, n, n), torch.empty(n, n), torch.empty(n), 5, n, -3)
+    hot = [r for r in inspect(compiled).regions if r.hot]
+    assert hot and all(".part" in r.function.name for r in hot)
+    products = {k for k, line in enumerate(open(__file__), 1) if line.strip().startswith("product = tl.dot(")}
+    assert products <= {line for r in hot for _, line in r.lines}

@@ -34,7 +34,7 @@ class Predictor:
 
     def __call__(self, table: str, tiles, op, case, dtype: str) -> Prediction | None:
         """An op's case with `tiles` for the table of that name; None where it does not compile, its data say what runs, or it calls functions of its own
-        (a kernel of very many steps, a micro-kernel of machine code). Raises `NoModel`."""
+        (a kernel of very much code, a micro-kernel of machine code). Raises `NoModel`."""
         try:
             with tuning.trying(table, tiles, op.name, {}):
                 caught = launches.of_op(op, case, dtype, "cpu", row=self._row)

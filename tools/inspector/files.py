@@ -164,7 +164,7 @@ def chosen(found: list, code: Code) -> list:
                         f"{code.name}: there is no function {want!r} among its {len(found)}; the nearest: {', '.join(_near(want, readable.values()))}")
         return fit
     if code.only and any(f.name in code.only for f in found):
-        return [f for f in found if f.name in code.only]
+        return [f for f in found if f.name.partition(".part")[0] in code.only]  # with what triton-cpu made functions of (backends/cpu/emit/parts.py)
     return found
 
 

@@ -42,6 +42,7 @@ class Kernel:
         self.ended: dict[Op, Val] = {}
         self.asserts: list[tuple[str, str]] = []  # message, where
         self.frame = None  # the function that is walked
+        self.parts = parts.Parts()
         self.current_op: Op | None = None
         self.stores_here = True  # does the loop that is emitted now store? Without a store LLVM would hoist reads of the pool
         self._coefficients: dict[float, int] = {}  # of polynomials -> place in the pool
@@ -60,12 +61,13 @@ class Kernel:
     def run(self, steps):
         """Carry out steps, in order."""
         outside = self.lines.scopes
+        self.parts.begin()
         for step in steps:
             op = getattr(step, "op", None)
             if op is not None:
                 self.current_op = op
                 self.b.dbg = self.debug_loc(op)
-            rules.STEPS[type(step)](self, step)
+            self.parts.carry_out(self, step, rules.STEPS[type(step)])
         self.lines.scopes = outside
 
     def lane_rule(self, op: Op):
@@ -204,11 +206,11 @@ class Kernel:
             self.lines.program(self)
             if self.checks is not None:
                 rules.checks.begin_program(self)
-            found = rules.control.function_body(self, self.plan.steps[0], latch, in_parts=True)
+            rules.control.function_body(self, self.plan.steps[0], latch)
             b.dbg = self.debug_loc(None)
         b.place(b.block)
         b.ret(ir.i64(0))
-        parts.split(self.fn, found)
+        self.parts.split(self)
         self._render_pool()
         return self.module.render()
 

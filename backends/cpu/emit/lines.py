@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from ..llvm import ir
 from ..ttir.types import Loc, Op
+
+_SCOPE = re.compile(r"(scope: )(!\d+)")
 
 
 class Lines:
@@ -15,8 +19,8 @@ class Lines:
 
     def __init__(self, module: ir.Module, name: str, loc: Loc):
         self._module, self._start = module, loc
-        self._file = f = module.add_meta(file_text(loc.file))
-        self._unit = unit = module.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", {self.UNIT})')
+        f = module.add_meta(file_text(loc.file))
+        unit = module.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", {self.UNIT})')
         ty = module.add_meta("!DISubroutineType(types: !{})")
         self._text = (f'distinct !DISubprogram(name: "{name}", file: {f}, line: {loc.line}, type: {ty}, '
                       f"scopeLine: {loc.line}, spFlags: DISPFlagDefinition, unit: {unit})")
@@ -39,19 +43,9 @@ class Lines:
             self._known[loc] = f", !dbg {ref}"
         return self._known[loc]
 
-    def begin_part(self) -> tuple:
-        """What follows is a function of its own (`parts`), of the same name to debuggers. Returns what `end_part` takes."""
-        whole = self.subprogram, self._scopes, self._known
-        self.subprogram = self._module.add_meta(self._text)
-        self._scopes, self._known = {self._start.file: self.subprogram}, {}
-        return whole
-
-    def end_part(self, whole: tuple):
-        self.subprogram, self._scopes, self._known = whole
-
-    def no_part(self, subprogram: str):
-        """What was to be a function of its own is a block of this one."""
-        self._module.meta[int(subprogram[1:])] = f"distinct !DILexicalBlock(scope: {self.subprogram}, file: {self._file}, line: {self._start.line})"
+    def elsewhere(self) -> Elsewhere:
+        """The same of another function, to which some of this one's instructions are moved."""
+        return Elsewhere(self._module, self._text, self.subprogram)
 
     def program(self, k):
         """Where a program begins."""
@@ -61,6 +55,20 @@ class Lines:
 
     def arrive(self, block: ir.Block):
         """Where a block begins."""
+
+
+class Elsewhere:
+    """The debug metadata of a function that is `subprogram` itself to debuggers. text: what describes that."""
+
+    def __init__(self, module: ir.Module, text: str, subprogram: str):
+        self._module, self.subprogram = module, module.add_meta(text)
+        self._known = {subprogram: self.subprogram}
+
+    def of(self, ref: str) -> str:
+        """A place or a scope of the first function, in this one."""
+        if ref not in self._known:
+            self._known[ref] = self._module.add_meta(_SCOPE.sub(lambda m: m[1] + self.of(m[2]), self._module.meta[int(ref[1:])]))
+        return self._known[ref]
 
 
 def file_text(path: str) -> str:

@@ -24,8 +24,9 @@ class Lines:
 
     def place(self, block: Block):
         """Put a block that was made earlier behind all others, and go on in it: the printed order is that of the code."""
-        self.fn.blocks.remove(block)
-        self.fn.blocks.append(block)
+        if self.fn.blocks[-1] is not block:
+            self.fn.blocks.remove(block)
+            self.fn.blocks.append(block)
         self.enter(block)
 
     def open_section(self) -> list:

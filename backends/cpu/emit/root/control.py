@@ -14,7 +14,6 @@ from ...ttir.ops import row
 from ...ttir.types import walk
 from ...plan.product import Product
 from ...plan.records import Assign, Body, Branch, Call, Copy, For, If, Induction, Jump, Return, Trips, While
-from .. import parts
 from ..product import ending
 from . import scalars
 
@@ -27,9 +26,8 @@ class Frame:
         self.blocks: dict = {}
 
 
-def function_body(k, body: Body, after, in_parts: bool = False) -> list[parts.Part]:
-    """The blocks of a function, which goes to the LLVM block `after` where it ends. in_parts: it may be written in parts, which are returned."""
-    found = []
+def function_body(k, body: Body, after):
+    """The blocks of a function, which goes to the LLVM block `after` where it ends."""
     frame, k.frame = k.frame, Frame(after)
     outside = k.lines.scopes
     for block, _ in body.blocks[1:]:
@@ -42,12 +40,8 @@ def function_body(k, body: Body, after, in_parts: bool = False) -> list[parts.Pa
             k.b.place(k.frame.blocks[block.label])
             k.lines.arrive(k.frame.blocks[block.label])
             _read(k, block.args)
-        if in_parts and len(body.blocks) == 1:
-            found = parts.run(k, steps)
-        else:
-            k.run(steps)
+        k.run(steps)
     k.frame, k.lines.scopes = frame, outside
-    return found
 
 
 def _read(k, values):
