@@ -51,9 +51,7 @@ def one_kernel(x_ptr, out_ptr, n, FN: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def two_kernel(x_ptr, y_ptr, out_ptr, n, FN: tl.constexpr, BLOCK: tl.constexpr):
-    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x, y = tl.load(x_ptr + offs, mask=offs < n), tl.load(y_ptr + offs, mask=offs < n)
+def two(x, y, FN: tl.constexpr):
     if FN == "pow":
         z = libdevice.pow(x, y)
     elif FN == "atan2":
@@ -62,9 +60,35 @@ def two_kernel(x_ptr, y_ptr, out_ptr, n, FN: tl.constexpr, BLOCK: tl.constexpr):
         z = libdevice.fmod(x, y)
     elif FN == "%":
         z = x % y
+    elif FN == "/":
+        z = x / y
+    elif FN == "maximum":
+        z = tl.maximum(x, y)
     else:
         z = libdevice.hypot(x, y)
-    tl.store(out_ptr + offs, z, mask=offs < n)
+    return z
+
+
+@triton.jit
+def two_kernel(x_ptr, y_ptr, out_ptr, n, FN: tl.constexpr, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x, y = tl.load(x_ptr + offs, mask=offs < n), tl.load(y_ptr + offs, mask=offs < n)
+    tl.store(out_ptr + offs, two(x, y, FN), mask=offs < n)
+
+
+@triton.jit
+def numbers_kernel(x_ptr, y_ptr, out_ptr, number, n, FN: tl.constexpr, BLOCK: tl.constexpr):
+    """Tensors, one element, an argument and a constant, on either side, in one kernel."""
+    i = tl.arange(0, BLOCK)
+    x, y, one = tl.load(x_ptr + i, mask=i < n, other=1), tl.load(y_ptr + i, mask=i < n, other=1), tl.load(y_ptr)
+    given = tl.full((), number, tl.float32).to(one.dtype)
+    tl.store(out_ptr + i, two(x, one, FN), mask=i < n)
+    tl.store(out_ptr + n + i, two(x, y, FN), mask=i < n)
+    tl.store(out_ptr + 2 * n + i, two(one, x, FN), mask=i < n)
+    tl.store(out_ptr + 3 * n + i, two(given, y, FN), mask=i < n)
+    tl.store(out_ptr + 4 * n + i, two(y, given, FN), mask=i < n)
+    tl.store(out_ptr + 5 * n + i[None, :], two(x[None, :], tl.expand_dims(y, 0), FN), mask=(i < n)[None, :])
+    tl.store(out_ptr + 6 * n, two(given, one, FN))
 
 
 #: name -> (numpy's function of float64, allowed error, ranges beside all floats)
@@ -116,6 +140,21 @@ def test_two_numbers(fn, cpu_row, seed):
         assert errors.max() <= bound
         zero = want.astype(np.float32) == 0
         assert np.array_equal(np.signbit(got[zero]), np.signbit(want[zero])), (x[zero], y[zero])
+
+
+@pytest.mark.parametrize("fn,dtype", [(fn, dtype) for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16) for fn in (*TWO, "/", "maximum")
+                                      if dtype.itemsize > 2 or fn in ("%", "/", "maximum")], ids=str)  # libdevice has no half of the others
+def test_numbers_and_tensors_together(fn, dtype, cpu_row, seed):
+    """A helper is shared by those who call it alike, and by nobody else."""
+    exact = {"/": np.divide, "maximum": np.maximum, **{name: f for name, (f, _) in TWO.items()}}[fn]
+    n, rng = 77, np.random.default_rng(seed)
+    x, y = (torch.from_numpy(rng.uniform(0.1, 8, n)).to(dtype) for _ in range(2))
+    number = torch.tensor(1.75, dtype=dtype)
+    out = torch.empty(6 * n + 1, dtype=dtype)
+    numbers_kernel[1,](x, y, out, number.item(), n, FN=fn, BLOCK=128)
+    x, y, number = (v.double().numpy() for v in (x, y, number))
+    want = np.concatenate([exact(x, y[0]), exact(x, y), exact(y[0], x), exact(number, y), exact(y, number), exact(x, y), [exact(number, y[0])]])
+    torch.testing.assert_close(out.double(), torch.from_numpy(want).to(dtype).double(), rtol={8: 1e-13, 4: 1e-6, 2: 2**-7}[dtype.itemsize], atol=0)
 
 
 @pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3", "x86-64-v2", "neoverse-v2", "rv64gcv", "spacemit-x60"])

@@ -231,7 +231,11 @@ def with_fallback(name: str, fast, outside):
         b.enter(quick)
         b.ret(fast(b, *xs))
 
-    return lambda b, *xs: b.fn.kernel.helper(f"tp.{name}.{ir.mangle(xs[0].ty)}", xs[0].ty, list(xs), build)
+    def called(b, *xs):
+        xs = b.unify(*xs)  # one function for each type
+        return b.fn.kernel.helper(f"tp.{name}.{ir.mangle(xs[0].ty)}", xs[0].ty, list(xs), build)
+
+    return called
 
 
 def beyond(limit: float):
