@@ -121,3 +121,16 @@ def test_a_function_is_not_called_as_another_of_its_name():
     b.call("fmodf", "i64", [ir.Val("ptr", "%args"), ir.Val("i64", "%program")])
     with pytest.raises(CompileError, match="kernel fmodf: calls C's function fmodf"):
         b.call("fmodf", "float", [ir.Val("float", "1.0"), ir.Val("float", "2.0")])
+
+
+def test_a_function_is_called_as_it_was_declared():
+    """LLVM takes any types, and reads the registers of others."""
+    m = ir.Module("flow", targets.native().triple, attributes="")
+    ir.define(m, "own", "i64", "internal", n="i64").ret(i64(1))
+    b = ir.define(m, "f", "i64", n="i64")
+    b.call("own", "i64", [i64(2)])
+    b.call("other", "i64", [i64(2)])
+    vector = b.splat(i64(3), 4)
+    for name, ret, args in (("own", "i64", [vector]), ("own", "i32", [i64(2)]), ("other", "i64", [vector]), ("other", "i64", [i64(2), i64(2)])):
+        with pytest.raises(TypeError, match=rf"{name} is i64 \(i64\), and called as"):
+            b.call(name, ret, args)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ...base import CompileError
 from .values import Val
 
@@ -45,6 +47,9 @@ class Block:
                 stack.pop()
 
 
+#: what stands before a function's type; a type, behind which attributes of an argument may stand
+_LINKED, _TYPE = re.compile(r"^(?:(?:extern_weak|hidden) )+"), re.compile(r"<.*>|\[.*\]|\{.*\}|\S+")
+
 #: of a kernel's functions: they throw nothing, and their loops over memory are no calls of libc's functions
 KERNEL = 'nounwind "no-builtin-memset" "no-builtin-memcpy" "no-builtin-memmove" '
 
@@ -53,6 +58,11 @@ def c_string(text: str) -> str:
     """Type and value of a C string's constant."""
     data = text.encode() + b"\0"
     return f'[{len(data)} x i8] c"' + "".join(chr(c) if 32 <= c < 127 and c not in (34, 92) else f"\\{c:02X}" for c in data) + '"'
+
+
+def _called(ret: str, params: list[str]) -> str:
+    """What a call's types have to be: a function's, without how it is linked and what is known of its arguments."""
+    return f"{_LINKED.sub('', ret)} ({', '.join(_TYPE.match(t)[0] for t in params)})"
 
 
 class Module:
@@ -67,15 +77,20 @@ class Module:
         self.flags: list[str] = []
         self.named: dict[str, list[str]] = {}
         self._strings: dict[str, Val] = {}
+        self._called: dict[str, str] = {}  # types by function
 
     def declare(self, name: str, ret: str, params: list[str], tail: str = ""):
-        if name in self.decls:
-            return
-        known = next((f for f in self.functions if f.name == name), None)
-        if known is None:
-            self.decls[name] = f"declare {ret} @{name}({', '.join(params)}){tail}"
-        elif not known.linkage and [t.partition(" ")[0] for t, _ in known.params] != params:
-            raise CompileError(f"kernel {name}: calls C's function {name}, which its own name hides; give the kernel another name")
+        """A function that is called with these types. LLVM asks nobody whether a call has its callee's, so that is done here."""
+        types = _called(ret, params)
+        if name not in self._called:
+            known = next((f for f in self.functions if f.name == name), None)
+            if known is None:
+                self.decls[name] = f"declare {ret} @{name}({', '.join(params)}){tail}"
+            self._called[name] = types if known is None else _called(known.ret, [t for t, _ in known.params])
+        if self._called[name] != types:
+            if any(f.name == name and not f.linkage for f in self.functions):
+                raise CompileError(f"kernel {name}: calls C's function {name}, which its own name hides; give the kernel another name")
+            raise TypeError(f"{name} is {self._called[name]}, and called as {types}")
 
     def variable(self, name: str, value: str, kind: str = "internal global", tail: str = "") -> Val:
         """A global, the same one once; value: its type and first value; tail: ", align 64" and the like. Returns its address."""
@@ -136,7 +151,7 @@ class Function:
     @property
     def args(self) -> list[Val]:
         """The parameters' values; a type's attributes ("i32 signext") are the parameter's alone."""
-        return [Val(t.partition(" ")[0], f"%{n}") for t, n in self.params]
+        return [Val(_TYPE.match(t)[0], f"%{n}") for t, n in self.params]
 
     def new_block(self, hint: str) -> Block:
         self.count += 1
