@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triport.backends.base import CompileError
 from triport.backends.cpu.emit import rules
+from triport.backends.cpu.emit.kernel import Kernel
 from triport.backends.cpu.emit.module import lower_module
 from triport.backends.cpu.llvm import compile as llvm, targets
 from triport.backends.cpu.ttir import reader
@@ -608,6 +610,20 @@ def test_causal_attention(n):
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_users_signal_handler_raises_is_no_bug_of_ours(monkeypatch, tmp_path):
+    """One that limits the time that something takes may run while a kernel is compiled."""
+    defined = {}
+    exec(compile("def handler(*_):\n    raise OSError('time is up')", tmp_path / "user.py", "exec"), defined)  # noqa: S102  (code of no file of ours)
+    exec(compile("def wrong(*_):\n    return [][0]", sys.modules[Kernel.__module__].__file__, "exec"), defined)  # noqa: S102  (and of one)
+    module = reader.parse(elementwise("%r = math.exp %v0 : tensor<64xf32>", ["f32"], "f32"))
+    monkeypatch.setattr(Kernel, "write", defined["handler"])
+    with pytest.raises(OSError, match="time is up"):
+        lower_module(module, targets.native())
+    monkeypatch.setattr(Kernel, "write", defined["wrong"])
+    with pytest.raises(CompileError, match="this is a bug in triport .IndexError"):
+        lower_module(module, targets.native())
 
 
 def test_what_is_not_covered_is_named(tmp_path):

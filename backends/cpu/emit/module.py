@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import threading
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from ..plan.records import Plan
 from ..ttir import exchanges, extremes, names, remainders, types, unrolled
 from ..ttir.types import Func, Module, Op
 from .kernel import Kernel
+
+_PACKAGE = __file__.removesuffix(__name__.partition(".")[2].replace(".", "/") + ".py")
 
 #: vector operations as which a program's beginning and end count, and what joins a short row's lanes: softmax of 464 rows of 16 takes an Emerald Rapids 27 ns a row, of 4 20
 _PROGRAM = 40
@@ -127,9 +130,20 @@ def _lower(module: Module, *given) -> Lowered:
     except (CompileError, RecursionError):
         raise
     except Exception as e:
+        if _from_elsewhere(e):
+            raise
         kernel = getattr(lowering, "kernel", None)
         raise lowering.error(kernel.current_op if kernel else lowering.at, f"this is a bug in triport ({type(e).__name__}: {e}); please report it with "
                              "the kernel") from e
+
+
+def _from_elsewhere(e: Exception) -> bool:
+    """Did code raise it that is neither ours nor a library's: a signal handler of the user's, which limits the time that something takes?"""
+    at = e.__traceback__
+    while at.tb_next is not None:
+        at = at.tb_next
+    file, places = at.tb_frame.f_code.co_filename, sysconfig.get_paths()
+    return not file.startswith((_PACKAGE, places["stdlib"], places["purelib"], places["platlib"], "<"))
 
 
 _deep = threading.Lock()
