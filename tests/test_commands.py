@@ -50,7 +50,7 @@ def test_every_command_has_the_same_exit_codes(name, monkeypatch, capsys):
                             (lambda args: _raise(ZeroDivisionError("by zero\nmore")), 3, f"triport {name}: internal error: ZeroDivisionError: by zero; "),
                             (lambda args: _raise(AssertionError()), 3, f"triport {name}: internal error: AssertionError: ; "),
                             (lambda args: _raise(RecursionError("deep")), 3, "RecursionError"), (lambda args: _raise(KeyboardInterrupt()), 130, "interrupted"),
-                            (lambda args: _raise(BrokenPipeError()), 0, None)):
+                            (lambda args: _raise(BrokenPipeError("of a child's")), 3, "BrokenPipeError")):
         monkeypatch.setattr(module, "run", did)
         assert main(GOOD[name]) == want
         out, err = capsys.readouterr()
@@ -65,21 +65,28 @@ def test_the_codes_are_what_the_readme_says():
 
 
 def test_a_reader_that_has_gone_is_no_error():
-    """`triport ... | head -1`: no traceback, no message of the interpreter's end, exit code 0."""
+    """`triport ... | head -1`: no traceback, no message of the interpreter's end, and the exit code that it would have had."""
     p = subprocess.Popen([sys.executable, "-m", "triport.tools", "asm", "--list-targets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     p.stdout.close()
     err = p.stderr.read().decode()
     assert p.wait(HANGS) == 0 and "Error" not in err and "Exception" not in err, err
 
 
-def test_a_reader_that_rich_finds_gone_is_no_error(monkeypatch):
-    def run(args):
-        try:
-            raise BrokenPipeError
-        except BrokenPipeError:
-            raise SystemExit(1)  # noqa: B904  (as rich.console does)
-    monkeypatch.setattr("triport.tools.devices.run", run)
-    assert main(["devices"]) == 0
+@pytest.mark.parametrize("prints", ["print('x' * 70000, flush=True)", "rich.print('x' * 70000)", "sys.stdout.buffer.write(b'x' * 70000)", "print('x' * 70000, file=sys.stderr, flush=True)"])
+def test_what_is_found_is_the_exit_code_whoever_reads(tmp_path, prints):
+    """A regression that `| head` hides from nobody; a file that is written behind is whole."""
+    file = tmp_path / "found"
+    script = f"import sys, rich; from triport.tools import exits\ndef run():\n    {prints}\n    open({str(file)!r}, 'w').write('all')\n    print('more')\n    return 1\n"
+    p = subprocess.Popen([sys.executable, "-c", script + "raise SystemExit(exits.guarded('triport', run))"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    p.stdout.close()
+    if "stderr" in prints:
+        p.stderr.close()
+    else:
+        assert not p.stderr.read()
+    assert p.wait(HANGS) == 1 and file.read_text() == "all"
+
+
+def test_a_command_may_end_by_itself(monkeypatch):
     monkeypatch.setattr("triport.tools.devices.run", lambda args: _raise(SystemExit(7)))
     with pytest.raises(SystemExit):
         main(["devices"])

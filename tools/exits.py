@@ -48,22 +48,15 @@ def guarded(name: str, run: Callable[[], int]) -> int:
 def _guarded(name: str, run: Callable[[], int]) -> int:
     try:
         code = run()
-        sys.stdout.flush()  # here, where a reader that has gone is met, and not while the interpreter ends
+        sys.stdout.flush()  # here, where a full disk is met, and not while the interpreter ends
         return code
-    except BrokenPipeError:  # `triport asm ... | head`
-        _close_stdout()
-        return GOOD
-    except SystemExit as e:
-        if not isinstance(e.__context__, BrokenPipeError):
-            raise
-        return GOOD  # rich has met it, and closed stdout
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as e:
         from ..backends.base import Error
         if isinstance(e, OSError) and e.errno in FULL:
-            _close_stdout()
+            _close(sys.stdout)
             print(f"{name}: {e.filename or 'what it writes'} cannot be written: {e.strerror}", file=sys.stderr)
             return USAGE
         if isinstance(e, Error):
@@ -83,17 +76,47 @@ def _guarded(name: str, run: Callable[[], int]) -> int:
         return OURS
 
 
+class _WhileRead:
+    """A stream that goes nowhere once its reader has gone (`triport asm ... | head`): the command goes on, for its exit code and its files are what it found."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __getattr__(self, name):
+        found = getattr(self._stream, name)
+        return _WhileRead(found) if name == "buffer" else found
+
+    def _while_read(self, do, otherwise):
+        try:
+            return do()
+        except BrokenPipeError:
+            _close(self._stream)
+            return otherwise
+
+    def write(self, data) -> int:
+        return self._while_read(lambda: self._stream.write(data), len(data))
+
+    def writelines(self, lines):
+        for line in lines:
+            self.write(line)
+
+    def flush(self):
+        self._while_read(self._stream.flush, None)
+
+
 @contextlib.contextmanager
 def _streams() -> Iterator[None]:
-    """Within it both streams are there, as they are not where a shell closed them (`>&-`), and take any text."""
+    """Within it both streams are there, as they are not where a shell closed them (`>&-`), take any text, and end nothing when their readers go."""
     before = sys.stdout, sys.stderr
     with contextlib.ExitStack() as opened:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             if stream is None:
                 setattr(sys, name, opened.enter_context(open(os.devnull, "w")))
-            elif not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf") and hasattr(stream, "reconfigure"):
+                continue
+            if not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf") and hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
+            setattr(sys, name, _WhileRead(stream))
         try:
             yield
         finally:
@@ -153,9 +176,9 @@ def _is_importing(frame) -> bool:
     return False
 
 
-def _close_stdout():
-    """What is left in stdout's buffer goes nowhere: flushing it at the interpreter's end would fail and change the exit code."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # a stdout without a descriptor
-        pass
+def _close(stream):
+    """What is left in a stream's buffer goes nowhere: flushing it at the interpreter's end would fail and change the exit code."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -18,8 +18,14 @@ _CODE = re.compile(r"\.?(text|init|fini)(?!_array)|__TEXT,\s*__(text|stubs|stati
 _SECTION = re.compile(r'\.(?:push)?section\s+("[^"]*"|__\w+\s*,\s*\w+|[^\s,]+)(?:\s*,\s*(?:\d+\s*,\s*)?"([^"]*)")?')
 
 
+def unescaped(text: str) -> str:
+    """What a quoted text of assembly says: what is not ASCII is written byte by byte, in octal."""
+    said = re.sub(rb"\\([0-7]{3}|.)", lambda m: bytes([int(m[1], 8) & 255]) if len(m[1]) == 3 else {b"n": b"\n", b"t": b"\t"}.get(m[1], m[1]), text.encode())
+    return said.decode(errors="replace")
+
+
 def _path(folder: str | None, name: str) -> str:
-    return os.path.join(folder, name) if folder else name
+    return unescaped(os.path.join(folder, name) if folder else name)
 
 
 class SourceLines:

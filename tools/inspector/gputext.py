@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from sys import intern
 
-from .gnu import SourceLines, cut, lines, without_block_comments
+from .gnu import SourceLines, cut, lines, unescaped, without_block_comments
 from .schema import Function, Instruction
 
 _PTX_LABEL = re.compile(r"\s*([$\w]+):(?!:)\s*")
@@ -81,9 +81,9 @@ def sass(text: str) -> list[Function]:
         elif hit := _SASS_LINE.search(line):
             if reset:
                 frames, reset = [], False
-            frames.append((hit[1], int(hit[2])))
+            frames.append((unescaped(hit[1]), int(hit[2])))
             if hit[3]:
-                frames.append((hit[3], int(hit[4])))
+                frames.append((unescaped(hit[3]), int(hit[4])))
         elif out and (hit := re.match(r"\s*(\.L_x_\d+|\.L[\w$.]+):", line)):
             out[-1].labels[hit[1]] = len(out[-1].instructions)
         elif hit := _SASS_CODE.search(line):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .tokens import Cursor, unescape
+from .locations import unescape
+from .tokens import Cursor
 from .types import Type, parse_type
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .attributes import typed
-from .tokens import unescape
+from .locations import unescape
 from .types import Op, Type, Value
 
 #: the form of an operation that is only ever printed in MLIR's generic syntax, or that `SPECIAL` reads

@@ -6,8 +6,14 @@ import re
 
 from .types import Loc
 
-_PART = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+|(#\w+)')
+_PART = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):\d+|(#\w+)')
 _NESTED = 64
+
+
+def unescape(quoted: str) -> str:
+    """What a quoted text of MLIR's or LLVM's says, which write what is not ASCII byte by byte."""
+    said = re.sub(rb"\\([0-9A-Fa-f]{2}|.)", lambda m: bytes([int(m[1], 16)]) if len(m[1]) == 2 else {b"n": b"\n", b"t": b"\t"}.get(m[1], m[1]), quoted[1:-1].encode())
+    return said.decode(errors="replace")
 
 
 class Locations:
@@ -36,6 +42,6 @@ class Locations:
                 if m[3]:
                     out += self._frames(self.aliases.get(m[3], ""), depth + 1)
                 else:
-                    out.append(Loc(m[1], int(m[2])))
+                    out.append(Loc(unescape(m[1]), int(m[2])))
             self._inside[text] = out
         return out or []

@@ -11,7 +11,7 @@ from ...base import CompileError
 from . import forms
 from .attributes import Attributes
 from .ops import TABLE
-from .tokens import unescape
+from .locations import unescape
 from .types import Block, Func, Loc, Module, Op, Region, Type, Value
 
 

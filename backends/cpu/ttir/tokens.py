@@ -22,12 +22,6 @@ _LOCATION = re.compile(r"\bloc\((.*)\)\s*$")
 Token = tuple[str, str, int]  # kind (a group of `_TOKEN`, or "end"), text, place in the text
 
 
-def unescape(tok: str) -> str:
-    """What a quoted text says."""
-    said = re.sub(rb"\\([0-9A-Fa-f]{2}|.)", lambda m: bytes([int(m[1], 16)]) if len(m[1]) == 2 else {b"n": b"\n", b"t": b"\t"}.get(m[1], m[1]), tok[1:-1].encode())
-    return said.decode(errors="replace")  # MLIR writes what is not ASCII byte by byte
-
-
 class Cursor:
     """A place among the tokens of `text`. What it raises are `CompileError`s that name the kernel, the user's line and the operation."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ....backends.cpu.ttir.locations import unescape
 from .values import Value, argument, scattered, uniform
 
 _ACCESS = re.compile(r"(tt\.load|tt\.store|tt\.atomic_rmw|tt\.atomic_cas|ttg\.async_copy_global_to_local|"
@@ -304,14 +305,14 @@ class _Places:
 
     def lines(self) -> set[tuple[str, int]]:
         """Every (file, line) that is named."""
-        return {(hit[1], int(hit[2])) for text in self.named.values() if (hit := re.fullmatch(r'"([^"]*)":(\d+):\d+', text))}
+        return {(unescape(hit[1]), int(hit[2])) for text in self.named.values() if (hit := re.fullmatch(r'("[^"]*"):(\d+):\d+', text))}
 
     def of(self, text: str) -> tuple[tuple[str, int], ...]:
         text = text.strip()
         if text in self.named:
             return self.of(self.named[text])
-        if hit := re.fullmatch(r'"([^"]*)":(\d+):\d+', text):
-            return ((hit[1], int(hit[2])),)
+        if hit := re.fullmatch(r'("[^"]*"):(\d+):\d+', text):
+            return ((unescape(hit[1]), int(hit[2])),)
         if hit := re.fullmatch(r"callsite\((#loc\d*) at (#loc\d*)\)", text):
             return self.of(hit[1]) + self.of(hit[2])
         if hit := re.search(r"\((#loc\d*)\)$", text):

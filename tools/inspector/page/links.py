@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Iterable
 
+from ....backends.cpu.ttir.locations import unescape
 from ..stats import _LIBRARY
 from ..text import SourceLines
 
@@ -55,8 +56,8 @@ def _ttir(lines: list[str]) -> Linked:
     def frames(body: str, depth: int = 0) -> list[Place]:
         if depth > 20:
             return []
-        if hit := re.match(r'"([^"]+)":(\d+):\d+', body):
-            return [(hit[1], int(hit[2]))]
+        if hit := re.match(r'("[^"]+"):(\d+):\d+', body):
+            return [(unescape(hit[1]), int(hit[2]))]
         return [f for ref in re.findall(r"#loc\w*", body) for f in frames(named.get(ref, ""), depth + 1)]
 
     shown, places = [], []
@@ -79,8 +80,8 @@ def _llir(lines: list[str]) -> Linked:
         for _ in range(20):
             body = meta.get(scope, "")
             if at := ref(body, "file"):
-                name, folder = (re.search(rf'{k}: "([^"]*)"', meta.get(at, "")) for k in ("filename", "directory"))
-                return "/".join(filter(None, (folder[1] if folder else "", name[1] if name else "")))
+                name, folder = (re.search(rf'{k}: ("[^"]*")', meta.get(at, "")) for k in ("filename", "directory"))
+                return "/".join(filter(None, (unescape(folder[1]) if folder else "", unescape(name[1]) if name else "")))
             scope = ref(body, "scope")
         return ""
 
