@@ -6,13 +6,13 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable
 
 from ..backends.base import Error, contents, version
 from . import clock, noise, schema
+from .whole import write
 
 
 def machine(device: str = "cpu") -> dict:
@@ -124,27 +124,6 @@ class Results:
 def text(data: dict) -> str:
     """Data as JSON that any program reads: what is not finite is text ("NaN", "Infinity")."""
     return json.dumps(schema.plain(data), indent=1, allow_nan=False) + "\n"
-
-
-def write(path: Path, content: str):
-    """Write a file beside and rename it: a reader never meets half of one, whenever the writer is killed. What is no regular file (a pipe,
-    /dev/stderr) is written to. Raises `Error` where it cannot be written."""
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(content, encoding="utf-8", errors="replace")
-            return
-        path = path.resolve()  # through a link to the file that it names
-        fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as f:
-                f.write(content)
-            os.chmod(tmp, 0o644)
-            os.replace(tmp, path)
-        except BaseException:
-            Path(tmp).unlink(missing_ok=True)
-            raise
-    except OSError as e:
-        raise Error(f"{path} cannot be written: {e.strerror or e}") from None
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def _free(op: str, dtype: str, taken: set[str]) -> str:
 
 def _inspect(op, case: str, dtype: str, folder: Path, name: str, base: Path, remark) -> dict | None:
     """The page of one op, written as asm-`name`.html. Returns what its rows say of it."""
+    from ..bench import whole
     from ..ops import cases
     from .inspector import code, launches, page, report, targets
     goal = targets.get("native")
@@ -56,7 +57,7 @@ def _inspect(op, case: str, dtype: str, folder: Path, name: str, base: Path, rem
     try:
         chosen = cases.parse(op, case)
         reports = [report.of(code.of_launch(x, goal)) for x in launches.of_op(op, chosen, dtype, "cpu", row=goal.row)]
-        file.write_text(page.render(reports), encoding="utf-8")
+        whole.write(file, page.render(reports))
     except Exception as e:  # whatever a user's op does: the figures stand without it
         remark(f"no page of {op.name} {dtype}: {type(e).__name__}: {str(e).partition(chr(10))[0]}")
         return None

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import exits
+from . import exits, outputs
 
 EXAMPLES = (
     "triport asm softmax --target spacemit-x60",
@@ -103,8 +103,9 @@ def run(args) -> int:
     if not args.diff:
         _print(reports, args, failed, worse, quiet)
     if args.html:
+        from ..bench import whole
         from .inspector import page
-        _write(args.html, page.render(reports, others).encode())
+        whole.write(args.html, page.render(reports, others))
         print(f"wrote {args.html}", file=sys.stderr)
     judged = _judged(reports, args, failed, worse)
     return program or judged
@@ -124,10 +125,8 @@ def _checked(args):
         raise Error(f"--json and --format {args.format} both print; choose one")
     args.format = args.format or ("json" if args.json else "text")
     for flag, path in (("--html", args.html), ("-o", args.output)):
-        if path and path.is_dir():
-            raise Error(f"{flag} {path}: it is a folder; name a file")
-        if path and not path.resolve().parent.is_dir():
-            raise Error(f"{flag} {path}: there is no folder {path.resolve().parent}")
+        if path:
+            outputs.file(flag, path)
     if args.bandwidth is not None and not 0 < args.bandwidth < 1e6:
         raise Error(f"--bandwidth {args.bandwidth:g}: it takes the bytes a cycle that memory gives, more than 0")
     if args.output and not args.stage:
@@ -175,13 +174,13 @@ def _print(reports, args, failed, worse, quiet):
         found = annotations.findings(reports, failed, worse)
         print(annotations.github(found) if args.format == "github" else annotations.sarif(found), end="")
         if args.format == "github" and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
-            _write(Path(summary), annotations.summary(reports, found).encode(), "ab")
+            _append(Path(summary), annotations.summary(reports, found).encode())
 
 
-def _write(path: Path, data: bytes, mode: str = "wb"):
+def _append(path: Path, data: bytes):
     from ..backends.base import Error
     try:
-        with open(path, mode) as f:
+        with open(path, "ab") as f:
             f.write(data)
     except OSError as e:
         raise Error(f"{path} cannot be written: {e.strerror}") from None
@@ -208,12 +207,13 @@ def _judged(reports, args, failed, worse) -> int:
 
 def _stage(codes, args) -> int:
     from ..backends.base import Error
+    from ..bench import whole
     for c in codes:
         value = c.stage(args.stage)
         if args.output:
             if len(codes) > 1:
                 raise Error(f"-o {args.output}: there are {len(codes)} kernels ({', '.join(x.name for x in codes)}); choose one with --kernel")
-            _write(args.output, value if isinstance(value, bytes) else value.encode())
+            whole.write(args.output, value)
         elif isinstance(value, bytes):
             if sys.stdout.isatty():
                 raise Error(f"stage {args.stage} is {len(value)} bytes of machine code: write it to a file with -o FILE")
@@ -233,11 +233,14 @@ def _is_op(name: str) -> bool:
 def _diff(reports, args, inputs, goal) -> list:
     """Compare each kernel with its counterpart for `goal` (or the target that --diff names): kernels of the same name, else in order. Returns the
     counterparts, None where there is none."""
+    from ..backends.base import Error
     from .inspector import baseline, diff, report, targets
 
     other = args.diff
     if other.endswith(".json"):
         theirs = baseline.read(other)
+        if not theirs:
+            raise Error(f"--diff {other}: there is no kernel in it")
     else:
         changed = argparse.Namespace(**vars(args))
         what = args.what

@@ -16,7 +16,7 @@ def add(parser):
 
 
 def run(args) -> int:
-    from ..bench.results import write
+    from ..bench.whole import write
     from . import outputs
 
     if args.output:

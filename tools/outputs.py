@@ -6,6 +6,7 @@ Who asks for figures on stdout gets nothing else there: what the command would p
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import Callable, Iterator
@@ -43,13 +44,15 @@ def file(option: str, path: Path):
         raise Error(f"{option} {path}: it is a folder; name a file")
     if not path.resolve().parent.is_dir():
         raise Error(f"{option} {path}: there is no folder {path.resolve().parent}")
+    if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+        raise Error(f"{option} {path}: it cannot be written here; name a file in a folder of yours")
 
 
 @contextlib.contextmanager
 def kept(paths: dict[str, Path]) -> Iterator[Callable]:
     """Within it, what is printed leaves stdout to the figures, where they go there. It gives `write(made)`: made: option -> a function that makes its
     text; called with it, what goes to stdout is printed, and files are written."""
-    from ..bench.results import write
+    from ..bench.whole import write
     stdout = sys.stdout
 
     def put(made: dict[str, Callable[[], str]]):

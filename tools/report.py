@@ -20,6 +20,7 @@ def add(parser):
 
 def run(args) -> int:
     from ..backends.base import Error
+    from ..bench import whole
     from .reporting import page, runs
 
     if not args.output.resolve().parent.is_dir():
@@ -34,7 +35,7 @@ def run(args) -> int:
             print(f"{r.name}: {remark}", file=sys.stderr)
     at = args.output  # a full disk's error names no file
     try:
-        args.output.write_text(page.render(found), encoding="utf-8")
+        whole.write(args.output, page.render(found))
         print(f"wrote {args.output}", file=sys.stderr)
         if at := args.png:
             from .reporting import png

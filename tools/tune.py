@@ -60,6 +60,8 @@ def run(args) -> int:
     counts.check(reps=args.reps, threads=args.threads)
     if not 0 <= args.gain < 1:
         raise Error(f"--gain {args.gain}: it takes a part from 0 up to 1, as 0.02")
+    if args.dry_run and args.output:
+        raise Error("--dry-run writes nothing: leave it or -o out")
     path = args.output or tuning.path()
     if not args.dry_run:
         tuning.writable(path)

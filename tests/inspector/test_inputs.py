@@ -344,3 +344,34 @@ def test_bytes_that_are_no_text_are_said_to_be_none(capfd, tmp_path):
     assert code == 2 and "junk.o is neither an ELF file nor text" in err
     (tmp_path / "add.s").write_bytes("# größe\n".encode("latin-1") + ADD.format("add").encode())
     assert reports(capfd, tmp_path / "add.s")[0]["verdict"] == "VECTOR"
+
+
+KERNEL = """import triton
+import triton.language as tl
+@triton.jit
+def scaled_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n) * 3.5, mask=i < n)
+"""
+
+
+@pytest.mark.parametrize("name,target", [(name, target) for name in ("j\u00fcrgen", 'a "b"', "back\\slash") for target in ("native", "aarch64", "sm_90", "gfx942")
+                                         if (name, target) != ('a "b"', "sm_90")])  # Triton's PTX does not escape quotes, and ptxas refuses it
+def test_a_path_in_any_letters(capfd, tmp_path, monkeypatch, name, target):
+    """As it is, in every report: MLIR and LLVM write what is not ASCII byte by byte, assembly in octal."""
+    (tmp_path / name).mkdir()
+    file = tmp_path / name / "k.py"
+    file.write_text(KERNEL)
+    monkeypatch.chdir(tmp_path)
+    options = ("--arg", "x_ptr=fp32[16]", "--arg", "out_ptr=fp32[16]", "--arg", "n=i32:16", "--const", "BLOCK=256", "--target", target)
+    found, = reports(capfd, f"{name}/k.py:scaled_kernel", *options)
+    places = {one["line"][0] for one in found["instructions"] if one["line"]}
+    assert places and all(place.endswith(f"{name}/k.py") for place in places), places
+    code, out, err = asm(capfd, f"{name}/k.py:scaled_kernel", *options, "--format", "github", "--require", "load_bits>=4096")
+    assert code == 1 and f"file={name}/k.py,line=6" in out, out + err
+
+
+def test_a_comparison_with_nothing_is_refused(capfd, tmp_path):
+    (tmp_path / "empty.json").write_text("[]")
+    code, out, err = asm(capfd, "square", "--diff", tmp_path / "empty.json")
+    assert code == 2 and "there is no kernel in it" in err and not out

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 from ...backends import active
 from ...backends.base import CompileError
+from ...backends.cpu.ttir.locations import unescape
 from . import code, targets
 from .code import Code
 from .targets import Goal
@@ -89,9 +90,9 @@ def _entries(path: Path, name: str) -> list[tuple[Path, dict]]:
     out = []
     for entry in Path(knobs.cache.dir).glob(f"*/{name[:150]}.json"):
         try:
-            at = re.search(r'loc\("([^"]+)":\d+', entry.with_suffix(".ttir").read_text())
+            at = re.search(r'loc\(("[^"]+"):\d+', entry.with_suffix(".ttir").read_text())
             meta = json.loads(entry.read_text())
-            if at and Path(at[1]).resolve() == path.resolve() and {"target", "name"} <= meta.keys() and not meta.get("check"):
+            if at and Path(unescape(at[1])).resolve() == path.resolve() and {"target", "name"} <= meta.keys() and not meta.get("check"):
                 out.append((entry.stat().st_mtime, entry, meta))
         except (OSError, ValueError):
             continue  # half written, or gone meanwhile

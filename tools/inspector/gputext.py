@@ -66,7 +66,7 @@ def _ptx_instruction(text: str, frames) -> Instruction:
 
 # --- SASS ------------------------------------------------------------------------------------------------------------
 
-_SASS_LINE = re.compile(r'//## File "([^"]*)", line (\d+)(?: inlined at "([^"]*)", line (\d+))?')
+_SASS_LINE = re.compile(r'//## File "((?:[^"\\]|\\.)*)", line (\d+)(?: inlined at "((?:[^"\\]|\\.)*)", line (\d+))?')
 _SASS_FUNCTION = re.compile(r"\s*\.section\s+\.text\.([$\w.]+)|\s*Function : (\S+)")  # nvdisasm's, cuobjdump's
 _SASS_CODE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?);")
 

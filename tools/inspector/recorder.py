@@ -341,7 +341,8 @@ def finish():
                     running.write(running.reports(found), path)
     except Exception as e:
         with contextlib.suppress(Exception):
-            print(f"triport: TRIPORT_ASM: no report was written: {type(e).__name__}: {e}", file=sys.stderr)
+            from ...backends.base import Error
+            print(f"triport: TRIPORT_ASM: no report was written: {e if isinstance(e, Error) else f'{type(e).__name__}: {e}'}", file=sys.stderr)
 
 
 def _own(path: Path) -> Path:

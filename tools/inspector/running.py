@@ -31,16 +31,17 @@ def reports(found) -> list:
 
 def write(found: list, path: Path):
     """Write reports to an .html, .json or .txt file."""
+    from ...bench import whole
     from . import bound, page, record, terminal
     bound.fill(found)
     if path.suffix == ".html":
-        path.write_text(page.render(found))
+        whole.write(path, page.render(found))
     elif path.suffix == ".json":
-        with path.open("w") as f:
+        with whole.file(path) as f:
             record.write(found, f)
     else:
         from rich.console import Console
-        with path.open("w") as f:
+        with whole.file(path) as f:
             console = Console(file=f, width=160, highlight=False)
             console.print(terminal.ranking(found, console.width))
             for r in found:
@@ -89,8 +90,10 @@ def run(words: list[str], kernel: str = "", quiet: bool = False) -> tuple[list, 
         one.share = one.seconds / total
     if not found:
         print(f"{' '.join(words)[:80]}: no Triton kernel was seen to be launched{_why()}", file=sys.stderr)
-    found = [(one, run) for one, run in found if kernel in one.name]
-    return reports(found), code if code >= 0 else 128 - code
+    chosen = [(one, run) for one, run in found if kernel in one.name]
+    if found and not chosen:
+        raise Error(f"--kernel {kernel}: none that {' '.join(words)[:80]} launched has it in its name: {', '.join(sorted({one.name for one, _ in found}))}")
+    return reports(chosen), code if code >= 0 else 128 - code
 
 
 def _why() -> str:
