@@ -108,9 +108,20 @@ def _of_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     c, work = begun("matmul", a, b, of_batches=True)
     if work and (matrices := batches.as_matrices(a, b, c)) is not None:
         multiply(*matrices)
-    elif work:
+    elif work and not _by_parts(a, b, c):
         batches.product(a, turning.straightened(b) if turning.slow_as_it_lies(a, b) else b, c, functools.partial(tile_for, alone=True))
     return c
+
+
+def _by_parts(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    """c = a @ b of batches in fp32, if a GPU multiplies them as sums of numbers of 16 bits."""
+    if a.device.type != "cuda" or a.dtype != torch.float32:
+        return False
+    from . import batches_split
+    if (split := batches_split.way(a, b)) is None:
+        return False
+    batches_split.product(split, c)
+    return True
 
 
 def _matmul_cuda(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -129,7 +129,82 @@ def product_split_kernel(c_ptr, stats_ptr, flags_ptr, a_ptr, b_ptr, a, b, m, n, 
         keep_split_product(c_ptr, stats_ptr, a, b, m, n, planes, A_TURNED, B_TURNED, AXIS, BM, BN, BK, GROUP)
 
 
-KERNELS = (split_kernel, product_split_kernel)
+@triton.jit
+def split_lines(x_ptr, out_ptr, pid, programs, matrices, inner, lines, length, step_outer, step_inner, step, plane, BL: tl.constexpr, BC: tl.constexpr):
+    """Split `matrices` matrices of contiguous lines, `inner` of them for each index of an outer dimension, into lines of three parts, `plane` elements from one to the next. Returns whether a number is
+    `beyond`."""
+    across = tl.cdiv(plane, BC)
+    found = tl.zeros((BL, BC), tl.int32)
+    for tile in range(pid, tl.cdiv(matrices * lines, BL) * across, programs):
+        line = tile // across * BL + tl.arange(0, BL)
+        at = tile % across * BC + tl.arange(0, BC)
+        i = line // lines
+        begin = (i // inner).to(tl.int64) * step_outer + (i % inner).to(tl.int64) * step_inner + (line % lines).to(tl.int64) * step
+        there = line < matrices * lines
+        x = tl.load(x_ptr + begin[:, None] + at[None, :], mask=there[:, None] & (at[None, :] < length), other=0.0)
+        found |= beyond(x, MOST)
+        first, second, third = three_parts(x)
+        out = out_ptr + line.to(tl.int64)[:, None] * (3 * plane) + at[None, :]
+        inside = there[:, None] & (at[None, :] < plane)
+        tl.store(out, first, mask=inside)
+        tl.store(out + plane, second, mask=inside)
+        tl.store(out + 2 * plane, third, mask=inside)
+    return tl.max(tl.max(found, axis=1), axis=0)
+
+
+@triton.jit
+def split_batches_kernel(a_ptr, b_ptr, a_out_ptr, b_out_ptr, flags_ptr, programs_a, programs_b, a_matrices, a_inner, a_lines, a_length, a_outer_step, a_inner_step, a_step, a_plane,
+                         b_matrices, b_inner, b_lines, b_length, b_outer_step, b_inner_step, b_step, b_plane, BL: tl.constexpr, BC: tl.constexpr):
+    """Both factors, by programs_a and programs_b programs; each sets its flag."""
+    pid = tl.program_id(0)
+    if pid < programs_a:
+        found = split_lines(a_ptr, a_out_ptr, pid, programs_a, a_matrices, a_inner, a_lines, a_length, a_outer_step, a_inner_step, a_step, a_plane, BL, BC)
+    else:
+        found = split_lines(b_ptr, b_out_ptr, pid - programs_a, programs_b, b_matrices, b_inner, b_lines, b_length, b_outer_step, b_inner_step, b_step, b_plane, BL, BC)
+    tl.store(flags_ptr + pid, found)
+
+
+@triton.jit
+def _part(x, i, row, at, PART: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr):
+    """ROWS x COLUMNS of a part of a descriptor's i-th matrix, or of its transpose, from (row, at) on."""
+    if TURNED:
+        return x.load([i, at, PART, row]).reshape(COLUMNS, ROWS).T
+    else:
+        return x.load([i, row, PART, at]).reshape(ROWS, COLUMNS)
+
+
+@triton.jit
+def batched_split_kernel(c_ptr, flags_ptr, a_ptr, b_ptr, a, b, count, inner, a_outer, a_inner, a_row, a_k, b_outer, b_inner, b_k, b_column, a_per_outer, a_per_inner, b_per_outer, b_per_inner, m, n, k, flags,
+                         A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, FLAGS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+    """c[i] = a[i] @ b[i] of `count` matrices, `inner` of them for each index of the outer dimension; c: contiguous. a, b: descriptors of the parts of a_ptr's and b_ptr's matrices, or of their transposes
+    where they are TURNED; a_per_outer and the like: matrices of theirs from one index of that dimension to the next. flags: so many are read, at most FLAGS; where one is set a_ptr and b_ptr are multiplied. Any
+    number of programs."""
+    tiles_n = tl.cdiv(n, BN)
+    tiles = tl.cdiv(m, BM) * tiles_n
+    if any_flag(flags_ptr, flags, FLAGS):
+        for index in tl.range(tl.program_id(0), tiles * count, tl.num_programs(0)):
+            i = index // tiles
+            far, near = (i // inner).to(tl.int64), (i % inner).to(tl.int64)
+            tile_m, tile_n = tile_of_program(index % tiles, m, n, BM, BN, GROUP)
+            rows, cols = tile_m * BM + tl.arange(0, BM), tile_n * BN + tl.arange(0, BN)
+            acc = product_tile(a_ptr + far * a_outer + near * a_inner, b_ptr + far * b_outer + near * b_inner, m, n, k, a_row, a_k, b_k, b_column, rows, cols, 16, tl.float32)
+            tl.store(c_ptr + (i.to(tl.int64) * m + rows[:, None]) * n + cols[None, :], acc, mask=(rows[:, None] < m) & (cols[None, :] < n))
+    else:
+        for index in tl.range(tl.program_id(0), tiles * count, tl.num_programs(0), flatten=True):
+            i = index // tiles
+            ia, ib = i // inner * a_per_outer + i % inner * a_per_inner, i // inner * b_per_outer + i % inner * b_per_inner
+            tile_m, tile_n = tile_of_program(index % tiles, m, n, BM, BN, GROUP)
+            row, col = tile_m * BM, tile_n * BN
+            acc = tl.zeros((BM, BN), dtype=tl.float32)
+            for at in range(0, k, BK):
+                x1, x2, x3 = _part(a, ia, row, at, 0, BM, BK, A_TURNED), _part(a, ia, row, at, 1, BM, BK, A_TURNED), _part(a, ia, row, at, 2, BM, BK, A_TURNED)
+                y1, y2, y3 = _part(b, ib, at, col, 0, BK, BN, B_TURNED), _part(b, ib, at, col, 1, BK, BN, B_TURNED), _part(b, ib, at, col, 2, BK, BN, B_TURNED)
+                acc = add_products_of_parts(acc, x1, x2, x3, y1, y2, y3)
+            rows, cols = row + tl.arange(0, BM), col + tl.arange(0, BN)
+            tl.store(c_ptr + (i.to(tl.int64) * m + rows[:, None]) * n + cols[None, :], acc, mask=(rows[:, None] < m) & (cols[None, :] < n))
+
+
+KERNELS = (split_kernel, product_split_kernel, split_batches_kernel, batched_split_kernel)
 
 
 @functools.lru_cache(maxsize=None)
