@@ -16,7 +16,6 @@ from ..backends.of_torch import FakeTensor
 from . import product_split, tuning
 from .batches import Batch, shape_of_product, walked
 from .dispatch import launch, traced
-from .layout import near
 from .product_split import BLOCK, FAR, GROUP, LARGE, LINES, PACE, SMALL, SPLITTERS, TensorDescriptor, batched_split_kernel, split_batches_kernel
 from .product_tma import COUNTED
 from .sizes import cdiv, known
@@ -71,9 +70,14 @@ class Split(NamedTuple):
     flags: torch.Tensor
 
 
+def in_lines(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy where neither its matrices' rows nor their columns are contiguous."""
+    return x if 1 in x.stride()[-2:] or 1 in x.shape[-2:] else x.contiguous()
+
+
 def lines_of(first: torch.Tensor, count: tuple[int, int], steps: tuple[int, int]) -> Lines:
     """Of the factor whose first matrix this is. count, steps: the batch's dimensions, outer and inner; a step of 0 goes to the same matrix."""
-    turned = first.stride(1) != 1
+    turned = first.stride(1) != 1 and first.shape[1] > 1  # of a line of one number nobody needs to know the steps
     x = first.T if turned else first
     outer, inner = (size if step else 1 for size, step in zip(count, steps))
     return Lines(turned, outer * inner, inner, *x.shape, *steps, x.stride(0), (inner if steps[0] else 0, int(steps[1] != 0)))
@@ -90,7 +94,7 @@ def way(a: torch.Tensor, b: torch.Tensor) -> Split | None:
     shape = shape_of_product("matmul", a, b)
     if a.device.type != "cuda" or a.dtype != torch.float32 or isinstance(a, FakeTensor) or traced() or not known(*shape, *a.shape, *b.shape):
         return None
-    batch = walked(near(a, -1), near(b, -2), tuple(shape[:-2]))
+    batch = walked(in_lines(a), in_lines(b), tuple(shape[:-2]))
     first_a, first_b = batch.first()
     sizes = shape[-2], shape[-1], a.shape[-1], batch.count
     if not (product_split.suits(a.device.index) and pays(*sizes) and max(*first_a.stride(), *first_b.stride()) < FAR and not tuning.tries("matmul")):

@@ -20,7 +20,7 @@ TILE = (32, 64, 16, 4, 2)
 
 def prepared(a: torch.Tensor, b: torch.Tensor):
     shape = batches.shape_of_product("matmul", a, b)
-    return batches_split.prepared(batches.walked(batches.near(a, -1), batches.near(b, -2), shape[:-2])), shape
+    return batches_split.prepared(batches.walked(batches_split.in_lines(a), batches_split.in_lines(b), shape[:-2])), shape
 
 
 def compare(a: torch.Tensor, b: torch.Tensor) -> batches_split.Split:
@@ -66,6 +66,13 @@ def test_what_parts_do_not_hold_is_multiplied_as_it_is(which, value, how, seed):
     assert check.guards_hold(whole)
 
 
+@pytest.mark.parametrize("m,k,n", [(1, 2, 1), (1, 5, 7), (6, 1, 1), (1, 1, 9), (1, 1, 1), (5, 6, 7)])
+@pytest.mark.parametrize("how", ["straight", "transposed", "last", "every other"])
+def test_lines_of_one_number_and_batches_that_lie_innermost(m, k, n, how, seed):
+    torch.manual_seed(seed)
+    compare(laid((2, m, k), how, torch.float32), laid((2, k, n), "last", torch.float32))
+
+
 def test_a_factor_that_goes_with_many_is_split_once(seed):
     torch.manual_seed(seed)
     for one, other, parts in (((4, 5), (1, 5), 5), ((4, 5), (4, 1), 4), ((4, 5), (1, 1), 1), ((4, 5), (4, 5), 20)):
@@ -103,7 +110,7 @@ def test_code_for_a_gpu(large, turned, monkeypatch, tmp_path):
 @gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("shapes", [((8, 512, 512), (8, 512, 512)), ((3, 4, 1001, 512), (4, 512, 1001)), ((2, 1, 1024, 300), (1, 6, 300, 513)), ((40, 520, 64), (40, 64, 1030))], ids=str)
-@pytest.mark.parametrize("hows", [("straight", "straight"), ("straight", "transposed"), ("transposed", "straight"), ("heads", "heads")], ids=str)
+@pytest.mark.parametrize("hows", [("straight", "straight"), ("straight", "transposed"), ("transposed", "straight"), ("heads", "heads"), ("last", "last")], ids=str)
 def test_ops_on_a_gpu(hows, shapes, seed):
     """By parts, the third time by native code, and as it is where a number is beyond them."""
     torch.manual_seed(seed)
