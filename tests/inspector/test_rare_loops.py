@@ -4,6 +4,7 @@ import json
 
 import pytest
 from triport.tools.__main__ import main
+from triport.tools.inspector import flow, isa as isas, text
 
 KERNELS = '''
 import triton
@@ -27,6 +28,14 @@ def tangent_kernel(x_ptr, o_ptr, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     tl.store(o_ptr + offs, libdevice.tan(tl.load(x_ptr + offs, mask=mask)), mask=mask)
+
+@triton.jit
+def squares_kernel(x_ptr, o_ptr, n, BLOCK: tl.constexpr):
+    sums = tl.zeros((BLOCK,), tl.float32)
+    for at in range(0, n, BLOCK):
+        x = tl.load(x_ptr + at + tl.arange(0, BLOCK))
+        sums += x * x
+    tl.atomic_add(o_ptr, tl.sum(sums))
 
 @triton.jit
 def count_kernel(x_ptr, o_ptr, n, BLOCK: tl.constexpr):
@@ -102,7 +111,7 @@ def test_the_line_that_asks_for_fp64_is_named(target, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("element", ["fp32", "fp64"])
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "spacemit-x60"])
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64", "neoverse-v2", "spacemit-x60"])
 def test_calls_beyond_a_polynomials_range_are_no_work(target, element, capsys, tmp_path):
     report = judged(capsys, tmp_path, "sine_kernel", target, f"x_ptr={element}[16]", f"o_ptr={element}[16]")
     loops = [loop for loop in report["loops"] if loop["hot"]]
@@ -115,8 +124,36 @@ def test_what_is_called_for_every_element_is_work(element, verdict, capsys, tmp_
     assert judged(capsys, tmp_path, "tangent_kernel", "x86-64-v3", f"x_ptr={element}[16]", f"o_ptr={element}[16]")["verdict"] == verdict
 
 
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64", "neoverse-v2", "rv64gcv", "spacemit-x60"])
+def test_a_store_that_is_tried_again_is_no_loop(target, capsys, tmp_path):
+    """One atomic operation for all that a program sums up weighs nothing; one for each element is in the element's loop."""
+    report = judged(capsys, tmp_path, "squares_kernel", target, "x_ptr=fp32[16]", "o_ptr=fp32[16]")
+    assert report["verdict"] == "VECTOR" and report["share"] > 0.98
+    report = judged(capsys, tmp_path, "count_kernel", target, "x_ptr=i32[16]", "o_ptr=i32[16]")
+    loops = [loop for loop in report["loops"] if loop["hot"] and loop["verdict"] == "SCALAR"]
+    assert loops and all(loop["instructions"] > 3 for loop in loops)
+    assert {cause["text"] for loop in loops for cause in loop["causes"] if "atomic" in cause["text"]} == {"1 atomic operation, one element each"}
+
+
+_EXCLUSIVE = {
+    "aarch64": ("f:\n.L1:\n\tldaxr w8, [x0]\n\tadd w9, w8, w1\n\tstlxr w10, w9, [x0]\n\tcbnz {status}, .L1\n\tret\n", "w10", "w2"),
+    "riscv64": ("f:\n.L1:\n\tlr.w a4, (a0)\n\tadd a5, a4, a1\n\tsc.w a3, a5, (a0)\n\tbnez {status}, .L1\n\tret\n", "a3", "a2"),
+    "x86-64": ("f:\n.L1:\n\tleal (%rax,%rsi), %ecx\n\tlock cmpxchgl %ecx, (%rdi)\n{status}\tjne .L1\n\tretq\n", "", "\tdecq %rdx\n")}
+
+
+@pytest.mark.parametrize("isa", _EXCLUSIVE)
+def test_what_a_loop_asks_decides(isa):
+    """Whether its own store came too late, or something else."""
+    form, own, other = _EXCLUSIVE[isa]
+    for status, loops in ((own, 0), (other, 1)):
+        (function,) = text.functions(form.format(status=status), isas.ISAS[isa])
+        isas.classify(function, isas.ISAS[isa], isas.Machine(128))
+        flow.analyse(function)
+        assert len(function.loops) == loops, status
+
+
 @pytest.mark.parametrize("target", ["x86-64-v3", "aarch64"])
 def test_atomic_operations_are_the_cause(target, capsys, tmp_path):
     report = judged(capsys, tmp_path, "count_kernel", target, "x_ptr=i32[16]", "o_ptr=i32[16]")
     causes = [cause for loop in report["loops"] if loop["hot"] for cause in loop["causes"]]
-    assert report["verdict"] != "VECTOR" and any("atomic" in cause["text"] and cause["line"] == "ks.py:28" for cause in causes), causes
+    assert report["verdict"] != "VECTOR" and any("atomic" in cause["text"] and cause["line"] == f"ks.py:{1 + KERNELS[:KERNELS.index('tl.atomic_add(o_ptr + tl.load')].count(chr(10))}" for cause in causes), causes

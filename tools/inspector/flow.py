@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from . import isa
+from . import isa, retries
 from .schema import Block, Function, Loop
 
 #: names that compilers give to the parts of a function that hardly ever run
@@ -67,7 +67,7 @@ def analyse(function: Function):
                     body.add(n)
                     work += [p for p in before[n] if p in parent]
     loops = [Loop(h, frozenset(b)) for h, b in sorted(bodies.items())]
-    loops = sorted(loops + _irreducible(forward, before, loops), key=lambda loop: loop.header)
+    loops = sorted((loop for loop in loops + _irreducible(forward, before, loops) if not retries.again(function, loop)), key=lambda loop: loop.header)
     for loop in loops:
         loop.depth = sum(loop.blocks <= other.blocks for other in loops)
         loop.inner = not any(other is not loop and other.blocks < loop.blocks for other in loops)

@@ -87,10 +87,10 @@ _FLOATS = re.compile(r"v\d+$|f[ast]?\d+$|.*[(\[]")
 
 
 class Structure:
-    """What leads where in a function."""
+    """What leads where in a function. rare: instructions, by id, that do not count."""
 
-    def __init__(self, function: Function, values: Values):
-        self.function, self.values = function, values
+    def __init__(self, function: Function, values: Values, rare: set[int]):
+        self.function, self.values, self.rare = function, values, rare
 
     def reached(self, start: set[int], outer: Loop | None, without: frozenset[int] = frozenset()) -> set[int]:
         """Blocks that code goes to from `start` inside a round of `outer` (None: the function)."""
@@ -165,7 +165,7 @@ class Structure:
         def part(loop):
             places = [p for k in loop.blocks for p in range(self.function.blocks[k].first, self.function.blocks[k].last)]
             changed = set().union(*(self.values.registers[p].written for p in places))
-            return [self.function.instructions[p] for p in places if self.values.registers[p].address & changed]
+            return [self.function.instructions[p] for p in places if self.values.registers[p].address & changed and id(self.function.instructions[p]) not in self.rare]
         return _loaded(part(other)) > _MORE * _loaded(part(main)) > 0
 
     def goes_on(self, main: Loop, other: Loop) -> bool:

@@ -109,7 +109,7 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
             lambda i: i.what.kind == "shuffle")
     if verdict in (SCALAR, PARTLY) and not out:
         pick = next((kind for kind in _SCALAR if any(map(kind, r.instructions))), _SCALAR[-1])
-        atomics = sum(map(_SCALAR[0], r.instructions))
+        atomics = sum(_SCALAR[0](i) and i.what.stores > 0 for i in r.instructions)  # a load that a conditional store answers is half of one
         if atomics:
             add("scalar arithmetic", f"{atomics} atomic {'operation' if atomics == 1 else 'operations'}, one element each", "add up in registers (tl.sum) what goes to one place, and add the sum atomically", pick)
         else:

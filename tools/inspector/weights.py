@@ -30,9 +30,8 @@ def of_function(function, found) -> list:
         for r in loops:
             r.trips = count(r.loop, values)
         kernel_loops.give(loops[0].code, loops, UNKNOWN)
-        structure = Structure(function, values)
+        structure = Structure(function, values, _behind_checks(function, found))
         _tails(loops, structure)
-        _behind_checks(function, found)
         _rest(function, found, loops, structure)
     for r in found:
         r.runs = _runs(r, loops)
@@ -118,7 +117,7 @@ def _tails(loops, structure):
     f = structure.function
     for group in beside.values():
         nests = [_Nest(r, [o for o in loops if o.loop.blocks <= r.loop.blocks],
-                       [i for k in sorted(r.loop.blocks) for i in f.instructions[f.blocks[k].first:f.blocks[k].last]]) for r in group] if len(group) > 1 else []
+                       [i for k in sorted(r.loop.blocks) for i in f.instructions[f.blocks[k].first:f.blocks[k].last] if id(i) not in structure.rare]) for r in group] if len(group) > 1 else []
         place = {id(n): k for k, n in enumerate(nests)}
         for n in sorted(nests, key=lambda n: n.rank):
             main = next((m for m in nests if m is not n and abs(place[id(m)] - place[id(n)]) <= _NEAR and not m.region.tail and m.rank > n.rank
@@ -154,16 +153,17 @@ def _leaves(main: _Nest, n: _Nest, structure) -> bool:
     return structure.follows(main.region.loop, n.region.loop) or structure.replaces(main.region.loop, n.region.loop)
 
 
-def _behind_checks(function, found):
-    """What triton-cpu's kernels call for numbers beyond those that a polynomial serves stands behind a check (`emit/element/single.py`, `with_fallback`), and is not counted."""
+def _behind_checks(function, found) -> set[int]:
+    """What triton-cpu's kernels call for numbers beyond those that a polynomial serves stands behind a check (`emit/element/single.py`, `with_fallback`), and is not counted: the ids of such instructions."""
     if found[0].code.backend != "triton-cpu":
-        return
+        return set()
     parts = [function.instructions[block.first:block.last] for block in function.blocks]
     rare = {id(i) for part in parts if any(i.what.target in GUARDED for i in part) for i in part}
     for r in found:
         if mine := rare.intersection(map(id, r.instructions)):
             r.left |= mine
             r.figures["spills"] = sum(i.what.is_spill and id(i) not in mine for i in r.instructions)
+    return rare
 
 
 def _rest(function, found, loops, structure):
