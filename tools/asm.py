@@ -102,7 +102,7 @@ def run(args) -> int:
     others = _diff(reports, args, inputs, goals[0]) if args.diff else []
     if not args.diff:
         _print(reports, args, failed, worse, quiet)
-    if args.html:
+    if args.html and (reports or args.run is None):
         from ..bench import whole
         from .inspector import page
         whole.write(args.html, page.render(reports, others))

@@ -371,6 +371,21 @@ def test_a_path_in_any_letters(capfd, tmp_path, monkeypatch, name, target):
     assert code == 1 and f"file={name}/k.py,line=6" in out, out + err
 
 
+@pytest.mark.parametrize("words, said", [(("k.py:",), "say which kernel: k.py:NAME"), (("k.py:scaled_kernel", "--option", "num_warps=abc"), "--option num_warps=abc: it takes a whole number")])
+def test_what_cannot_be_meant_is_said(capfd, tmp_path, monkeypatch, words, said):
+    (tmp_path / "k.py").write_text(KERNEL)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = asm(capfd, *words, "--arg", "x_ptr=fp32[16]", "--arg", "out_ptr=fp32[16]", "--arg", "n=i32:16", "--const", "BLOCK=256")
+    assert code == 2 and said in err and not out
+
+
+def test_what_fills_up_memory_is_no_instruction(capfd, tmp_path):
+    """Behind a function's end; a nop within it is one."""
+    (tmp_path / "f.s").write_text("\t.text\n\t.globl f\n\t.type f, @function\nf:\n\tnop\n\tmovl %edi, %eax\n\tretq\n\tnopw 8(%rax,%rax)\n\tnop\n\tint3\n\t.size f, .-f\n")
+    (report,) = reports(capfd, tmp_path / "f.s", "--target", "x86-64-v3")
+    assert [i["text"].split()[0] for i in report["instructions"]] == ["nop", "movl", "retq"]
+
+
 def test_a_comparison_with_nothing_is_refused(capfd, tmp_path):
     (tmp_path / "empty.json").write_text("[]")
     code, out, err = asm(capfd, "square", "--diff", tmp_path / "empty.json")

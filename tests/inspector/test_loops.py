@@ -291,3 +291,8 @@ def test_padding_reads_no_registers(padding):
     """A scalar nest behind a vector loop is no tail of that because a NOP before its inner loop names the register that the loop counted in."""
     r = x86(NEST.format(padding=padding))
     assert not any(x.tail for x in r.regions) and next(x for x in r.regions if x.label == ".LBB0_6").hot and r.verdict == verdict.SCALAR
+
+
+@pytest.mark.parametrize("share, words", [(0.0474, "4.7%"), (0.04999, "4.9%"), (0.05, "5%"), (0.9499, "94.9%"), (0.95, "95%"), (0.5, "50%"), (0.001, "under 1%"), (0.9999, "over 99%"), (1.0, "100%"), (0.0, "0%")])
+def test_a_share_does_not_round_up_to_another_verdicts(share, words):
+    assert verdict.percent(share) == words

@@ -132,6 +132,28 @@ def test_run_of_what_launches_nothing_or_is_not_there(program, monkeypatch, capf
     assert asm(program, monkeypatch, "--run", "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)") == 128 + 15
 
 
+def test_ctrl_c_ends_a_program_as_it_would(program, tmp_path):
+    """By SIGINT, and with its report."""
+    code = "import os, signal, train; train.launch(1); print('ran', flush=True); os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(60)"
+    done = start(program, "-c", code, TRIPORT_ASM=str(tmp_path / "r.json"))
+    assert done.returncode == -2 and done.stdout == "ran\n" and done.stderr.endswith("KeyboardInterrupt\n")
+    assert [d["kernel"] for d in json.loads((tmp_path / "r.json").read_text())] == ["scale_kernel"]
+
+
+@pytest.mark.parametrize("end, code", [("os._exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", 128 + 9)])
+def test_a_program_that_leaves_no_report_is_said_to(program, monkeypatch, capfd, tmp_path, end, code):
+    words = ["--run", "-c", f"import os, signal, sys; sys.path.insert(0, {str(program.parent)!r}); import train; train.launch(1); {end}"]
+    assert asm(program, monkeypatch, "--html", str(tmp_path / "page.html"), *words) == code
+    out, err = capfd.readouterr()
+    assert "what it launched is not known" in err and "wrote" not in err and not list(tmp_path.iterdir())
+
+
+def test_a_kernel_that_was_not_launched_is_not_there(program, monkeypatch, capfd):
+    code = f"import sys; sys.path.insert(0, {str(program.parent)!r}); import train; train.launch(1)"
+    assert asm(program, monkeypatch, "--kernel", "nothing", "--run", "-c", code) == 2
+    assert "has it in its name: scale_kernel" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("words, starts", [(("-m", "pkg", "-x"), [sys.executable, "-m", "pkg", "-x"]), (("sh", "x.sh"), ["sh", "x.sh"])])
 def test_what_run_starts(words, starts):
     assert running.command(list(words)) == starts

@@ -42,7 +42,7 @@ class Inputs:
         if path is None:
             return self._op(self._built_in(what), goal)
         if path.suffix in (".py", ".cu") and not part:
-            raise Error(f"{what}: say which kernel: {what}:NAME")
+            raise Error(f"{what}: say which kernel: {what.rstrip(':')}:NAME")
         if path.suffix == ".py":
             return self._python(path, part, goal)
         if path.suffix == ".cu":
@@ -90,8 +90,10 @@ class Inputs:
             raise Error(f"{path}:{name}: {name!r} is neither a kernel (@triton.jit) nor a triport.ops.Op there but {type(thing).__name__}")
         self._refuse("kernel", f"{path}:{name}")
         from . import code
-        launch = launches.of_kernel(thing, pairs(self.args.arg, "--arg"), pairs(self.args.const, "--const"),
-                                    {k: launches.constant(v) for k, v in pairs(self.args.option, "--option").items()}, self.args.config or 0)
+        options = {k: launches.constant(v) for k, v in pairs(self.args.option, "--option").items()}
+        if wrong := next((k for k in ("num_warps", "num_stages", "num_ctas", "maxnreg") if type(options.get(k, 1)) is not int), None):
+            raise Error(f"--option {wrong}={options[wrong]}: it takes a whole number")
+        launch = launches.of_kernel(thing, pairs(self.args.arg, "--arg"), pairs(self.args.const, "--const"), options, self.args.config or 0)
         self._tuned(name, [launch])
         return [code.of_launch(launch, goal or targets.get("native", self.args.vlen))]
 

@@ -100,6 +100,10 @@ def start(wanted: str, compiler):
         print(f"triport: TRIPORT_ASM={wanted}: it takes the name of an .html, .json or .txt file; nothing is recorded", file=sys.stderr)
         return
     _owner = int(os.environ.setdefault("TRIPORT_ASM_OWNER", str(os.getpid())))
+    if _owner == os.getpid():
+        for path in _where:
+            if path.suffix == ".pickle":
+                ended(path).touch()
     from triton import knobs
     kernel = compiler.CompiledKernel
     kernel.launch_metadata = _noting(kernel.launch_metadata)
@@ -321,10 +325,36 @@ def _typed(code, src):
                            and ["tt.divisibility", 16] not in [list(a) for a in attrs.get((n,), ())])
 
 
+def ended(path: Path) -> Path:
+    """A file that is there until the process that `path` is of comes to its end: a signal, or os._exit, leaves it."""
+    return path.with_suffix(".running")
+
+
 def finish():
     """Write what was asked for. Once; nothing where this process launched no kernel."""
+    if os.getpid() == _owner:
+        for path in _where:
+            ended(path).unlink(missing_ok=True)
     if not any(k.launches for k in _kernels.values()):
         return
+    to = [_own(path) for path in _where]
+    if getattr(sys, "last_type", None) is not KeyboardInterrupt:
+        _write(to)
+        return
+    # Python forgets that Ctrl-C ends it, and has another exit code, where code is made of text (exec) meanwhile, as in what is imported now
+    kept = dict(_kernels)
+    with contextlib.suppress(DeprecationWarning):
+        if child := os.fork():
+            os.waitpid(child, 0)
+            return
+    try:
+        _kernels.update(kept)
+        _write(to)
+    finally:
+        os._exit(0)
+
+
+def _write(to: list[Path]):
     import warnings
     try:
         with warnings.catch_warnings():
@@ -332,8 +362,7 @@ def finish():
             found = codes()
             _kernels.clear()
             from . import running
-            for path in _where:
-                path = _own(path)
+            for path in to:
                 if path.suffix == ".pickle":
                     with path.open("wb") as f:
                         pickle.dump(found, f)

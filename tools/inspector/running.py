@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from ...backends.base import Error
+from . import recorder
 
 
 def reports(found) -> list:
@@ -80,6 +81,7 @@ def run(words: list[str], kernel: str = "", quiet: bool = False) -> tuple[list, 
                 raise
         finally:
             signal.signal(signal.SIGINT, before)
+        cut = recorder.ended(Path(env["TRIPORT_ASM"])).exists()
         found = []
         for path in sorted(Path(folder).glob("run*.pickle"), key=lambda p: (p.name != "run.pickle", p.name)):
             with path.open("rb") as f:
@@ -88,7 +90,9 @@ def run(words: list[str], kernel: str = "", quiet: bool = False) -> tuple[list, 
     total = sum(run.seconds for _, run in found) or 1.0
     for _, one in found:
         one.share = one.seconds / total
-    if not found:
+    if cut:
+        print(f"{' '.join(words)[:80]}: it ended by a signal or by os._exit, so that it left no report: what it launched is not known", file=sys.stderr)
+    elif not found:
         print(f"{' '.join(words)[:80]}: no Triton kernel was seen to be launched{_why()}", file=sys.stderr)
     chosen = [(one, run) for one, run in found if kernel in one.name]
     if found and not chosen:

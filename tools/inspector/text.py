@@ -20,8 +20,18 @@ def functions(text: str, isa) -> list[Function]:
     else:
         found = gnu.functions(text, isa)
     for f in found:
+        _drop_padding(f)
         _drop_unused(f)
     return [f for f in found if f.instructions]
+
+
+#: what fills up the memory behind a function's last instruction
+_PADDING = re.compile(r"s_nop|s_code_end|NOP|c?\.?nop[wlq]?|int3")
+
+
+def _drop_padding(f: Function):
+    while len(f.instructions) > 1 and _PADDING.fullmatch(f.instructions[-1].mnemonic):
+        f.instructions.pop()
 
 
 def _drop_unused(f: Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 
@@ -218,5 +219,7 @@ def shared(report) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in words that never rounds up to all of it, nor down to nothing."""
+    """A share in words that never rounds up to all of it, nor down to nothing, nor to what would have another verdict."""
+    if any(share < bound <= round(share, 2) for bound in (_NONE, _WHOLE)):
+        return f"{math.floor(share * 1000) / 10}%"
     return "over 99%" if 0.995 <= share < 1 else "under 1%" if 0 < share < 0.005 else f"{share:.0%}"

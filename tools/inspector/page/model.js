@@ -18,6 +18,7 @@ async function unpack() {
 function percent(x) {
   if (x > 0 && x < 0.001) return '<0.1%';
   if (x < 1 && x >= 0.995) return `${Math.min(99.9, Math.round(1000 * x) / 10)}%`;
+  if (x < 0.05 && x >= 0.0495 || x < 0.95 && x >= 0.945) return `${Math.floor(1000 * x) / 10}%`; // another verdict's share
   return `${x > 0 && x < 0.095 ? (100 * x).toFixed(1) : Math.round(100 * x)}%`;
 }
 
