@@ -245,7 +245,7 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, progra
     by = how(m, n, k, along_k, programs or cuda.limits(c.device.index)[0])
     to = in_shares(c, by.shares)
     if to is c:
-        by = by._replace(shares=1, terms=k)
+        by = by._replace(shares=1, terms=cdiv(k, by.bk) * by.bk)  # a multiple of 16, which Triton sees
     kernel, programs, consts = by.kernel(m, n, k, x.stride(), w.stride())
     launch(kernel, (programs,), x, w, to, m, n, k, *x.stride(), *w.stride(), *out.stride(), by.terms, c.numel(), **consts, num_warps=by.warps, num_stages=by.stages)
     if by.shares > 1:

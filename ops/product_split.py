@@ -37,9 +37,9 @@ LINES = 8  # and the other dimension to one of this: TMA wants lines of 16 bytes
 BLOCK = (16, 128)  # of a splitting program: lines, elements of each
 SPLITTERS = 512  # most splitting programs of an operand
 #: from which on splitting pays, on an H100: products that a number of the operands is in, on average; products of all; small tiles. us, split and by multiply-adds:
-#: 192x4096x4096 179, 202, 128x4096x4096 178, 140; 768 cubed 30, 41, 512 cubed 21, 17; 512x8192x512, of 32 tiles, 249, 217. Up to 256x4096x4096 product_few.py is
-#: faster, 170 for 181
-SERVES, PRODUCTS, TILES = 250, 1 << 28, 64
+#: 192x4096x4096 179, 202, 128x4096x4096 178, 140; 768 cubed 30, 41, 512 cubed 21, 17; 512x8192x512, of 32 tiles, 249, 217. By product_few.py on an H200: 8192x1024x200 75, 83, 8192x2048x256 140, 157,
+#: 4096x4096x192 166, 159, 16384x1024x128 98, 83
+SERVES, PRODUCTS, TILES = 190, 1 << 28, 64
 #: the bits of 2^48: of smaller numbers no sum of up to 2^31 products overflows, which one of products of parts may where the numbers' own does not
 MOST = tl.constexpr(0x57800000)
 FAR = 1 << 26  # elements from line to line, 16 of which the kernel steps over at a time in 32 bits

@@ -195,6 +195,20 @@ def test_a_softmax_of_it_is_a_kernel_of_its_own(axis, nothing_remembered, monkey
     assert error(ops.matmul(a, b), a, b) < 1.5e-7 and len(went) == 2
 
 
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("m,n,k", [(150, 50000, 300), (50000, 150, 300), (64, 8192, 1000), (128, 10000, 500), (16, 4096, 340), (4, 4096, 300), (1, 900, 20)])
+def test_a_share_has_a_multiple_of_16_terms(m, n, k, memory, monkeypatch):
+    """Also where one has all of K: Triton sees by that where a share begins, and reads 16 bytes at a time (`compiled` below says so of `terms`)."""
+    met = []
+    monkeypatch.setattr(product_few, "launch", lambda kernel, grid, *args, **consts: met.append(args[kernel.arg_names.index("terms")]))
+    monkeypatch.setattr(product_few, "add_up", lambda *_: None)
+    if not memory:
+        monkeypatch.setattr(product_few, "in_shares", lambda c, shares: c)
+    for programs in (1, 132):
+        product_few.product((torch.empty(m, k), torch.empty(k, n)), torch.empty(m, n), programs=programs)
+    assert len(met) == 2 and all(terms % 16 == 0 and (memory or terms >= k) for terms in met), met
+
+
 @pytest.mark.parametrize("along_k", [False, True])
 @pytest.mark.parametrize("rows", [16, 64, 128])
 def test_code_for_a_gpu(rows, along_k):
