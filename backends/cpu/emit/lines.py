@@ -20,7 +20,7 @@ class Lines:
     def __init__(self, module: ir.Module, name: str, loc: Loc):
         self._module, self._start = module, loc
         f = module.add_meta(file_text(loc.file))
-        unit = module.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", {self.UNIT})')
+        self._unit = unit = module.add_meta(f'distinct !DICompileUnit(language: DW_LANG_C, file: {f}, producer: "triport", {self.UNIT})')
         ty = module.add_meta("!DISubroutineType(types: !{})")
         self._text = (f'distinct !DISubprogram(name: "{name}", file: {f}, line: {loc.line}, type: {ty}, '
                       f"scopeLine: {loc.line}, spFlags: DISPFlagDefinition, unit: {unit})")
