@@ -36,6 +36,7 @@ PIECES, MOST_SHARES = 4, 128
 #: K. us of an H100 so and by pointers: 1 x 1024 x 1024 5.6, 15.7; 256 x 256 x 256 10.2, 8.9, along K 20.9; 384 cubed 10.4, 12.4, along K 30.6; 16 x 256 x 8192 10.0, 5.5,
 #: along K 9.4, 12.9; 8 x 1024 x 1024 (small products) 9.5, 15.0
 LEAST_LINES, LEAST, LEAST_TERMS = 1 << 17, 1 << 20, {False: 384, True: 192}
+LONG = 512  # terms from which on a few lines' products are for shares, however few they are
 MOST = product_split.MOST
 
 
@@ -168,8 +169,8 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not known(m, n, k) or max(m, n, k) >= COUNTED or not product_split.suits(a.device.index) or tuning.tries("matmul"):
         return False
     x, w = _rows_first(a, b)
-    if x.shape[0] <= LINES:
-        return m * n * k >= LEAST_LINES and _is_read(w)
+    if x.shape[0] <= LINES:  # neighbouring threads read neighbours, wherever lines begin
+        return (m * n * k >= LEAST_LINES or k >= LONG) and 1 in w.stride()
     return m * n * k >= LEAST and k >= LEAST_TERMS[_runs_along_k(w)] and _is_read(w) and _is_read(x)
 
 
@@ -180,7 +181,12 @@ def _rows_first(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 def _runs_along_k(w: torch.Tensor) -> bool:
     """Do the large matrix's lines run along K, or else along N?"""
-    return w.stride(1) != 1
+    return _along_k(w.shape[1], w.stride())
+
+
+def _along_k(n: int, strides: tuple) -> bool:
+    """A single column's do, whatever the step to the next would be."""
+    return strides[1] != 1 or n == 1 and strides[0] == 1
 
 
 def _is_read(x: torch.Tensor) -> bool:
@@ -218,7 +224,7 @@ class How(NamedTuple):
         consts = {"BN": self.bn, "BK": self.bk, "FOURS": tuple(number % 4 == 0 for number in (m, n, k, *strides_x, *strides_w))}
         if self.by_tensor_cores:
             return few_rows_kernel, cdiv(m, self.bm) * cdiv(n, self.bn) * self.shares, {"BM": self.bm, **consts}
-        return few_lines_kernel, cdiv(n, self.bn) * self.shares, {"R": self.bm, "W_ALONG_K": strides_w[1] != 1, "STAGES": self.stages, **consts}
+        return few_lines_kernel, cdiv(n, self.bn) * self.shares, {"R": self.bm, "W_ALONG_K": _along_k(n, strides_w), "STAGES": self.stages, **consts}
 
 
 def how(m: int, n: int, k: int, along_k: bool, count: int) -> How:

@@ -143,6 +143,8 @@ def test_what_is_taken(monkeypatch):
         assert not takes(few, like(1024, 1024, stride=(2048, 2))) and not takes(few, like(1024, 1024, at=4)) and not takes(few, like(1024, 1023))
         assert not takes(like(8, 1024, stride=(1025, 1)), large) and takes(like(4, 1024, stride=(1025, 1)), large)  # few lines are read as they are
         assert takes(like(1, 512), like(512, 512)) and not takes(like(1, 256), like(256, 256))
+        assert takes(like(3, 1001), like(1001, 5001)) and takes(like(105, 7383), turned(7383, 1)) and takes(like(1, 600), like(600, 2))  # wherever lines begin; few products of many terms
+        assert not takes(like(5, 1001), like(1001, 5001)) and not takes(like(1, 1000), like(1000, 700, stride=(1400, 2)))
         assert takes(like(256, 192), turned(192, 256)) and not takes(like(256, 192), like(192, 256)) and takes(like(256, 384), like(384, 256))
         assert not takes(like(32, 32), turned(32, 32))
         assert takes(like(1, 1 << 29), like(1 << 29, 4)) and not takes(like(1, 1 << 30), like(1 << 30, 4))  # counted in 32 bits
