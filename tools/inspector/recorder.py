@@ -15,6 +15,7 @@ import pickle
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,10 +101,8 @@ def start(wanted: str, compiler):
         print(f"triport: TRIPORT_ASM={wanted}: it takes the name of an .html, .json or .txt file; nothing is recorded", file=sys.stderr)
         return
     _owner = int(os.environ.setdefault("TRIPORT_ASM_OWNER", str(os.getpid())))
-    if _owner == os.getpid():
-        for path in _where:
-            if path.suffix == ".pickle":
-                ended(path).touch()
+    for path in _cut():
+        path.touch()
     from triton import knobs
     kernel = compiler.CompiledKernel
     kernel.launch_metadata = _noting(kernel.launch_metadata)
@@ -326,15 +325,19 @@ def _typed(code, src):
 
 
 def ended(path: Path) -> Path:
-    """A file that is there until the process that `path` is of comes to its end: a signal, or os._exit, leaves it."""
+    """A file that is there until the process that `asm --run` started comes to its end: a signal, or os._exit, leaves it. path: of its pickle."""
     return path.with_suffix(".running")
+
+
+def _cut() -> list[Path]:
+    """Those files, if this is that process."""
+    return [ended(path) for path in _where if path.suffix == ".pickle" and os.getpid() == _owner]
 
 
 def finish():
     """Write what was asked for. Once; nothing where this process launched no kernel."""
-    if os.getpid() == _owner:
-        for path in _where:
-            ended(path).unlink(missing_ok=True)
+    for path in _cut():
+        path.unlink(missing_ok=True)
     if not any(k.launches for k in _kernels.values()):
         return
     to = [_own(path) for path in _where]
@@ -343,10 +346,12 @@ def finish():
         return
     # Python forgets that Ctrl-C ends it, and has another exit code, where code is made of text (exec) meanwhile, as in what is imported now
     kept = dict(_kernels)
-    with contextlib.suppress(DeprecationWarning):
-        if child := os.fork():
-            os.waitpid(child, 0)
-            return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads that a forked child has not
+        child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
     try:
         _kernels.update(kept)
         _write(to)
@@ -355,7 +360,6 @@ def finish():
 
 
 def _write(to: list[Path]):
-    import warnings
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
