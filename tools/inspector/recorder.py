@@ -101,8 +101,8 @@ def start(wanted: str, compiler):
         print(f"triport: TRIPORT_ASM={wanted}: it takes the name of an .html, .json or .txt file; nothing is recorded", file=sys.stderr)
         return
     _owner = int(os.environ.setdefault("TRIPORT_ASM_OWNER", str(os.getpid())))
-    for path in _cut():
-        path.touch()
+    if mark := _mark():
+        mark.touch()
     from triton import knobs
     kernel = compiler.CompiledKernel
     kernel.launch_metadata = _noting(kernel.launch_metadata)
@@ -324,20 +324,15 @@ def _typed(code, src):
                            and ["tt.divisibility", 16] not in [list(a) for a in attrs.get((n,), ())])
 
 
-def ended(path: Path) -> Path:
-    """A file that is there until the process that `asm --run` started comes to its end: a signal, or os._exit, leaves it. path: of its pickle."""
-    return path.with_suffix(".running")
-
-
-def _cut() -> list[Path]:
-    """Those files, if this is that process."""
-    return [ended(path) for path in _where if path.suffix == ".pickle" and os.getpid() == _owner]
+def _mark() -> Path | None:
+    """What `asm --run` has its process lay down and take away at its end: a signal, or os._exit, leaves it."""
+    return Path(os.environ["TRIPORT_ASM_MARK"]) if "TRIPORT_ASM_MARK" in os.environ and os.getpid() == _owner else None
 
 
 def finish():
     """Write what was asked for. Once; nothing where this process launched no kernel."""
-    for path in _cut():
-        path.unlink(missing_ok=True)
+    if mark := _mark():
+        mark.unlink(missing_ok=True)
     if not any(k.launches for k in _kernels.values()):
         return
     to = [_own(path) for path in _where]

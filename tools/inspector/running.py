@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 
 from ...backends.base import Error
-from . import recorder
 
 
 def reports(found) -> list:
@@ -70,7 +69,7 @@ def run(words: list[str], kernel: str = "", quiet: bool = False) -> tuple[list, 
     name has that in it; quiet: the program's output goes to stderr, so that stdout is the caller's. Raises `Error`."""
     started = command(words)
     with tempfile.TemporaryDirectory(prefix="triport-asm-") as folder:
-        env = {k: v for k, v in os.environ.items() if k != "TRIPORT_ASM_OWNER"} | {"TRIPORT_ASM": os.path.join(folder, "run.pickle")}
+        env = {k: v for k, v in os.environ.items() if k != "TRIPORT_ASM_OWNER"} | {"TRIPORT_ASM": os.path.join(folder, "run.pickle"), "TRIPORT_ASM_MARK": os.path.join(folder, "running")}
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's: what it launched until then is judged
         try:
             child = subprocess.Popen(started, env=env, stdout=sys.stderr if quiet else None, preexec_fn=lambda: signal.signal(signal.SIGINT, before))
@@ -81,7 +80,7 @@ def run(words: list[str], kernel: str = "", quiet: bool = False) -> tuple[list, 
                 raise
         finally:
             signal.signal(signal.SIGINT, before)
-        cut = recorder.ended(Path(env["TRIPORT_ASM"])).exists()
+        cut = Path(env["TRIPORT_ASM_MARK"]).exists()
         found = []
         for path in sorted(Path(folder).glob("run*.pickle"), key=lambda p: (p.name != "run.pickle", p.name)):
             with path.open("rb") as f:
