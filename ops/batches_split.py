@@ -16,7 +16,7 @@ from ..backends.of_torch import FakeTensor
 from . import product_split, tuning
 from .batches import Batch, shape_of_product, walked
 from .dispatch import launch, traced
-from .product_split import BLOCK, FAR, GROUP, LARGE, LINES, PACE, SMALL, SPLITTERS, TensorDescriptor, batched_split_kernel, split_batches_kernel
+from .product_split import BLOCK, FAR, GROUP, LINES, SMALL, SPLITTERS, TensorDescriptor, batched_split_kernel, split_batches_kernel, tile_for
 from .product_tma import COUNTED
 from .sizes import cdiv, known
 
@@ -117,18 +117,12 @@ def prepared(batch: Batch) -> Split | None:
     return Split(batch, a, b, x, y, flags)
 
 
-def tile_for(m: int, n: int, count: int, multiprocessors: int) -> tuple:
-    """(BM, BN, BK, warps, stages)."""
-    large, small = (cdiv(cdiv(m, t[0]) * cdiv(n, t[1]) * count, multiprocessors) for t in (LARGE, SMALL))
-    return LARGE if 2 * PACE * large <= small else SMALL
-
-
 def product(given: Split, c: torch.Tensor, *, tile: tuple = (), programs: int = 0):
     """c = a @ b of what is `prepared`; c: contiguous. On the CPU: the tile, and how many programs."""
     batch, a, b, x, y, flags = given
     (m, n), k = c.shape[-2:], a.lines if a.turned else a.length
     most = programs or cuda.limits(c.device.index)[0]
-    bm, bn, bk, warps, stages = tile or tile_for(m, n, batch.count, most)
+    bm, bn, bk, warps, stages = tile or tile_for(m, n, None, most, batch.count)
     first_a, first_b = batch.first()
     launch(batched_split_kernel, (min(batch.count * cdiv(m, bm) * cdiv(n, bn), most),), c, flags, batch.a, batch.b, a.tiles(x, (bm, bk)), b.tiles(y, (bk, bn)), batch.count, batch.inner,
            *batch.steps[0], *first_a.stride(), *batch.steps[1], *first_b.stride(), *a.per, *b.per, m, n, k, a.programs + b.programs, A_TURNED=a.turned, B_TURNED=b.turned, FLAGS=2 * SPLITTERS,

@@ -228,10 +228,10 @@ def pays(m: int, n: int, k: int) -> bool:
     return m * n >= SERVES * (m + n) and m * n * k >= PRODUCTS and cdiv(m, SMALL[0]) * cdiv(n, SMALL[1]) >= TILES
 
 
-def tile_for(m: int, n: int, axis: int | None, count: int) -> tuple:
-    """(BM, BN, BK, warps, stages) on so many multiprocessors."""
+def tile_for(m: int, n: int, axis: int | None, count: int, matrices: int = 1) -> tuple:
+    """(BM, BN, BK, warps, stages) of so many products on so many multiprocessors."""
     small = (SMALL[1], SMALL[0], *SMALL[2:]) if axis == 0 else SMALL
-    large, rest = (cdiv(cdiv(m, t[0]) * cdiv(n, t[1]), count) for t in (LARGE, small))
+    large, rest = (cdiv(cdiv(m, t[0]) * cdiv(n, t[1]) * matrices, count) for t in (LARGE, small))
     return LARGE if 2 * PACE * large <= rest else small
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from conftest import unavailable
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
 from test_batches import SHAPES, laid
+from test_batches_tma import factors
 from test_product_split import BEYOND
 from test_product_tma import without_memory
 from torch._library.triton import set_wrap_triton_enabled
@@ -43,12 +44,9 @@ def test_any_batch(hows, m, k, n, seed):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(("both", "a", "b"))), max_size=3), st.integers(1, 70), st.integers(1, 50), st.integers(1, 140),
-       st.sampled_from(("straight", "transposed", "gaps", "heads", "last", "every other")), st.sampled_from(("straight", "transposed", "heads", "last")), st.integers(0, 2**31))
-def test_any_size(lead, m, k, n, how, other_how, seed):
-    torch.manual_seed(seed)
-    one, other = ([size if who in (mine, "both") else 1 for size, who in lead] for mine in "ab")
-    compare(laid((*one, m, k), how, torch.float32), laid((*other, k, n), other_how, torch.float32))
+@given(factors(torch.float32))
+def test_any_size(given):
+    compare(*given)
 
 
 @pytest.mark.parametrize("value", BEYOND.values(), ids=BEYOND)
@@ -97,7 +95,7 @@ def test_what_pays(m, n, k, count, taken):
 def test_code_for_a_gpu(large, turned, monkeypatch, tmp_path):
     """The Tensor Memory Accelerator fetches, tensor cores multiply, and no kernel is too large for the GPU."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    tile = batches_split.LARGE if large else batches_split.SMALL
+    tile = product_split.LARGE if large else product_split.SMALL
     met = []
     monkeypatch.setattr(batches_split, "launch", lambda kernel, grid, *args, **consts: met.append((kernel, args, consts)))
     a, b = (torch.empty(4, 512, 512).mT if t else torch.empty(4, 512, 512) for t in turned)

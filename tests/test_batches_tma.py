@@ -62,14 +62,22 @@ def test_any_batch(hows, m, k, n, taken, seed):
         assert compare(a.to(b.dtype), b) or hows[0] == "heads" and (k % 8 or n % 8), (one, other)
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(("both", "a", "b"))), max_size=3), st.integers(1, 70), st.integers(1, 50), st.integers(1, 140),
-       st.sampled_from(("straight", "transposed", "gaps", "heads", "last", "every other")), st.sampled_from(("straight", "transposed", "heads", "last")), st.integers(0, 2**31))
-def test_any_size(lead, m, k, n, how, other_how, seed):
-    torch.manual_seed(seed)
+@st.composite
+def factors(draw, dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two batches that broadcast, of any sizes and however they lie."""
+    lead = draw(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(("both", "a", "b"))), max_size=3))
+    m, k, n = draw(st.integers(1, 70)), draw(st.integers(1, 50)), draw(st.integers(1, 140))
+    how, other_how = draw(st.sampled_from(("straight", "transposed", "gaps", "heads", "last", "every other"))), draw(st.sampled_from(("straight", "transposed", "heads", "last")))
+    torch.manual_seed(draw(st.integers(0, 2**31)))
     one, other = ([size if who in (mine, "both") else 1 for size, who in lead] for mine in "ab")
+    return laid((*one, m, k), how, dtype), laid((*other, k, n), other_how, dtype)
+
+
+@settings(max_examples=25, deadline=None)
+@given(factors(torch.float16))
+def test_any_size(given):
     with taking():
-        compare(laid((*one, m, k), how, torch.float16), laid((*other, k, n), other_how, torch.float16))
+        compare(*given)
 
 
 def launched(monkeypatch) -> list[str]:
