@@ -33,14 +33,13 @@ def run(args) -> int:
     for r in found:
         for remark in r.remarks:
             print(f"{r.name}: {remark}", file=sys.stderr)
-    at = args.output  # a full disk's error names no file
-    try:
-        whole.write(args.output, page.render(found))
-        print(f"wrote {args.output}", file=sys.stderr)
-        if at := args.png:
-            from .reporting import png
+    whole.write(args.output, page.render(found))
+    print(f"wrote {args.output}", file=sys.stderr)
+    if args.png:
+        from .reporting import png
+        try:
             written = png.write(found, args.png)
-            print(f"wrote {len(written)} plots in {args.png}", file=sys.stderr)
-    except OSError as e:
-        raise Error(f"{e.filename or at} cannot be written: {e.strerror}") from None
+        except OSError as e:
+            raise Error(f"{e.filename or args.png} cannot be written: {e.strerror}") from None  # a full disk's error names no file
+        print(f"wrote {len(written)} plots in {args.png}", file=sys.stderr)
     return 0

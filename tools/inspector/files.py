@@ -74,7 +74,7 @@ def _one(data: bytes, path: Path, name: str, part: str, goal: Goal | None, vlen:
     if language := ir.language(text):
         return [ir.compiled(text, language, path, part, goal, vlen)]
     isa = machine.of(where, text, goal)
-    sources = tuple(dict.fromkeys(gnu.unescaped(m[1]) for m in re.finditer(r'^\s*\.file\s+\d+\s+(?:"(?:[^"\\]|\\.)*"\s+)?"((?:[^"\\]|\\.)*)"', text, re.M)))
+    sources = tuple(dict.fromkeys(gnu.unescaped(m[3]) for m in re.finditer(rf"^\s*{gnu.DOT_FILE.pattern}", text, re.M)))
     return [Code(name, goal.name if goal else isa, isa, text, "file", {isa if isa in ("ptx", "sass") else "asm": text}, sources, vlen=bits, function=part)]
 
 

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ...base import CompileError
 from ..llvm.targets import Target
@@ -18,7 +19,7 @@ from ..ttir import exchanges, extremes, names, remainders, types, unrolled
 from ..ttir.types import Func, Module, Op
 from .kernel import Kernel
 
-_PACKAGE = __file__.removesuffix(__name__.partition(".")[2].replace(".", "/") + ".py")
+_PACKAGE = f"{Path(__file__).parents[3]}/"
 
 #: vector operations as which a program's beginning and end count, and what joins a short row's lanes: softmax of 464 rows of 16 takes an Emerald Rapids 27 ns a row, of 4 20
 _PROGRAM = 40

@@ -60,7 +60,7 @@ def c_string(text: str) -> str:
     return f'[{len(data)} x i8] c"' + "".join(chr(c) if 32 <= c < 127 and c not in (34, 92) else f"\\{c:02X}" for c in data) + '"'
 
 
-def _called(ret: str, params: list[str]) -> str:
+def _signature(ret: str, params: list[str]) -> str:
     """What a call's types have to be: a function's, without how it is linked and what is known of its arguments."""
     return f"{_LINKED.sub('', ret)} ({', '.join(_TYPE.match(t)[0] for t in params)})"
 
@@ -81,12 +81,12 @@ class Module:
 
     def declare(self, name: str, ret: str, params: list[str], tail: str = ""):
         """A function that is called with these types. LLVM asks nobody whether a call has its callee's, so that is done here."""
-        types = _called(ret, params)
+        types = _signature(ret, params)
         if name not in self._called:
             known = next((f for f in self.functions if f.name == name), None)
             if known is None:
                 self.decls[name] = f"declare {ret} @{name}({', '.join(params)}){tail}"
-            self._called[name] = types if known is None else _called(known.ret, [t for t, _ in known.params])
+            self._called[name] = types if known is None else _signature(known.ret, [t for t, _ in known.params])
         if self._called[name] != types:
             if any(f.name == name and not f.linkage for f in self.functions):
                 raise CompileError(f"kernel {name}: calls C's function {name}, which its own name hides; give the kernel another name")
