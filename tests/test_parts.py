@@ -121,6 +121,18 @@ def test_products_in_loops_and_branches(seed, apart, n, debug):
         assert torch.equal(out, before)
 
 
+def test_nests_in_a_row_are_one_function(seed, apart, monkeypatch):
+    """And none of those before, in and behind a loop: what would hold a part of a loop stays in the kernel."""
+    monkeypatch.setattr(parts, "ENOUGH", 1 << 30)
+    monkeypatch.setattr(parts, "LEAST", 1)
+    n = 32
+    a, b, out, sums = torch.rand(5, n, n), torch.rand(5, n, n), torch.empty(n, n), torch.empty(n)
+    compiled = products_kernel[1,](a, b, out, sums, 5, n, -4)
+    for got, want in zip((out, sums), products(a.double(), b.double())):
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=0)
+    assert len(functions("products_kernel", compiled.asm["llir"])) > 3  # before the loop, in it before the branch, in that, behind it, behind the loop
+
+
 def test_an_instruction_in_a_part_is_still_of_its_line(seed, apart):
     """LLVM refuses a place in another function's scopes, and drops it with a warning."""
     n = 16
