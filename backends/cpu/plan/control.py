@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ..ttir.ops import row
 from ..ttir.types import Op, Value, walk
-from . import keeping
+from . import keeping, together
 from .memory_order import before_region
 from .records import Assign, Body, Branch, Buffer, Call, Copy, For, Idle, If, Induction, Jump, Return, Slot, Trips, While, inner_first, row_major
 from .schedule import Schedule
@@ -91,8 +91,7 @@ def assign(s: Schedule, pairs: list[tuple[object, Slot, Value]]):
         temporary = s.alloc(buf.shape, buf.elem, buf.strides)
         s.fill(temporary, v, why="carried on, by way of a copy: others read the place that it goes to")
         copies.append(Copy(s.op, buf, temporary))
-    for buf, v in direct:
-        s.fill(buf, v, why="carried on")
+    together.fill(s, [(v, buf) for buf, v in direct], why="carried on")
     for step in copies:
         s.add(step)
     if scalars:

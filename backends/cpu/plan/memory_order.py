@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..ttir.ops import row
 from ..ttir.types import Op, Value, walk
-from . import keeping
+from . import keeping, together
 from .facts import root_pointer, same_expression, same_offsets
 
 
@@ -87,9 +87,9 @@ def before_region(s, op: Op):
     loops = op.name in ("scf.for", "scf.while")
     operands = dict.fromkeys(v for o in inside for v in o.operands)
     outside = [v for v in operands if v.op is not None and v.op.block not in inner and v.type.is_tensor and s.lazy(v.op)]
-    for v in dict.fromkeys(_narrowest(s, v) for v in outside):
-        if v not in s.buffers and keeping.keepable(s, v) and (loops or len(s.facts.consumers(v)) > 1):
-            s.materialise(v, why="a loop needs it in every trip" if loops else "several roots in a branch need it")
+    needed = [v for v in dict.fromkeys(_narrowest(s, v) for v in outside)
+              if v not in s.buffers and keeping.keepable(s, v) and (loops or len(s.facts.consumers(v)) > 1)]
+    together.materialise(s, needed, why="a loop needs it in every trip" if loops else "several roots in a branch need it")
     if stores:
         targets = [argument(s, o.operands[0]) for o in stores]
         settle(s, lambda load: _worst(s, [meets(s, load, t) for t in targets]), s.now)

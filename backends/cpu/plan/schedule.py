@@ -202,11 +202,12 @@ class Schedule:
         keeps = []
         for v, _, _ in nest.keeps:
             if v not in kept:
-                kept[v] = self._kept_buffer(nest, v)
+                kept[v] = self.kept_buffer(nest, v)
             keeps.append(Keep(v, kept[v], keeping.unread(self, nest.shape, v, op)))
         return replace(nest, keeps=tuple(keeps))
 
-    def _kept_buffer(self, nest: NestPlan, v: Value) -> Buffer:
+    def kept_buffer(self, nest: NestPlan, v: Value) -> Buffer:
+        """A place for what `nest` keeps of `v`, in the order in which it is computed."""
         shape = v.type.shape
         if nest.merged:
             return self.alloc(shape, v.type.elem)
@@ -223,7 +224,7 @@ class Schedule:
             self.buffers[v] = self.materialise_row_major(op.operands[0], why).reshaped(v.type.shape)
         else:
             nest = self.nest(Walk(v.type.shape, [(v, dims)], merge=True, groups=True))
-            buf = self.alloc(v.type.shape, v.type.elem) if row_major_only else self._kept_buffer(nest, v)
+            buf = self.alloc(v.type.shape, v.type.elem) if row_major_only else self.kept_buffer(nest, v)
             self.add(Fill(self.op, v, buf, nest, why=why))
             self.buffers[v] = buf
         return self.buffers[v]

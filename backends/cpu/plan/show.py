@@ -214,7 +214,8 @@ def _fill(page, step: records.Fill):
         why = f", in {_blocks(step)}{why}"
     page.say(f"put {page.name(step.value)} into memory ({page._place(step.value, step.buffer)}): {page.nest(step.nest)}{page._beside(step.nest.chunks)}{why}")
     page.depth += 1
-    page.keeps(step.nest.keeps)
+    for keep in step.nest.keeps:
+        page.say(f"and {page.name(keep.value)} ({page._place(keep.value, keep.buffer)})")
     page.depth -= 1
 
 
