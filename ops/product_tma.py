@@ -125,6 +125,11 @@ def _turned(x: torch.Tensor) -> bool | None:
     return turned(x.shape, _strides(x), x.element_size(), x.data_ptr() % 16 == 0)
 
 
+def is_described(x: torch.Tensor) -> bool:
+    """Can a matrix be described where it lies?"""
+    return _turned(x) is not None
+
+
 def _strides(x: torch.Tensor) -> tuple:
     """A matrix's strides; of a single line, from which no step leads to another, as if the next began at a multiple of 16 bytes."""
     rows, columns = x.stride()
@@ -148,7 +153,7 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not described_here(a, *(sizes := (*a.shape, b.shape[1]))):
         return False
     m, k, n = sizes
-    described = _turned(a) is not None, _turned(b) is not None
+    described = is_described(a), is_described(b)
     large = _are_large(m, n, cuda.limits(a.device.index)[0])
     if large or k >= LONG:
         return all(is_one or is_copied(x, serves, cheap=not large) for is_one, x, serves in zip(described, (a, b), (n, m)))
@@ -189,11 +194,12 @@ def _tiles(axis: int | None) -> list[tuple]:
 
 
 def _fastest(m: int, n: int, k: int, axis: int | None, count: int, whole: bool = False) -> tuple[tuple, int, float]:
-    """(tile, shares, about how many us) of the tile that is the fastest; whole: in one share."""
+    """(tile, shares, about how many us) of the tile that is the fastest; whole: in one share. The large tile goes in no more: beside what is fetched for the next one there is no room in shared memory
+    for its sums, which are fp32 then."""
     every = _tiles(axis)
     tiles = [t for t in every if _fits(t[0][0], m) and _fits(t[0][1], n)] or every
     us = {(tile, shares): _us(tile, shares, begin, piece, m, n, k, count) for tile, begin, piece in tiles for shares in (SHARES if axis is None and not whole else (1,))
-          if shares == 1 or 2 * shares * tile[2] <= k}
+          if shares == 1 or 2 * shares * tile[2] <= k and tile != TILES[axis]}
     tile, shares = min(us, key=us.get)
     return tile, shares, us[tile, shares]
 
@@ -237,7 +243,7 @@ def _us(tile: tuple, shares: int, begin: float, piece: float, m: int, n: int, k:
 
 def _as_is(x: torch.Tensor) -> torch.Tensor | None:
     """x as it can be described, if it can."""
-    return None if _turned(x) is None else x if _strides(x) == x.stride() else x.as_strided(x.shape, _strides(x))
+    return None if not is_described(x) else x if _strides(x) == x.stride() else x.as_strided(x.shape, _strides(x))
 
 
 def along_columns(x: torch.Tensor) -> bool:

@@ -186,26 +186,47 @@ def test_a_single_line_can_be_described(seed):
     assert check.error(c, row.double() @ b.double()) < 1e-3
 
 
+def compiled(element: str, result: str, axis: int | None, tile: tuple, turned: bool = False):
+    """The kernel for an H100."""
+    bm, bn, bk, warps, stages = tile
+    kernel = product_tma.product_tma_kernel
+    blocks = ((bk, bm), (bn, bk)) if turned else ((bm, bk), (bk, bn))
+    signature = {"c_ptr": f"*{result}", "stats_ptr": "*fp32", "a": f"tensordesc<{element}{list(blocks[0])}>", "b": f"tensordesc<{element}{list(blocks[1])}>",
+                 "m": "i32", "n": "i32", "k": "i32", "shares": "i32", "top": "i32"}
+    consts = {"A_TURNED": turned, "B_TURNED": turned, "AXIS": axis, "BM": bm, "BN": bn, "BK": bk, "GROUP": 8, "ALIGN": 1}
+    names = list(kernel.arg_names)
+    source = triton.compiler.ASTSource(fn=kernel, signature={**signature, **dict.fromkeys(consts, "constexpr")}, constexprs=consts,
+                                       attrs={(names.index(n),): [["tt.divisibility", 16]] for n in ("c_ptr", "stats_ptr", "m", "n", "k")})
+    target = GPUTarget("cuda", 90, 32)
+    with active.compiling_for(target):
+        return triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
+
+
 @pytest.mark.parametrize("axis,tile", [*product_tma.TILES.items(), *((None, tile) for tile, *_ in product_tma.SMALL)])
 @pytest.mark.parametrize("element", ["fp16", "bf16"])
 def test_code_for_a_gpu(element, axis, tile):
     """Operands come by TMA, tensor cores multiply, results leave 16 bytes at a time, nothing is spilled."""
     from triport.tools.inspector import tools
 
-    bm, bn, bk, warps, stages = tile
-    kernel = product_tma.product_tma_kernel
-    signature = {"c_ptr": f"*{element}", "stats_ptr": "*fp32", "a": f"tensordesc<{element}[{bm}, {bk}]>", "b": f"tensordesc<{element}[{bk}, {bn}]>",
-                 "m": "i32", "n": "i32", "k": "i32", "shares": "i32", "top": "i32"}
-    consts = {"A_TURNED": False, "B_TURNED": False, "AXIS": axis, "BM": bm, "BN": bn, "BK": bk, "GROUP": 8, "ALIGN": 1}
-    names = list(kernel.arg_names)
-    source = triton.compiler.ASTSource(fn=kernel, signature={**signature, **dict.fromkeys(consts, "constexpr")}, constexprs=consts,
-                                       attrs={(names.index(n),): [["tt.divisibility", 16]] for n in ("c_ptr", "stats_ptr", "m", "n", "k")})
-    target = GPUTarget("cuda", 90, 32)
-    with active.compiling_for(target):
-        made = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
+    made = compiled(element, element, axis, tile)
     text, usage = tools.sass(made.asm["cubin"]), tools.cubin_usage(made.asm["cubin"], made.metadata.name)
-    assert "UTMALDG" in text and "HGMMA" in text and ("STG.E.128" in text or bn < 64)
+    assert "UTMALDG" in text and "HGMMA" in text and ("STG.E.128" in text or tile[1] < 64)
     assert usage["local memory, bytes"] == 0
+
+
+@pytest.mark.parametrize("tile", [tile for tile, *_ in product_tma.SMALL])
+def test_the_sums_of_shares_have_room(tile):
+    """In shared memory, on their way out, beside what is fetched for the next tile: in fp32 they are twice as large."""
+    assert compiled("bf16", "fp32", None, tile, True).metadata.shared <= 227 << 10
+
+
+@pytest.mark.parametrize("count", [78, 132])
+def test_large_tiles_have_all_of_k(count):
+    """266 x 3360 x 8863 asked for 272 KiB of shared memory in three shares."""
+    sizes = [(m, n, k) for m in (100, 266, 400, 700) for n in (300, 1000, 3360, 8000) for k in (1000, 8863, 40000)]
+    found = [product_tma.tile_for(*size, None, count) for size in sizes]
+    assert any(shares > 1 for _, shares in found) and any(tile == product_tma.TILES[None] for tile, _ in found)
+    assert all(shares == 1 for tile, shares in found if tile == product_tma.TILES[None])
 
 
 #: what cannot be described -> it, of a matrix that has two rows and two columns more
@@ -298,7 +319,7 @@ def test_calls_that_nothing_follows_are_taken(monkeypatch):
 @gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize("m,n,k", [(2048, 2048, 512), (1999, 2301, 130), (5000, 1000, 64)])
+@pytest.mark.parametrize("m,n,k", [(2048, 2048, 512), (1999, 2301, 130), (5000, 1000, 64), (266, 3360, 8863)])
 @pytest.mark.parametrize("turned", [(False, False), (True, True)])
 def test_on_a_gpu(turned, m, n, k, dtype, seed):
     element = torch.float16 if dtype == "fp16" else torch.bfloat16
