@@ -1,7 +1,7 @@
-"""Products of fp32 matrices on GPUs of compute capability 9.0 where product_split.py has too little to do: of few rows or columns, which take as long as it
-takes to read the other matrix, and of few tiles. K is shared out to as many programs as the GPU has room for; a second kernel adds the shares up.
+"""Products on GPUs of compute capability 9.0 of few rows or columns, which take as long as it takes to read the other matrix, and of few tiles: in fp32 where product_split.py has too little to do,
+in 16 bits where product_tma.py would copy the large matrix first. K is shared out to as many programs as the GPU has room for; a second kernel adds the shares up.
 
-Up to LINES rows go by multiply-adds. More go by tensor cores as in product_split.py, each number as the sum of three of bf16; but numbers are split in registers,
+Up to LINES rows go by multiply-adds. More go by tensor cores, fp32 as in product_split.py, each number as the sum of three of bf16; but numbers are split in registers,
 where they are multiplied, instead of by a kernel of its own: the large matrix is read once. It is computed transposed, that is with few columns, since tensor
 cores take few columns, not few rows, and the factor that has many lines from registers.
 """
@@ -19,24 +19,31 @@ from ..backends.of_torch import FakeTensor
 from . import product_split, tuning
 from .dispatch import launch, traced
 from .product import LEAST_HELD, add_products_of_parts, three_parts
-from .product_tma import COUNTED, add_up, in_shares
+from .product_tma import COUNTED, add_up, in_shares, is_described
 from .sizes import cdiv, known, next_power_of_2
 
 #: rows up to which multiply-adds keep up with memory
 LINES = 4
-#: for them the matrix's (BN, BK), of one row and of more, by whether its lines run along K: the fastest of seven on an H100
-PIECE = {False: ((64, 64), (256, 16)), True: ((8, 256), (16, 128))}
+#: how one row is multiplied so, and how more are, by whether the matrix's lines run along K: (BN, BK, stages, programs of a multiprocessor), the fastest of seven on an H100
+PIECE = {False: ((64, 64, 4, 2), (256, 16, 4, 2)), True: ((8, 256, 4, 2), (16, 128, 4, 2))}
+#: the same where lines do not begin at multiples of 16 bytes, the fastest of 42 on an H200. Numbers are read one by one there, and fetched ahead so they take many times as long:
+#: 1x7176x1838 136 us by PIECE, 17 (torch 20)
+PIECE_OF_NUMBERS = {False: ((128, 32, 1, 4), (512, 8, 1, 4)), True: ((4, 512, 1, 2), (8, 512, 1, 2))}
 #: by rows of a tile: (BN, BK, warps, stages, programs of a multiprocessor), the fastest of ten on an H100
 TILES = {16: (64, 32, 4, 4, 4), 32: (64, 32, 4, 3, 3), 64: (64, 32, 4, 3, 2), 128: (128, 32, 8, 3, 1)}
-#: of multiply-adds: warps, pieces that are fetched ahead, programs of a multiprocessor
-WARPS, STAGES, ROOM = 4, 4, 2
+#: the same where lines do not begin at multiples of 16 bytes, of fp32 and of 16 bits, on an H200
+TILES_OF_NUMBERS = {4: {16: (64, 32, 4, 1, 2), 32: (64, 32, 4, 1, 2), 64: (64, 32, 4, 1, 2), 128: (128, 32, 8, 1, 1)},
+                    2: {16: (64, 64, 4, 1, 4), 32: (64, 64, 4, 1, 2), 64: (64, 32, 4, 1, 4), 128: (128, 32, 8, 3, 1)}}
+WARPS = 4  # of multiply-adds
 #: pieces of K that a share has at least, and the most shares
 PIECES, MOST_SHARES = 4, 128
 #: multiplications from which on multiply-adds by shares pay, and tensor cores; for those also terms of a sum, where the large matrix's lines run along N and along
 #: K. us of an H100 so and by pointers: 1 x 1024 x 1024 5.6, 15.7; 256 x 256 x 256 10.2, 8.9, along K 20.9; 384 cubed 10.4, 12.4, along K 30.6; 16 x 256 x 8192 10.0, 5.5,
 #: along K 9.4, 12.9; 8 x 1024 x 1024 (small products) 9.5, 15.0
 LEAST_LINES, LEAST, LEAST_TERMS = 1 << 17, 1 << 20, {False: 384, True: 192}
-LONG = 512  # terms from which on a few lines' products are for shares, however few they are
+#: terms from which on a sum is for shares, however few sums there are, by whether the large matrix's lines run along K (its columns are read one number at a time by pointers)
+LONG = {False: 1024, True: 512}
+ROWS = 128  # up to which a product in 16 bits goes so
 MOST = product_split.MOST
 
 
@@ -77,37 +84,44 @@ def few_rows_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_w
     step_w, step_x = tl.cast(stride_wk, tl.int64) * BK, tl.cast(stride_xk, tl.int64) * BK
     w_ptrs, x_ptrs = first_w, first_x
     acc = tl.zeros((BN, BM), tl.float32)
-    most_w = tl.zeros((BN, BK), tl.uint32)
-    least_w = tl.full((BN, BK), 0xFFFFFFFF, tl.uint32)
-    most_x = tl.zeros((BK, BM), tl.uint32)
-    least_x = tl.full((BK, BM), 0xFFFFFFFF, tl.uint32)
-    for at in range(begin, end, BK):
-        w, x = _pieces(x_ptrs, w_ptrs, end - at, rows, cols, ks, m, n)
-        w_ptrs += step_w
-        x_ptrs += step_x
-        size_w, size_x = w.to(tl.uint32, bitcast=True) & 0x7FFFFFFF, x.to(tl.uint32, bitcast=True) & 0x7FFFFFFF
-        most_w, most_x = tl.maximum(most_w, size_w), tl.maximum(most_x, size_x)
-        least_w, least_x = tl.minimum(least_w, size_w - 1), tl.minimum(least_x, size_x - 1)  # of 0 the largest there is
-        w1, w2, w3 = three_parts(w)
-        x1, x2, x3 = three_parts(x)
-        acc = add_products_of_parts(acc, w1, w2, w3, x1, x2, x3)
-    most = tl.maximum(tl.max(tl.max(most_w, axis=1), axis=0), tl.max(tl.max(most_x, axis=1), axis=0))
-    least = tl.minimum(tl.min(tl.min(least_w, axis=1), axis=0), tl.min(tl.min(least_x, axis=1), axis=0))
-    if (most >= MOST) | (least < LEAST_HELD - 1):
-        acc = tl.zeros((BN, BM), tl.float32)
-        w_ptrs, x_ptrs = first_w, first_x
+    if x_ptr.dtype.element_ty == tl.float32:
+        most_w = tl.zeros((BN, BK), tl.uint32)
+        least_w = tl.full((BN, BK), 0xFFFFFFFF, tl.uint32)
+        most_x = tl.zeros((BK, BM), tl.uint32)
+        least_x = tl.full((BK, BM), 0xFFFFFFFF, tl.uint32)
         for at in range(begin, end, BK):
             w, x = _pieces(x_ptrs, w_ptrs, end - at, rows, cols, ks, m, n)
             w_ptrs += step_w
             x_ptrs += step_x
-            acc = tl.dot(w, x, acc, input_precision="ieee")
+            size_w, size_x = w.to(tl.uint32, bitcast=True) & 0x7FFFFFFF, x.to(tl.uint32, bitcast=True) & 0x7FFFFFFF
+            most_w, most_x = tl.maximum(most_w, size_w), tl.maximum(most_x, size_x)
+            least_w, least_x = tl.minimum(least_w, size_w - 1), tl.minimum(least_x, size_x - 1)  # of 0 the largest there is
+            w1, w2, w3 = three_parts(w)
+            x1, x2, x3 = three_parts(x)
+            acc = add_products_of_parts(acc, w1, w2, w3, x1, x2, x3)
+        most = tl.maximum(tl.max(tl.max(most_w, axis=1), axis=0), tl.max(tl.max(most_x, axis=1), axis=0))
+        least = tl.minimum(tl.min(tl.min(least_w, axis=1), axis=0), tl.min(tl.min(least_x, axis=1), axis=0))
+        if (most >= MOST) | (least < LEAST_HELD - 1):
+            acc = tl.zeros((BN, BM), tl.float32)
+            w_ptrs, x_ptrs = first_w, first_x
+            for at in range(begin, end, BK):
+                w, x = _pieces(x_ptrs, w_ptrs, end - at, rows, cols, ks, m, n)
+                w_ptrs += step_w
+                x_ptrs += step_x
+                acc = tl.dot(w, x, acc, input_precision="ieee")
+    else:
+        for at in range(begin, end, BK):
+            w, x = _pieces(x_ptrs, w_ptrs, end - at, rows, cols, ks, m, n)
+            w_ptrs += step_w
+            x_ptrs += step_x
+            acc = tl.dot(w, x, acc)
     c_ptrs = c_ptr + tl.cast(share, tl.int64) * plane + rows.to(tl.int64)[None, :] * stride_cm + cols.to(tl.int64)[:, None] * stride_cn
     tl.store(c_ptrs, acc, mask=(rows < m)[None, :] & (cols < n)[:, None])
 
 
 @triton.jit
 def _add(acc, w, x_ptrs, inside, DIM: tl.constexpr):
-    return acc + w * tl.expand_dims(tl.load(x_ptrs, mask=inside, other=0.0), DIM)
+    return acc + w * tl.expand_dims(tl.load(x_ptrs, mask=inside, other=0.0).to(tl.float32), DIM)
 
 
 @triton.jit
@@ -136,7 +150,7 @@ def few_lines_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_
     acc3 = acc0
     for first in tl.range(begin, end, BK, num_stages=STAGES):
         inside = ks < end - first
-        w = tl.load(w_ptrs, mask=tl.expand_dims(cols < n, DIM) & tl.expand_dims(inside, 1 - DIM), other=0.0)
+        w = tl.load(w_ptrs, mask=tl.expand_dims(cols < n, DIM) & tl.expand_dims(inside, 1 - DIM), other=0.0).to(tl.float32)
         w_ptrs += step_w
         acc0 = _add(acc0, w, x0, inside, 1 - DIM)
         x0 += step_x
@@ -161,17 +175,20 @@ KERNELS = (few_rows_kernel, few_lines_kernel)
 
 
 def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Is a @ b for this file: fp32 on a GPU of compute capability 9.0, the large matrix, and of more than LINES rows the other one, with lines that can be read 16 bytes
-    at a time, and so large that it pays? What `product_split` takes it does better."""
-    if a.device.type != "cuda" or a.dtype != torch.float32 or isinstance(a, FakeTensor) or traced():
+    """Is a @ b for this file: on a GPU of compute capability 9.0, with contiguous lines, and so large that it pays? What `product_split` takes it does better, and in 16 bits what can be described to the
+    Tensor Memory Accelerator where it lies, for all but few rows and columns any copy of it, too."""
+    if a.device.type != "cuda" or a.dtype not in (torch.float32, torch.float16, torch.bfloat16) or isinstance(a, FakeTensor) or traced():
         return False
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     if not known(m, n, k) or max(m, n, k) >= COUNTED or not product_split.suits(a.device.index) or tuning.tries("matmul"):
         return False
     x, w = _rows_first(a, b)
-    if x.shape[0] <= LINES:  # neighbouring threads read neighbours, wherever lines begin
-        return (m * n * k >= LEAST_LINES or k >= LONG) and 1 in w.stride()
-    return m * n * k >= LEAST and k >= LEAST_TERMS[_runs_along_k(w)] and _is_read(w) and _is_read(x)
+    if a.dtype != torch.float32 and (x.shape[0] > ROWS or is_described(w)):
+        return False
+    if x.shape[0] <= LINES:  # neighbouring threads read neighbours
+        return (m * n * k >= LEAST_LINES or k >= LONG[True]) and 1 in w.stride()
+    along_k = _runs_along_k(w)
+    return (m * n * k >= LEAST and k >= LEAST_TERMS[along_k] or k >= LONG[along_k]) and 1 in w.stride() and 1 in x.stride()
 
 
 def _rows_first(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,13 +207,13 @@ def _along_k(n: int, strides: tuple) -> bool:
 
 
 def _is_read(x: torch.Tensor) -> bool:
-    return is_read(x.stride(), x.data_ptr() % 16 == 0)
+    return is_read(x.stride(), x.data_ptr() % 16 == 0, x.element_size())
 
 
-def is_read(strides: tuple, aligned: bool) -> bool:
-    """Are there lines that are contiguous and begin at multiples of 16 bytes, where memory is `aligned` to such?"""
+def is_read(strides: tuple, aligned: bool, size: int = 4) -> bool:
+    """Are there lines that are contiguous and begin at multiples of 16 bytes, where memory is `aligned` to such? size: of an element, in bytes."""
     lines, along = strides if strides[1] == 1 else strides[::-1]
-    return along == 1 and lines % 4 == 0 and aligned
+    return along == 1 and lines * size % 16 == 0 and aligned
 
 
 def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -227,16 +244,16 @@ class How(NamedTuple):
         return few_lines_kernel, cdiv(n, self.bn) * self.shares, {"R": self.bm, "W_ALONG_K": _along_k(n, strides_w), "STAGES": self.stages, **consts}
 
 
-def how(m: int, n: int, k: int, along_k: bool, count: int) -> How:
-    """How m <= n rows are multiplied by a matrix whose lines run along K or N, on so many multiprocessors."""
+def how(m: int, n: int, k: int, along_k: bool, count: int, are_read: bool = True, size: int = 4) -> How:
+    """How m <= n rows are multiplied by a matrix whose lines run along K or N, on so many multiprocessors. are_read: `is_read` says so of the lines; size: of an element, in bytes."""
     if m <= LINES:
-        bn, bk = PIECE[along_k][m > 1]
-        bm, warps, stages, room = next_power_of_2(m), WARPS, STAGES, ROOM
+        bn, bk, stages, room = (PIECE if are_read else PIECE_OF_NUMBERS)[along_k][m > 1]
+        bm, warps = next_power_of_2(m), WARPS
         tiles = cdiv(n, bn)
     else:
         wide = 128 if m > 64 and cdiv(m, 128) * cdiv(n, 128) * cdiv(k, 128) >= count else 64
         bm = min(wide, max(16, next_power_of_2(m)))
-        bn, bk, warps, stages, room = TILES[bm]
+        bn, bk, warps, stages, room = (TILES if are_read else TILES_OF_NUMBERS[size])[bm]
         tiles = cdiv(m, bm) * cdiv(n, bn)
     shares = max(1, min(room * count // tiles, k // (PIECES * bk), MOST_SHARES))
     terms = cdiv(cdiv(k, bk), shares) * bk
@@ -248,7 +265,8 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, progra
     x, w = _rows_first(*given)
     out = c if c.shape[0] == x.shape[0] else c.T
     (m, k), n, along_k = x.shape, w.shape[1], _runs_along_k(w)
-    by = how(m, n, k, along_k, programs or cuda.limits(c.device.index)[0])
+    are_read = _is_read(w) and (m <= LINES or _is_read(x))
+    by = how(m, n, k, along_k, programs or cuda.limits(c.device.index)[0], are_read, x.element_size())
     to = in_shares(c, by.shares)
     if to is c:
         by = by._replace(shares=1, terms=cdiv(k, by.bk) * by.bk)  # a multiple of 16, which Triton sees

@@ -12,7 +12,7 @@ KERNELS = (*product_tma.KERNELS, *product_split.KERNELS, *product_few.KERNELS)
 def special(a: torch.Tensor, b: torch.Tensor) -> tuple | None:
     """(the module whose kernels multiply a and b, its operands); None where that is left to kernels by pointers, as where there is no memory for what the
     module makes of a and b first."""
-    for way in (product_tma, product_split, product_few):
+    for way in (product_split, product_few) if a.dtype == torch.float32 else (product_few, product_tma):
         if way.takes(a, b):
             given = way.prepared(a, b)
             return None if given is None else (way, given)

@@ -1,4 +1,4 @@
-"""Products in fp32 of few rows or columns: the kernels on the CPU, their code for a GPU, and both together on one."""
+"""Products of few rows or columns: the kernels on the CPU, their code for a GPU, and both together on one."""
 
 import ctypes
 import math
@@ -51,6 +51,18 @@ def product(a, b, programs: int = 4):
 def test_the_kernels(m, n, k, turned, programs, seed):
     a, b = matrix(m, k, turned[0], seed), matrix(k, n, turned[1], seed + 1)
     assert error(product(a, b, programs), a, b) < 1.5e-7
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("turned", TURNED)
+@pytest.mark.parametrize("m,n,k", [(1, 201, 301), (2, 130, 1000), (4, 97, 700), (130, 3, 260), (17, 64, 300), (70, 97, 700), (9, 5, 2001), (1, 1, 1)])
+def test_16_bits(m, n, k, turned, dtype, seed):
+    """Sums are in fp32, what comes of them is rounded once."""
+    a, b = matrix(m, k, turned[0], seed).to(dtype), matrix(k, n, turned[1], seed + 1).to(dtype)
+    assert error(product(a, b), a, b) < 5e-7
+    rounded, whole = check.guarded((m, n), dtype)
+    product_few.product(product_few.prepared(a, b), rounded, programs=4)
+    assert check.guards_hold(whole) and error(rounded, a, b) < torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("rows", [1, 3, 20])
@@ -130,6 +142,31 @@ def test_how(m, n, k, along_k, bm, shares):
     assert how.shares * how.terms >= k > (how.shares - 1) * how.terms and how.terms % how.bk == 0
 
 
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("along_k", [False, True])
+@pytest.mark.parametrize("m", [1, 4, 5, 20, 40, 100])
+def test_numbers_that_are_read_one_by_one_are_not_fetched_ahead(m, along_k, size):
+    """Lines that do not begin at 16 bytes, but for 16 bits and a tile of 128 rows."""
+    how = product_few.how(m, 5000, 3001, along_k, 132, False, size)
+    assert (how.stages == 1) is not (m == 100 and size == 2) and product_few.how(m, 5000, 3000, along_k, 132).stages >= 3
+    assert how.shares * how.terms >= 3001 > (how.shares - 1) * how.terms and how.terms % 16 == 0
+
+
+def test_how_lines_lie_is_asked(monkeypatch):
+    """A matrix whose lines begin anywhere, one that begins at an odd number, and of more rows than LINES the other one."""
+    asked, real = [], product_few.how
+    monkeypatch.setattr(product_few, "how", lambda *given: (asked.append(given[5:]), real(*given))[1])
+    monkeypatch.setattr(product_few, "launch", lambda *_, **__: None)
+    monkeypatch.setattr(product_few, "add_up", lambda *_: None)
+    for rows, few, large in ((3, 1004, 2000), (3, 1001, 2000), (3, 1000, 2001), (9, 1004, 2000), (9, 1001, 2000), (9, 1000, 2001)):
+        for size, dtype in ((4, torch.float32), (2, torch.float16)):
+            product_few.product((torch.empty(rows, few, dtype=dtype), torch.empty(few, large, dtype=dtype)), torch.empty(rows, large), programs=4)
+            expected = large * size % 16 == 0 and (rows == 3 or few * size % 16 == 0)
+            assert asked.pop() == (expected, size), (rows, few, large, dtype)
+    product_few.product((torch.empty(3, 1000), torch.empty(1000 * 2000 + 1)[1:].view(1000, 2000)), torch.empty(3, 2000), programs=4)
+    assert asked == [(False, 4)]
+
+
 def test_what_is_taken(monkeypatch):
     def turned(rows, columns):
         return like(rows, columns, stride=(1, rows))
@@ -140,11 +177,16 @@ def test_what_is_taken(monkeypatch):
         few, large = like(8, 1024), like(1024, 1024)
         assert takes(few, large) and takes(few, turned(1024, 1024)) and takes(large, turned(1024, 8))
         assert not takes(like(8, 1024, device="cpu"), large) and not takes(like(8, 1024, dtype=torch.float64), large)
-        assert not takes(few, like(1024, 1024, stride=(2048, 2))) and not takes(few, like(1024, 1024, at=4)) and not takes(few, like(1024, 1023))
-        assert not takes(like(8, 1024, stride=(1025, 1)), large) and takes(like(4, 1024, stride=(1025, 1)), large)  # few lines are read as they are
+        assert not takes(few, like(1024, 1024, stride=(2048, 2))) and not takes(like(8, 1024, stride=(2048, 2)), large) and takes(like(4, 1024, stride=(2048, 2)), large)
+        assert takes(few, like(1024, 1024, at=4)) and takes(few, like(1024, 1023)) and takes(like(8, 1024, stride=(1025, 1)), large)  # wherever lines begin
+        half = {"dtype": torch.float16}  # for TMA, if it can be where it lies, or pays for a copy
+        assert takes(like(8, 1024, **half), like(1024, 1023, **half)) and not takes(like(8, 1024, **half), like(1024, 1024, **half)) and takes(like(8, 1024, **half), like(1024, 1024, at=8, **half))
+        assert not takes(like(8, 1023, **half), like(1023, 1024, **half))
+        assert takes(like(128, 1023, **half), like(1023, 999, **half)) and not takes(like(129, 1023, **half), like(1023, 999, **half))
+        assert takes(like(7, 600), turned(600, 8)) and not takes(like(7, 600), like(600, 8)) and takes(like(7, 2000), like(2000, 8))  # few sums, of many terms
         assert takes(like(1, 512), like(512, 512)) and not takes(like(1, 256), like(256, 256))
         assert takes(like(3, 1001), like(1001, 5001)) and takes(like(105, 7383), turned(7383, 1)) and takes(like(1, 600), like(600, 2))  # wherever lines begin; few products of many terms
-        assert not takes(like(5, 1001), like(1001, 5001)) and not takes(like(1, 1000), like(1000, 700, stride=(1400, 2)))
+        assert not takes(like(1, 1000), like(1000, 700, stride=(1400, 2)))
         assert takes(like(256, 192), turned(192, 256)) and not takes(like(256, 192), like(192, 256)) and takes(like(256, 384), like(384, 256))
         assert not takes(like(32, 32), turned(32, 32))
         assert takes(like(1, 1 << 29), like(1 << 29, 4)) and not takes(like(1, 1 << 30), like(1 << 30, 4))  # counted in 32 bits
@@ -225,7 +267,7 @@ def test_code_for_a_gpu(rows, along_k):
 @pytest.mark.parametrize("along_k", [False, True])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_code_of_few_lines_for_a_gpu(rows, along_k):
-    text, usage = compiled(product_few.few_lines_kernel, rows, along_k, R=rows, W_ALONG_K=along_k, STAGES=product_few.STAGES)
+    text, usage = compiled(product_few.few_lines_kernel, rows, along_k, R=rows, W_ALONG_K=along_k, STAGES=product_few.PIECE[along_k][rows > 1][2])
     assert "FFMA" in text and "LDGSTS.E.BYPASS.128" in text
     assert usage["local memory, bytes"] == 0
 
@@ -249,13 +291,15 @@ def compiled(kernel, rows: int, along_k: bool, **consts) -> tuple[str, dict]:
 
 @gpu
 @pytest.mark.gpu
-@pytest.mark.parametrize("m,n,k", [(1, 4096, 1000), (3, 1000, 4096), (36, 1000, 1000), (128, 2048, 4096), (512, 512, 512), (1000, 2, 3000), (2000, 52, 2000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("m,n,k", [(1, 4096, 1000), (3, 1000, 4096), (36, 1000, 1000), (128, 2048, 4096), (512, 512, 512), (1000, 2, 3000), (2000, 52, 2000),
+                                   (1, 1839, 7175), (3, 2003, 3001), (8, 513, 4097), (333, 64, 4097), (116, 3253, 1703), (7, 9, 7595)])
 @pytest.mark.parametrize("turned", TURNED)
-def test_on_a_gpu(turned, m, n, k, seed):
-    a, b = matrix(m, k, turned[0], seed, "cuda"), matrix(k, n, turned[1], seed + 1, "cuda").mul_(0.05)
+def test_on_a_gpu(turned, m, n, k, dtype, seed):
+    a, b = matrix(m, k, turned[0], seed, "cuda").to(dtype), matrix(k, n, turned[1], seed + 1, "cuda").mul_(0.05).to(dtype)
     with set_wrap_triton_enabled(False):
         found = product_way.special(a, b)
-    if torch.cuda.get_device_capability() == (9, 0) and min(m, n) > 2:  # of two lines those along K may be off 16 bytes
+    if torch.cuda.get_device_capability() == (9, 0) and (dtype == torch.float32 or min(m, n) <= 128 and m % 8 and n % 8 and k % 8):
         assert found and found[0] is product_few
     for name, kwargs in (("matmul", {}), ("matmul_softmax", {"dim": 0}), ("matmul_softmax", {"dim": -1})):
         op = registry.get(name)
@@ -264,4 +308,4 @@ def test_on_a_gpu(turned, m, n, k, seed):
             assert right, (name, kwargs, error)
     a[m // 2, k // 2] = math.inf
     got, want = ops.matmul(a, b), a.double() @ b.double()
-    assert torch.equal(got.isfinite(), want.isfinite()) and check.error(got[want.isfinite().all(1)], want[want.isfinite().all(1)]) < 1e-6
+    assert torch.equal(got.isfinite(), want.isfinite()) and check.error(got[want.isfinite().all(1)], want[want.isfinite().all(1)]) < max(1e-6, torch.finfo(dtype).eps)
