@@ -105,8 +105,15 @@ def _install():
         _undo.append(functools.partial(chain.remove, hook))
     for owner, name, made in ((JITFunction, "run", _run), (CompiledKernel, "launch_metadata", _metadata), (Autotuner, "_bench", _bench)):
         before = vars(owner)[name]
-        setattr(owner, name, functools.wraps(before)(made(before)))
-        _undo.append(functools.partial(setattr, owner, name, before))
+        seen = functools.wraps(before)(made(before))
+        setattr(owner, name, seen)
+        _undo.append(functools.partial(_put_back, owner, name, seen, before))
+
+
+def _put_back(owner, name: str, seen, before):
+    """What stood there, unless another's function was laid over ours meanwhile, as the plugin's is where the first launch of a process is watched: that stays, and ours below it looks at nothing."""
+    if vars(owner)[name] is seen:
+        setattr(owner, name, before)
 
 
 def _run(run):
@@ -129,7 +136,8 @@ def _run(run):
 
 def _metadata(launch_metadata):
     def seen(self, grid, stream, *args):
-        _here.next = self, grid
+        if _reports:
+            _here.next = self, grid
         return launch_metadata(self, grid, stream, *args)
 
     return seen

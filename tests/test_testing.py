@@ -710,3 +710,34 @@ def test_a_gpus_tensors_are_followed_everywhere(project):
     """A library's kernel does not outlive the library, `torch.device("cuda")` as the default, gradients of casts, `torch.compile(fullgraph=True)`."""
     code, counts, told = project(FOLLOWED, "--triton-cpu")
     assert code == 0 and counts == {"passed": 13}, told
+
+
+WATCHED_FIRST = '''
+import torch, triton, triton.language as tl
+from triport.testing import launches
+
+@triton.jit
+def copy_kernel(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.load(x_ptr + i))
+
+x, out = torch.randn(8), torch.zeros(8)
+for _ in range(2):
+    with launches.watched() as report:
+        copy_kernel[1,](x, out, 8)
+    assert [(launch.kernel, launch.grid) for launch in report.launches] == [("copy_kernel", (1, 1, 1))], report.launches
+try:
+    copy_kernel[1,](torch._neg_view(x), out, 8)
+except Exception as e:
+    print("refused:", type(e).__name__)
+else:
+    print("its memory has the other sign:", torch.equal(out, -x))
+'''
+
+
+def test_what_the_plugin_mends_outlives_the_watch_of_the_first_launch(tmp_path):
+    """It is laid over Triton's functions at that launch, above what watches; a tensor that torch negates as it reads it was taken as it lies, later on."""
+    (tmp_path / "watched.py").write_text(WATCHED_FIRST)
+    done = subprocess.run([sys.executable, "watched.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("refused:"), done.stdout
