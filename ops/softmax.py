@@ -188,6 +188,8 @@ def softmax_into(x: torch.Tensor, out: torch.Tensor, dim: int):
     warps = {"num_warps": t["num_warps"]} if "num_warps" in t else {}
     if softmax_shares.takes(x, outer, n, inner, t["columns"][1]):
         softmax_shares.softmax(x, out, outer, n, inner)
+    elif softmax_shares.takes_rows(x, outer, n, inner, t["row"]):
+        softmax_shares.long_rows(x, out, outer, n)
     elif (held := softmax_held.widths(x, outer, n, inner)) is not None:
         softmax_held.softmax(x, out, outer, n, inner, held)
     elif known(outer, n, inner) and inner > 1 and x.device.type == "cuda" and PART[0] < n and outer < 65536:

@@ -1,7 +1,7 @@
-"""softmax of few long lines on a CPU: each line is shared out among the threads, in two kernels with the statistics of each share between them. Narrow columns go this way for a thread alone,
-too, for it fills vectors.
+"""softmax of few long lines: each line is shared out among a CPU's threads, or a row among a GPU's multiprocessors, in two kernels with the statistics of each share between them. Narrow columns go
+this way for a thread alone, too, for it fills vectors.
 
-Memory is taken as rows of W numbers, W the numbers that lie between neighbours of a line, or so many times that as fill vectors: a column of it is a part
+On a CPU memory is taken as rows of W numbers, W the numbers that lie between neighbours of a line, or so many times that as fill vectors: a column of it is a part
 of one line.
 """
 
@@ -14,9 +14,9 @@ import triton.language as tl
 from ..backends.dispatch.replay import temporary
 from ..backends.cpu.run.launch import meeting
 from .dispatch import launch, wrap_triton
-from .layout import sums_dtype
+from .layout import row_alignment, sums_dtype
 from .parts import exp_normal, join_parts, keep_part, least_difference, normal, online_step, share_of
-from .sizes import cdiv, next_power_of_2
+from .sizes import cdiv, known, next_power_of_2
 from .tuning import plainly_here, workers
 
 
@@ -64,7 +64,56 @@ def shared_scale_kernel(x_ptr, out_ptr, stats_ptr, size, wide, step, inner, part
         tl.store(out_ptr + begin + at, share_of(x.to(scale.dtype) - top[None, :], least[None, :], scale[None, :], NORMAL).to(x.dtype), mask=inside)
 
 
-KERNELS = share_kernel, shared_scale_kernel
+@triton.jit
+def row_share_kernel(x_ptr, stats_ptr, n, step, BLOCK: tl.constexpr, ALIGN: tl.constexpr):
+    """For GPUs: statistics of `step` numbers (so many times BLOCK) of a row of n. Each thread keeps its own until the end. Grid: (shares, rows)."""
+    if ALIGN > 1:
+        n = n // ALIGN * ALIGN
+    share, shares, row = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    x_ptr += row * n
+    cols = tl.arange(0, BLOCK)
+    ACC: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    top = tl.full((BLOCK,), -float("inf"), ACC)
+    total = tl.zeros((BLOCK,), ACC)
+    begin = share * step
+    for at in range(begin, min(n, begin + step), BLOCK):
+        x = tl.load(x_ptr + at + cols, mask=cols < n - at, other=-float("inf")).to(ACC)
+        best = tl.maximum(top, x)
+        base = tl.where(best == -float("inf"), 0.0, best)
+        total = total * tl.exp(top - base) + tl.exp(x - base)
+        top = best
+    best = tl.max(top, axis=0)
+    base = tl.where(best == -float("inf"), 0.0, best)
+    stats_ptr += row * 2 * shares + share
+    tl.store(stats_ptr, best)
+    tl.store(stats_ptr + shares, tl.sum(total * tl.exp(top - base), axis=0))
+
+
+@triton.jit
+def row_scale_kernel(x_ptr, out_ptr, stats_ptr, n, step, PARTS: tl.constexpr, BLOCK: tl.constexpr, ALIGN: tl.constexpr):
+    """The result for what `row_share_kernel` had; a row has up to PARTS statistics."""
+    if ALIGN > 1:
+        n = n // ALIGN * ALIGN
+    share, shares, row = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
+    x_ptr += row * n
+    out_ptr += row * n
+    stats_ptr += row * 2 * shares
+    parts = tl.arange(0, PARTS)
+    tops = tl.load(stats_ptr + parts, mask=parts < shares, other=-float("inf"))
+    top = tl.max(tops, axis=0)
+    base = tl.where(top == -float("inf"), 0.0, top)
+    scale = 1.0 / tl.sum(tl.load(stats_ptr + shares + parts, mask=parts < shares, other=0.0) * tl.exp(tops - base), axis=0)
+    cols = tl.arange(0, BLOCK)
+    begin = share * step
+    for at in range(begin, min(n, begin + step), BLOCK):
+        x = tl.load(x_ptr + at + cols, mask=cols < n - at)
+        tl.store(out_ptr + at + cols, (tl.exp(x.to(scale.dtype) - top) * scale).to(out_ptr.dtype.element_ty), mask=cols < n - at)
+
+
+KERNELS = share_kernel, shared_scale_kernel, row_share_kernel, row_scale_kernel
+#: of long rows on a GPU: numbers that a program takes together, warps, programs, and rows that are too few for programs of whole ones. us of an H200 by programs of whole rows, so, and torch: fp32
+#: 8 x 62729 32, 4.9, 17; 1 x 1048576 380, 6.4, 238; 86 x 38728 21, 10.7, 12; 256 x 50257 61, 53, 53; 600 x 32000 62, 67, 71
+BLOCK, WARPS, PROGRAMS, FEW_ROWS = 2048, 4, 1056, 384
 #: numbers of a share, at least: fewer take less time than two threads to meet
 LEAST = 4096
 #: microseconds for a number of a line that is one program's, and of one whose exponential is taken twice (Emerald Rapids, bf16, one thread: 10.3 us for a row of 11,605)
@@ -110,3 +159,19 @@ def softmax(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
     cols = min(COLS, next_power_of_2(wide))
     launch(wrap_triton(share_kernel), grid, x, stats, size, wide, step, ROWS=ROWS, COLS=cols, ONE=inner == 1, **normal(x))
     launch(wrap_triton(shared_scale_kernel), grid, x, out, stats, size, wide, step, inner, parts, ROWS=ROWS, COLS=cols, **normal(x))
+
+
+def takes_rows(x: torch.Tensor, rows: int, n: int, inner: int, longest: int) -> bool:
+    """Are x's lines few rows on a GPU, longer than what a program keeps of one?"""
+    return x.device.type == "cuda" and known(rows, n, inner) and inner == 1 and n > longest and rows <= FEW_ROWS
+
+
+def long_rows(x: torch.Tensor, out: torch.Tensor, rows: int, n: int):
+    """out = softmax of x's rows of n on a GPU. Both contiguous; of `takes_rows`."""
+    shares = max(1, min(PROGRAMS // rows, cdiv(n, BLOCK)))
+    step = cdiv(cdiv(n, BLOCK), shares) * BLOCK
+    shares = cdiv(n, step)
+    stats = temporary(torch.empty(2 * rows * shares, dtype=sums_dtype(x), device=x.device))
+    grid, align = (shares, rows), row_alignment(x, n)
+    launch(wrap_triton(row_share_kernel), grid, x, stats, n, step, BLOCK=BLOCK, ALIGN=align, num_warps=WARPS)
+    launch(wrap_triton(row_scale_kernel), grid, x, out, stats, n, step, PARTS=next_power_of_2(shares), BLOCK=BLOCK, ALIGN=align, num_warps=WARPS)

@@ -1,6 +1,7 @@
 """softmax of few long lines on the CPU, each shared out among the threads: right in any size, between guard words, and chosen where it is meant to be."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -55,6 +56,37 @@ def test_any_share(outer, n, inner, workers, seed):
         patch.setattr(softmax_shares, "LEAST", 64)
         softmax_shares.softmax(x, out, outer, n, inner)
     assert check.error(out, torch.softmax(x.double(), 1)) < 1e-5 and check.guards_hold(whole)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.one_of(st.integers(1, 9000), st.sampled_from([2048, 4096, 6144])), st.sampled_from(list(DTYPES)), st.integers(1, 200), st.integers(0, 2**31))
+def test_rows_of_a_gpu(rows, n, dtype, programs, seed):
+    """Its kernels, here: what is left of the last share is left out; nothing is written between rows. A row may be its own result."""
+    x = (torch.randn(rows, n, generator=torch.Generator().manual_seed(seed)) * 3).to(DTYPES[dtype])
+    out, whole = check.guarded((rows, n), x.dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(softmax_shares, "PROGRAMS", programs)
+        softmax_shares.long_rows(x, out, rows, n)
+        want = torch.softmax(x.double(), 1)
+        assert check.error(out, want) < max(1e-5, torch.finfo(x.dtype).eps) and check.guards_hold(whole)
+        softmax_shares.long_rows(x, x, rows, n)
+    assert torch.equal(x, out)
+
+
+def test_rows_of_a_gpu_that_are_not_numbers():
+    x = torch.randn(6, 9001)
+    x[1], x[2, :8000], x[3, 17], x[4, 9000], x[5, 5000] = -float("inf"), -float("inf"), float("inf"), float("nan"), -float("inf")
+    out = torch.empty_like(x)
+    softmax_shares.long_rows(x, out, 6, 9001)
+    assert torch.allclose(out, torch.softmax(x, 1), equal_nan=True)
+
+
+def test_which_rows_a_gpu_shares_out():
+    def takes(rows, n, inner=1, device="cuda"):
+        return softmax_shares.takes_rows(SimpleNamespace(device=SimpleNamespace(type=device)), rows, n, inner, 16384)
+
+    assert takes(1, 50257) and takes(384, 131072) and not takes(385, 131072) and not takes(8, 16384)
+    assert not takes(8, 50257, 2) and not takes(8, 50257, device="cpu")
 
 
 @pytest.mark.parametrize("inner", [1, 3, 64])
