@@ -35,14 +35,16 @@ TILES = {16: (64, 32, 4, 4, 4), 32: (64, 32, 4, 3, 3), 64: (64, 32, 4, 3, 2), 12
 TILES_OF_NUMBERS = {4: {16: (64, 32, 4, 1, 2), 32: (64, 32, 4, 1, 2), 64: (64, 32, 4, 1, 2), 128: (128, 32, 8, 1, 1)},
                     2: {16: (64, 64, 4, 1, 4), 32: (64, 64, 4, 1, 2), 64: (64, 32, 4, 1, 4), 128: (128, 32, 8, 3, 1)}}
 WARPS = 4  # of multiply-adds
-#: pieces of K that a share has at least, and the most shares
-PIECES, MOST_SHARES = 4, 128
-#: multiplications from which on multiply-adds by shares pay, and tensor cores; for those also terms of a sum, where the large matrix's lines run along N and along
-#: K. us of an H100 so and by pointers: 1 x 1024 x 1024 5.6, 15.7; 256 x 256 x 256 10.2, 8.9, along K 20.9; 384 cubed 10.4, 12.4, along K 30.6; 16 x 256 x 8192 10.0, 5.5,
-#: along K 9.4, 12.9; 8 x 1024 x 1024 (small products) 9.5, 15.0
-LEAST_LINES, LEAST, LEAST_TERMS = 1 << 17, 1 << 20, {False: 384, True: 192}
-#: terms from which on a sum is for shares, however few sums there are, by whether the large matrix's lines run along K (its columns are read one number at a time by pointers)
-LONG = {False: 1024, True: 512}
+#: pieces of K that a share has at least: of multiply-adds, and of tensor cores by bytes of a number; and the most shares. A piece of fp32, which is split up, takes some 1.5 us where little else
+#: is done, as long as adding shares up: an H200 takes 64x688x118 13 us by 4, 8 by 1, 45x132x560t 10 and 7, 48x740x64 12 and 7.5, 1200x367x18t 12 and 7; in 16 bits 8x4097x513 8 us by 1, 6.4 by 2
+PIECES_OF_LINES, PIECES, MOST_SHARES = 4, {2: 2, 4: 1}, 128
+#: terms of a sum from which on a few lines' product goes so, by whether the large matrix's lines run along K (its columns are read one number at a time by pointers), and multiplications from which on
+#: it does whatever the terms. us of an H200 by pointers and so: 1x64x64t 4.2, 2.0, 3x384x64t 18, 2.5, 1x256x64 5.2, 2.9, 3x257x65 8.8, 6.7; of an H100 1 x 1024 x 1024 16, 5.6
+LEAST_TERMS_OF_LINES, LEAST_LINES = {False: 256, True: 32}, 1 << 17
+#: multiplications and terms from which on more lines do. H200: 16x64x128t 4.4, 4.3, 45x132x560t 16, 9.6, 1000x64x500t 8.2, 6.1, 45x132x560 6.8, 9.9, 16x700x16 7.0, 8.5; H100: 384 cubed 12, 10
+LEAST, LEAST_TERMS = {False: 1 << 20, True: 1 << 17}, {False: 384, True: 64}
+#: terms from which on it pays, however few sums there are: 8x600x8t 17 us by pointers and 7.8
+LONG = {False: 1024, True: 320}
 ROWS = 128  # up to which a product in 16 bits goes so
 MOST = product_split.MOST
 
@@ -183,12 +185,12 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not known(m, n, k) or max(m, n, k) >= COUNTED or not product_split.suits(a.device.index) or tuning.tries("matmul"):
         return False
     x, w = _rows_first(a, b)
+    along_k = _runs_along_k(w)
     if a.dtype != torch.float32 and (x.shape[0] > ROWS or is_described(w)):
         return False
     if x.shape[0] <= LINES:  # neighbouring threads read neighbours
-        return (m * n * k >= LEAST_LINES or k >= LONG[True]) and 1 in w.stride()
-    along_k = _runs_along_k(w)
-    return (m * n * k >= LEAST and k >= LEAST_TERMS[along_k] or k >= LONG[along_k]) and 1 in w.stride() and 1 in x.stride()
+        return (m * n * k >= LEAST_LINES or k >= LEAST_TERMS_OF_LINES[along_k]) and 1 in w.stride()
+    return (m * n * k >= LEAST[along_k] and k >= LEAST_TERMS[along_k] or k >= LONG[along_k]) and 1 in w.stride() and 1 in x.stride()
 
 
 def _rows_first(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -248,14 +250,14 @@ def how(m: int, n: int, k: int, along_k: bool, count: int, are_read: bool = True
     """How m <= n rows are multiplied by a matrix whose lines run along K or N, on so many multiprocessors. are_read: `is_read` says so of the lines; size: of an element, in bytes."""
     if m <= LINES:
         bn, bk, stages, room = (PIECE if are_read else PIECE_OF_NUMBERS)[along_k][m > 1]
-        bm, warps = next_power_of_2(m), WARPS
+        bm, warps, pieces = next_power_of_2(m), WARPS, PIECES_OF_LINES
         tiles = cdiv(n, bn)
     else:
         wide = 128 if m > 64 and cdiv(m, 128) * cdiv(n, 128) * cdiv(k, 128) >= count else 64
         bm = min(wide, max(16, next_power_of_2(m)))
         bn, bk, warps, stages, room = (TILES if are_read else TILES_OF_NUMBERS[size])[bm]
-        tiles = cdiv(m, bm) * cdiv(n, bn)
-    shares = max(1, min(room * count // tiles, k // (PIECES * bk), MOST_SHARES))
+        tiles, pieces = cdiv(m, bm) * cdiv(n, bn), PIECES[size] if k > 2 * bk else 2
+    shares = max(1, min(room * count // tiles, k // (pieces * bk), MOST_SHARES))
     terms = cdiv(cdiv(k, bk), shares) * bk
     return How(bm, bn, bk, warps, stages, cdiv(k, terms), terms)
 

@@ -34,7 +34,8 @@ _TENSOR = 1 << 20
 #: by one, two kernels 8), 256 x 256 x 256 7.2 (8.3 by two kernels), 512 x 512 x 512 11.8 (9.2); 65536 x 64 x 128 15.4 (30.8), 16384 x 128 x 256 11.4 (16.7). In fp32, by multiply-adds,
 #: 128 x 128 x 128 7.5 (10.1), 64 x 4096 x 4096 over columns 347 (117)
 _GPU_SPANS = {2: ((128, COUNTED), (256, 512)), 4: ((128, 128),)}
-#: BK of such a tile, by bytes of a number, and its stages; elements of a tile up to spans of 128, and of longer ones; from how many on it has eight warps
+#: BK of such a tile, by bytes of a number (of a long span whose numbers are read one by one that of four: of 64 columns of 256 rows four warps had 128 numbers a thread on their way, and spilled. 64 x 116 x
+#: 174 over rows took an H200 112 us, torch 6), and its stages; elements of a tile up to spans of 128, and of longer ones; from how many on it has eight warps
 _GPU_BK, _GPU_STAGES, _GPU_LARGEST, _GPU_MANY = {2: 64, 4: 32}, 3, (1 << 13, 1 << 15), 1 << 14
 #: the largest K with which such a tile is faster than two kernels of which the first fetches by the Tensor Memory Accelerator (16384 x 512 x 128 12.4 us for 19.7, 128 x 768 x 128
 #: 9.6 for 9.2), and what divides sizes that pointers fetch 16 bytes at a time (256 x 512 x 200 14 and 18 us for 11 and 9)
@@ -57,7 +58,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, axis: int) -> tuple[dict, bool]:
     if not known(length, across) or length > longest or a.dtype == torch.float64:
         return dict(t), False
     if a.device.type == "cuda":
-        return _on_gpu(dict(t), axis, length, across, k, widths, a.element_size())
+        return _on_gpu(dict(t), axis, length, across, k, widths, a.element_size(), _are_fetched(a, b))
     if call.row is not None and call.row.scratch:
         return _on_board(t, axis, length, across, widths, call.row.scratch)
     terms = k if known(k) else t["BK"]
@@ -69,17 +70,23 @@ def comes_first(a: torch.Tensor, b: torch.Tensor, axis: int) -> bool:
     """Is it on a GPU one kernel, whatever other ways there are to multiply a and b?"""
     if a.device.type != "cuda" or a.element_size() != 2 or not known(*a.shape, *b.shape) or a.shape[1] > _AHEAD:
         return False
-    return all(s == 1 or s % _DIVISOR == 0 for s in (*a.stride(), *b.stride(), *b.shape)) and tile_for(a, b, axis)[1]
+    return _are_fetched(a, b) and all(s % _DIVISOR == 0 for s in b.shape if s != 1) and tile_for(a, b, axis)[1]
 
 
-def _on_gpu(plain: dict, axis: int, length: int, across: int, k: int, widths: tuple, size: int) -> tuple[dict, bool]:
+def _are_fetched(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Do pointers fetch 16 bytes of these lines at a time, and ahead?"""
+    return all(s == 1 or s % _DIVISOR == 0 for s in (*a.stride(), *b.stride()))
+
+
+def _on_gpu(plain: dict, axis: int, length: int, across: int, k: int, widths: tuple, size: int, are_fetched: bool) -> tuple[dict, bool]:
     """The widest tile of which there are enough for most multiprocessors, else the narrowest, where it spans the dimension; else the `plain` one."""
     if not known(k) or not any(length <= longest and k <= most for longest, most in _GPU_SPANS[size]):
         return plain, False
     span = max(SMALLEST["cuda"], next_power_of_2(length))
     fit = [w for w in widths if w * span <= _GPU_LARGEST[length > 128]]
     width = next((w for w in fit if 4 * cdiv(across, w) >= 3 * multiprocessors()), widths[-1])
-    t = _spanning({**plain, "BK": _GPU_BK[size]}, axis, length, across, width, SMALLEST["cuda"])
+    bk = _GPU_BK[size] if are_fetched or span <= 128 else _GPU_BK[4]
+    t = _spanning({**plain, "BK": bk}, axis, length, across, width, SMALLEST["cuda"])
     return {**t, "num_warps": 8 if t["BM"] * t["BN"] >= _GPU_MANY else 4, "num_stages": _GPU_STAGES}, True
 
 

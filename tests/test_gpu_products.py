@@ -40,6 +40,15 @@ def test_which_dimension_one_tile_spans(dtype, m, n, k, whole):
             assert by_columns[0]["BM"] == by_rows[0]["BN"] >= m and width == by_rows[0]["BM"] == {64: 16, 4096: 32}[n]
 
 
+@pytest.mark.parametrize("n,line,bk", [(174, 128, 32), (176, 116, 32), (174, 116, 32), (176, 128, 64), (128, 116, 64), (100, 128, 64)])
+def test_pieces_of_numbers_that_are_read_one_by_one_are_short(n, line, bk):
+    """Where a tile is long: a thread would have more of them on their way than registers."""
+    with FakeTensorMode():
+        a, b = torch.empty((64, line), dtype=torch.float16, device="cuda"), torch.empty((line, n), dtype=torch.float16, device="cuda")
+        tiles = spanning.tile_for(a, b, 1), spanning.tile_for(b.T, a.T, 0)
+        assert all(whole and tile["BK"] == bk for tile, whole in tiles)
+
+
 @pytest.mark.parametrize("m,k,n,line,dtype,first", [
     (65536, 64, 128, 64, torch.float16, True), (16384, 512, 128, 512, torch.bfloat16, True), (8192, 256, 256, 272, torch.float16, True),
     (8192, 256, 256, 264, torch.float16, False), (16384, 513, 128, 513, torch.float16, False), (16384, 528, 128, 528, torch.float16, False),

@@ -184,11 +184,11 @@ def test_what_is_taken(monkeypatch):
         assert not takes(like(8, 1023, **half), like(1023, 1024, **half))
         assert takes(like(128, 1023, **half), like(1023, 999, **half)) and not takes(like(129, 1023, **half), like(1023, 999, **half))
         assert takes(like(7, 600), turned(600, 8)) and not takes(like(7, 600), like(600, 8)) and takes(like(7, 2000), like(2000, 8))  # few sums, of many terms
-        assert takes(like(1, 512), like(512, 512)) and not takes(like(1, 256), like(256, 256))
+        assert takes(like(1, 256), like(256, 64)) and not takes(like(1, 240), like(240, 64)) and takes(like(1, 240), like(240, 640)) and takes(like(1, 32), turned(32, 5)) and not takes(like(1, 30), turned(30, 5))
         assert takes(like(3, 1001), like(1001, 5001)) and takes(like(105, 7383), turned(7383, 1)) and takes(like(1, 600), like(600, 2))  # wherever lines begin; few products of many terms
         assert not takes(like(1, 1000), like(1000, 700, stride=(1400, 2)))
-        assert takes(like(256, 192), turned(192, 256)) and not takes(like(256, 192), like(192, 256)) and takes(like(256, 384), like(384, 256))
-        assert not takes(like(32, 32), turned(32, 32))
+        assert takes(like(256, 64), turned(64, 256)) and not takes(like(256, 192), like(192, 256)) and takes(like(256, 384), like(384, 256))
+        assert takes(like(16, 64), turned(64, 128)) and not takes(like(16, 64), turned(64, 120)) and not takes(like(200, 60), turned(60, 200)) and not takes(like(16, 700), like(700, 16))
         assert takes(like(1, 1 << 29), like(1 << 29, 4)) and not takes(like(1, 1 << 30), like(1 << 30, 4))  # counted in 32 bits
         monkeypatch.setattr(product_few.product_split, "suits", lambda device: False)
         assert not takes(few, large)
