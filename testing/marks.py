@@ -58,7 +58,7 @@ def marked(t) -> bool:
 def mark(t):
     """Make a tensor, and whatever shares its storage, the GPU's."""
     on = holder(t)
-    if not hasattr(on, _MARK) and t.device.type != "meta":
+    if not hasattr(on, _MARK) and on.device.type != "meta":  # a fake tensor says which device it stands for, its storage is meta's and so are others on it
         setattr(on, _MARK, Mark(0 if on is t else on.nbytes()))
 
 

@@ -33,7 +33,9 @@ _INSIDE = ("triport.backends", "triport.ops", "torch._dynamo", "torch._inductor"
 
 
 def device_of(value) -> torch.device:
-    """A device as torch takes it: a text, a number (the GPU's), a device. Raises as a machine with one GPU does."""
+    """A device as torch takes it: a text, a number (the GPU's), a device, one that is entered (`torch.cuda.device_of(x)`). Raises as a machine with one GPU does."""
+    if isinstance(value, torch.cuda.device):
+        value = value.idx
     device = torch.device("cuda", value) if isinstance(value, int) else torch.device(value)
     if device.type == "cuda" and device.index not in (None, 0):
         raise torch.AcceleratorError(f"CUDA error: invalid device ordinal (device {device.index} of 1)")

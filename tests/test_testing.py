@@ -374,6 +374,15 @@ def test_tensors_of_the_gpu(project):
                 assert y.is_cuda
             assert not torch.zeros_like(x, device="cpu").is_cuda
 
+        def test_fake_ones():
+            """Memory that is not there is nobody's: what torch makes a fake tensor by shares it, and says so."""
+            from torch._subclasses.fake_tensor import FakeTensorMode
+
+            with FakeTensorMode() as mode:
+                made = [torch.empty(3, device="cuda"), torch.ones(2, 2, device="cuda").T, mode.from_tensor(torch.ones(3, device="cuda"))]
+                assert [tuple((t + 1).shape) for t in made] == [(3,), (2, 2), (3,)]
+                assert [t.detach().shape for t in made] == [t.shape for t in made]
+
         def test_makers():
             makers = torch.tensor, torch.as_tensor, torch.asarray
             for device in ("cuda", "cuda:0", torch.device("cuda")):
@@ -498,7 +507,7 @@ def test_tensors_of_the_gpu(project):
                 with pytest.raises(NotImplementedError):
                     torch.histc(t.cpu(), bins=8)
         ''', "--triton-cpu")
-    assert code == 0 and counts["passed"] == 18, told
+    assert code == 0 and counts["passed"] == 19, told
 
 
 def test_kernels_that_live_as_long_as_the_process_go_quietly(project):
@@ -528,8 +537,10 @@ def test_what_torch_cuda_answers(project):
                 assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() and torch.get_device_module() is torch.cuda
             with pytest.raises(torch.AcceleratorError):
                 torch.accelerator.device_index(1)
-            with torch.cuda.device(0), torch.cuda.device_of(torch.ones(1, device="cuda")), torch.cuda.nvtx.range("here"):
+            with torch.cuda.device(0), torch.cuda.device_of(torch.ones(1, device="cuda")) as _, torch.cuda.nvtx.range("here"):
                 pass
+            entered = torch.cuda.device_of(torch.ones(1, device="cuda"))
+            assert isinstance(entered, torch.cuda.device) and torch.cuda.get_device_properties(entered) == told
 
         def test_driver():
             driver = triton.runtime.driver.active
