@@ -86,6 +86,7 @@ def test_which_rows_a_gpu_shares_out():
         return softmax_shares.takes_rows(SimpleNamespace(device=SimpleNamespace(type=device)), rows, n, inner, 16384)
 
     assert takes(1, 50257) and takes(384, 131072) and not takes(385, 131072) and not takes(8, 16384)
+    assert takes(1, 1 << 30) and not takes(1, (1 << 30) + 1)  # they are counted in 32 bits
     assert not takes(8, 50257, 2) and not takes(8, 50257, device="cpu")
 
 
