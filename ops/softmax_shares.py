@@ -114,6 +114,9 @@ KERNELS = share_kernel, shared_scale_kernel, row_share_kernel, row_scale_kernel
 #: of long rows on a GPU: numbers that a program takes together, warps, programs, and rows that are too few for programs of whole ones. us of an H200 by programs of whole rows, so, and torch: fp32
 #: 8 x 62729 32, 4.9, 17; 1 x 1048576 380, 6.4, 238; 86 x 38728 21, 10.7, 12; 256 x 50257 61, 53, 53; 600 x 32000 62, 67, 71
 BLOCK, WARPS, PROGRAMS, FEW_ROWS = 2048, 4, 1056, 384
+#: rows that are whenever, and bytes up to which more are: the second kernel finds those in the cache that the first read. 256 x 131072 `triport bench` has at 0.99 and 1.09 of torch's speed in fp16 (64 MiB), at
+#: 1.21 and 1.18 in fp32
+ANY_ROWS, CACHED = 128, 1 << 26
 COUNTED = 1 << 30  # numbers of a row, with those of a share behind its end
 #: numbers of a share, at least: fewer take less time than two threads to meet
 LEAST = 4096
@@ -164,7 +167,9 @@ def softmax(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int):
 
 def takes_rows(x: torch.Tensor, rows: int, n: int, inner: int, longest: int) -> bool:
     """Are x's lines few rows on a GPU, longer than what a program keeps of one, with numbers that 32 bits count?"""
-    return x.device.type == "cuda" and known(rows, n, inner) and inner == 1 and longest < n <= COUNTED and rows <= FEW_ROWS
+    if x.device.type != "cuda" or not known(rows, n, inner) or inner != 1 or not longest < n <= COUNTED:
+        return False
+    return rows <= ANY_ROWS or rows <= FEW_ROWS and rows * n * x.element_size() <= CACHED
 
 
 def long_rows(x: torch.Tensor, out: torch.Tensor, rows: int, n: int):

@@ -82,10 +82,11 @@ def test_rows_of_a_gpu_that_are_not_numbers():
 
 
 def test_which_rows_a_gpu_shares_out():
-    def takes(rows, n, inner=1, device="cuda"):
-        return softmax_shares.takes_rows(SimpleNamespace(device=SimpleNamespace(type=device)), rows, n, inner, 16384)
+    def takes(rows, n, inner=1, device="cuda", size=4):
+        return softmax_shares.takes_rows(SimpleNamespace(device=SimpleNamespace(type=device), element_size=lambda: size), rows, n, inner, 16384)
 
-    assert takes(1, 50257) and takes(384, 131072) and not takes(385, 131072) and not takes(8, 16384)
+    assert takes(1, 50257) and takes(128, 1 << 20) and takes(384, 20000) and not takes(385, 20000) and not takes(8, 16384)
+    assert takes(256, 131072, size=2) and not takes(256, 131072) and not takes(256, 131080, size=2)  # what the cache holds
     assert takes(1, 1 << 30) and not takes(1, (1 << 30) + 1)  # they are counted in 32 bits
     assert not takes(8, 50257, 2) and not takes(8, 50257, device="cpu")
 
