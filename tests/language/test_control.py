@@ -528,7 +528,14 @@ def asm_of(x_ptr, out_ptr, TEXT: tl.constexpr, PACK: tl.constexpr, N: tl.constex
 @pytest.mark.parametrize("text,dtype,out,pack,said", [
     ("mov.b32 $0, $1;", torch.float32, torch.float32, 1, "operands and results of f32, and it is taken of i32 alone"),
     ("popc.b32 $0, $1;", torch.int32, torch.int64, 1, "operands and results of i32 and i64, and it is taken of i32 alone"),
-    ("ex2.approx.ftz.f32 $0, $1;", torch.float32, torch.float32, 2, "takes pack=2 elements at a time; it is taken with pack=1"),
+    ("ex2.approx.ftz.f32 $0, $1;", torch.float32, torch.float32, 2, r"\$1 has no value where it is used"),
+    ("ex2.approx.ftz.f32 $0, $2;", torch.float32, torch.float32, 2, r"it gives \$1 no value"),
+    ("ex2.approx.ftz.f32 $0, $2; lg2.approx.f32 $1, $3;", torch.float32, torch.float32, 2, "not each of its pack=2 elements is made in one way"),
+    ("mov.f32 $0, $3; mov.f32 $1, $2;", torch.float32, torch.float32, 2, "with pack=2 an element of its result is made of others than its own"),
+    ("mov.b32 $0, $1;", torch.uint8, torch.uint8, 4, "registers of several elements are taken where `mov` takes them apart"),
+    ("{ .reg .b8 a, b, c, d; mov.b32 {a, b, c, d}, $1; mov.b32 $0, {b, a, c, d}; }", torch.uint8, torch.uint8, 4, "is made of others than its own"),
+    ("{ .reg .b8 a, b; mov.b16 {a, b}, $1; mov.b16 $0, {a, b}; }", torch.uint8, torch.uint8, 2, "where they fill registers of 32 bits"),
+    ("{ .reg .b16 a, b, c; mov.b32 {a, b, c}, $1; mov.b32 $0, {a, b}; }", torch.int32, torch.int32, 1, "is not taken"),
     ("{ .reg .f32 a; ex2.approx.ftz.f32 a, $1; shf.l.wrap.b32 $0, $1, $2, 7; }", torch.float32, torch.float32, 4, "and 'shf.l.wrap.b32 ")])
 def test_an_instruction_of_ours_in_another_form_is_told_why_not(text, dtype, out, pack, said):
     with pytest.raises(CompileError, match=said):
@@ -629,6 +636,60 @@ PROGRAMS = {
 }
 
 
+def e2m1(x):
+    """The nearest of 0, 0.5, 1, 1.5, 2, 3, 4 and 6, of two the one with an even number, and the sign."""
+    sizes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    apart = (x.abs().clamp(max=6)[:, None] - sizes).abs()
+    nearest = apart == apart.min(1, keepdim=True).values
+    even = torch.where(nearest, torch.tensor([0.0, 1, 0, 1, 0, 1, 0, 1]), 2.0).argmin(1)
+    return even + 8 * x.signbit()
+
+
+#: PTX that takes a pack of elements -> (pack, its operands' dtype, the result's, what it computes of two)
+PACKS = {
+    """{
+        .reg .b8 byte0, byte1, byte2, byte3;
+        cvt.rn.satfinite.e2m1x2.f32 byte0, $5, $1;
+        cvt.rn.satfinite.e2m1x2.f32 byte1, $6, $2;
+        cvt.rn.satfinite.e2m1x2.f32 byte2, $7, $3;
+        cvt.rn.satfinite.e2m1x2.f32 byte3, $8, $4;
+        mov.b32 $0, {byte0, byte1, byte2, byte3};
+    }""": (4, torch.float32, torch.uint8, lambda x, y: e2m1(y) * 16 + e2m1(x)),
+    "{ .reg .f32 t; add.f32 t, $2, $4; mul.f32 $0, t, 0.5; add.f32 t, $3, $5; mul.f32 $1, t, 0.5; }": (2, torch.float32, torch.float32, lambda x, y: (x + y) * 0.5),
+    "{ .reg .b8 a, b, c, d, e, f, g, h; .reg .u32 s, t; mov.b32 {a, b, c, d}, $4; mov.b32 {e, f, g, h}, $5; cvt.u32.u8 s, a; cvt.u32.u8 t, e; sub.u32 $0, s, t; cvt.u32.u8 s, b; cvt.u32.u8 t, f;"
+    " sub.u32 $1, s, t; cvt.u32.u8 s, c; cvt.u32.u8 t, g; sub.u32 $2, s, t; cvt.u32.u8 s, d; cvt.u32.u8 t, h; sub.u32 $3, s, t; }": (
+        4, torch.uint8, torch.int32, lambda x, y: x.int() - y.int()),
+    "{ .reg .b16 a, b, c, d; .reg .f32 s, t; mov.b32 {a, b}, $1; mov.b32 {c, d}, $2; cvt.f32.f16 s, a; cvt.f32.f16 t, c; add.f32 s, s, t; cvt.rn.f16.f32 a, s; cvt.f32.f16 s, b; cvt.f32.f16 t, d;"
+    " add.f32 s, s, t; cvt.rn.f16.f32 b, s; mov.b32 $0, {a, b}; }": (2, torch.float16, torch.float16, lambda x, y: x + y),
+    "{ .reg .b16 low, high; mov.b32 {low, high}, $1; mov.b32 $0, {high, low}; }": (1, torch.int32, torch.int32, lambda x, y: (x << 16) | (x >> 16 & 0xFFFF)),
+    "{ lg2.approx.f32 $1, $1; cvt.rpi.f32.f32 $1, $1; cvt.rzi.s32.f32 $0, $1; }": (1, torch.float32, torch.int32, lambda x, y: x.log2().ceil().nan_to_num(0, 2**31 - 1, -2**31).int()),
+}
+
+
+@triton.jit
+def packed(x_ptr, y_ptr, out_ptr, n, TEXT: tl.constexpr, REGS: tl.constexpr, PACK: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    out = tl.inline_asm_elementwise(TEXT, REGS, [tl.load(x_ptr + i, mask=i < n), tl.load(y_ptr + i, mask=i < n)], dtype=out_ptr.dtype.element_ty, is_pure=True, pack=PACK)
+    tl.store(out_ptr + i, out, mask=i < n)
+
+
+@pytest.mark.parametrize("n", [64, 61, 3])
+@pytest.mark.parametrize("text", PACKS)
+def test_ptx_of_several_elements(text, n, seed):
+    """Where each element of the result is made of its own alone, and all in one way: of any number of them."""
+    pack, dtype, result, computes = PACKS[text]
+    torch.manual_seed(seed)
+    x, y = (torch.randn(2, 64) * 3 if dtype.is_floating_point else torch.randint(0, 200 if dtype == torch.uint8 else 1 << 30, (2, 64))).to(dtype)
+    if dtype == torch.float32:
+        x[:8] = torch.tensor([0.25, 0.75, -1.25, 2.5, 5.0, 100.0, -0.0, 3.5])
+    if "lg2" in text:
+        x = x.abs() + 0.3
+    out = torch.full((64,), 7, dtype=result)
+    packed[(1,)](x, y, out, n, text, "=r,r,r", pack, 64)
+    torch.testing.assert_close(out[:n], computes(x, y)[:n].to(result), rtol=1e-6 if result == torch.float32 else 0, atol=0)
+    assert (out[n:] == 7).all()
+
+
 @pytest.mark.parametrize("text", PROGRAMS)
 def test_ptx_with_numbers_and_registers_of_its_own(text, seed):
     registers, kind, dtype, computes = PROGRAMS[text]
@@ -669,7 +730,7 @@ def test_ptx_that_is_none_of_ours(text):
 
 
 def test_what_of_ptx_is_not_taken_is_named():
-    for text, why in (("add.f32 $0, $1, $1; shf.l.wrap.b32 $0, $0, $0, 7;", "'shf.l.wrap.b32 $0, $0, $0, 7' is not taken"), ("mul.f32 $1, $1, $1;", "'mul.f32 $1, $1, $1' is not taken"),
+    for text, why in (("add.f32 $0, $1, $1; shf.l.wrap.b32 $0, $0, $0, 7;", "'shf.l.wrap.b32 $0, $0, $0, 7' is not taken"), ("mul.f32 $1, $1, $1;", "it gives $0 no value"), ("mul.f32 $2, $1, $1;", "'mul.f32 $2, $1, $1' is not taken"),
                       ("{ .reg .f32 t; mul.f32 $0, t, $1; }", "t has no value where it is used"), ("mul.f32 $0, $1, 1e;", "'1e' is no operand of type f32"),
                       ("{ .reg .f32 t1; mov.f32 t1, $1; }", "it gives $0 no value")):
         with pytest.raises(CompileError, match=re.escape(why)):

@@ -1,5 +1,8 @@
 """tt.elementwise_inline_asm: the few lines of PTX that kernels use, read as what they compute: instructions one after the other, with registers of their own, and no branches.
 
+With pack=N one run of them has N elements of each operand, a register each or several of fewer bits in one. They are taken where it shows that each element of the result is made of its own elements
+alone, and each in one way: then that is computed, of all lanes.
+
 PTX's `.approx` functions promise a few units in the last place less than ours: no result gets worse. What is not in the tables is refused: there is no PTX machine here.
 """
 
@@ -72,6 +75,7 @@ _CONVERSIONS = {
     "cvt.f32.bf16": ("float", ("i16",), lambda b, x: narrow.widen(b, x, "bf16")), "cvt.f32.f16": ("float", ("i16",), lambda b, x: b.cast("fpext", b.bitcast(x, "half"), "float")),
     **{f"cvt.{kind}{to}.{kind}{of}": (f"i{to}", (f"i{of}",), lambda b, x, name=name, to=to: b.cast(name, x, f"i{to}"))
        for kind, name in (("u", "zext"), ("s", "sext")) for to, of in ((32, 16), (32, 8), (16, 8))},
+    **{f"cvt.{how}i.f32.f32": ("float", ("float",), libdevice.intrinsic(name)) for how, name in (("rz", "trunc"), ("rn", "roundeven"), ("rm", "floor"), ("rp", "ceil"))},
     "cvt.satfinite.e2m1x2.f32": ("i8", ("float", "float"), _two_e2m1),
 }
 _TABLE = {**{name: (_TYPES.get(name.rpartition(".")[2], "i32"), (_TYPES.get(name.rpartition(".")[2], "i32"),) * count, rule)
@@ -87,21 +91,104 @@ class _Refused(Exception):
     """What an inline assembly is not taken for."""
 
 
+#: instructions that put a register together from parts, or take one apart: the bits of it
+_WHOLE = {"mov.b32": 32, "mov.b16": 16}
+
+
 class _Program:
-    """Carries out statements, from the values that are given as $1, $2 ...; types: of $0 and of these, LLVM's."""
+    """What statements compute of the values that are given as $1, $2 ..., behind the registers of the result. A value is a node, by its number: ("element", which operand, which of its pack),
+    ("several", which operand, its first element, how many) of a register of those, ("number", its bits), ("whole", parts ...), ("part", of what, which), or an instruction and its operands."""
 
     def __init__(self, b, op, vals):
-        self.b, self.lanes, self.text = b, max((v.lanes for v in vals), default=1), op.attrs.get("asm", "").strip()
-        self.values = {f"${k}": v for k, v in enumerate(vals, 1)}
-        self.elems = {f"${k}": v.type.elem for k, v in enumerate((op.result, *op.operands))}
-        self.types = {name: REGISTER[elem] for name, elem in self.elems.items()}
+        self.b, self.vals, self.lanes, self.text = b, vals, max((v.lanes for v in vals), default=1), op.attrs.get("asm", "").strip()
+        self.pack = op.attrs.get("packed_element", 1)
+        self.nodes: list[tuple] = []
+        self.kinds: list[str] = []  # LLVM's types of nodes
+        self.numbers: dict[tuple, int] = {}
+        self.made: dict[int, Val] = {}
+        self.types: dict[str, str] = {}  # of registers
+        self.elems: dict[str, str] = {}  # TTIR's, of those of operands
+        self.values: dict[str, int] = {}
+        self.results: list[str] = []
+        self.result = REGISTER[op.result.type.elem]
+        for k, v in enumerate((op.result, *op.operands)):
+            self._registers(k, v.type.elem)
+
+    def _registers(self, k: int, elem: str):
+        """Name those of operand k - 1, of the result where k is 0."""
+        kind = REGISTER[elem]
+        bits = bits_of(kind)
+        together = 32 // bits if self.pack > 1 and bits < 32 else 1
+        if self.pack % together or self.pack > 1 and bits > 32:
+            raise _Refused(f"inline assembly {self.text!r} takes pack={self.pack} elements of {elem} at a time; it is taken where they fill registers of 32 bits")
+        for first in range(0, self.pack, together):
+            name = f"${len(self.elems)}"
+            self.types[name], self.elems[name] = kind if together == 1 else "i32", elem
+            if k:
+                self.values[name] = self._node("element", k - 1, first, kind=kind) if together == 1 else self._node("several", k - 1, first, together, kind="i32")
+            else:
+                self.results.append(name)
+
+    def _node(self, *what, kind: str) -> int:
+        number = self.numbers.setdefault((*what, kind), len(self.nodes))
+        if number == len(self.nodes):
+            self.nodes.append(what)
+            self.kinds.append(kind)
+        return number
 
     def run(self) -> Val:
         for statement in self._statements():
             self._carry_out(statement)
-        if "$0" not in self.values:
-            raise _Refused(self._whole("it gives $0 no value"))
-        return self.values["$0"]
+        missing = next((name for name in self.results if name not in self.values), None)
+        if missing is not None:
+            raise _Refused(self._whole(f"it gives {missing} no value"))
+        found = [self.values[name] for name in self.results]
+        if len(found) < self.pack:
+            found = [part for node in found for part in self._parts(node, self.pack // len(self.results))]
+        if self.pack == 1:
+            return self._emit(found[0])
+        alike = {self._of_first(node, j) for j, node in enumerate(found)}
+        if len(alike) > 1:
+            raise _Refused(self._whole(f"not each of its pack={self.pack} elements is made in one way"))
+        value = self._emit(alike.pop())
+        return value if value.elem == self.result else self.b.bitcast(value, self.result)
+
+    def _of_first(self, number: int, j: int) -> int:
+        """A node that is made of the pack's elements j alone as one that is made of the first ones."""
+        what, *made = self.nodes[number]
+        if what == "element":
+            if made[1] != j:
+                raise _Refused(self._whole(f"with pack={self.pack} an element of its result is made of others than its own"))
+            return self._node("element", made[0], 0, kind=self.kinds[number])
+        if what == "several":
+            raise _Refused(self._whole("registers of several elements are taken where `mov` takes them apart"))
+        if what == "number":
+            return number
+        if what == "part":
+            return self._node("part", self._of_first(made[0], j), made[1], kind=self.kinds[number])
+        return self._node(what, *(self._of_first(x, j) for x in made), kind=self.kinds[number])
+
+    def _emit(self, number: int) -> Val:
+        if number not in self.made:
+            b, (what, *made), kind = self.b, self.nodes[number], self.kinds[number]
+            if what == "element":
+                value = self.vals[made[0]]
+                value = value if value.elem == kind else b.bitcast(value, kind)  # a half that was taken out of a register
+            elif what == "number":
+                bits = const("i32" if kind == "float" else kind, made[0])
+                value = b.splat(b.bitcast(bits, kind) if kind == "float" else bits, self.lanes)
+            elif what == "part":
+                whole, bits = self._emit(made[0]), bits_of(kind)
+                value = b.cast("trunc", b.bin("lshr", whole, const(whole.elem, made[1] * bits, whole.lanes)), kind)
+            elif what == "whole":
+                parts = [b.cast("zext", self._emit(x), kind) for x in made]
+                value = parts[0]
+                for n, part in enumerate(parts[1:], 1):
+                    value = b.or_(value, b.bin("shl", part, const(kind, n * bits_of(kind) // len(parts), part.lanes)))
+            else:
+                value = _TABLE[what][2](b, *map(self._emit, made))
+            self.made[number] = value
+        return self.made[number]
 
     def _statements(self) -> list[str]:
         text = self.text
@@ -110,15 +197,16 @@ class _Program:
         return [*filter(None, map(str.strip, text.split(";")))]
 
     def look_up(self):
-        """Refuse instructions that are not taken in any number of elements."""
+        """Refuse instructions that are not taken, whatever their operands."""
         for statement in self._statements():
-            if _DECLARED.match(statement) is None and ((found := _STATEMENT.match(statement)) is None or _plain(found[1]) not in _TABLE):
+            found = _STATEMENT.match(statement)
+            if _DECLARED.match(statement) is None and (found is None or _plain(found[1]) not in _TABLE and found[1] not in _WHOLE):
                 raise _Refused(self._whole(f"{statement!r} is not taken"))
 
     def _whole(self, why: str) -> str:
         known = ", ".join(n.replace(".", ".approx.") if n.split(".")[0] in ("tanh", "ex2", "lg2", "sin", "cos") else n for n in _TABLE)
-        return (f"inline assembly {self.text!r} is a GPU's, and {why}; taken are instructions one after the other, in registers that it declares, of these: {known}. "
-                "Write the rest with tl.math or libdevice")
+        return (f"inline assembly {self.text!r} is a GPU's, and {why}; taken are instructions one after the other, in registers that it declares, of these: {known}; mov.b32 and mov.b16 of "
+                "{parts}, too. Write the rest with tl.math or libdevice")
 
     def _carry_out(self, statement: str):
         if (declared := _DECLARED.match(statement)) is not None:
@@ -129,44 +217,66 @@ class _Program:
             return
         found = _STATEMENT.match(statement)
         name = _plain(found[1]) if found else ""
-        to, *operands = [x.strip() for x in found[2].split(",")] if found else [""]
-        if name not in _TABLE or len(operands) != len(_TABLE[name][1]) or to not in self.types or to[:1] == "$" and to != "$0":
+        to, *operands = [x.strip() for x in re.findall(r"\{[^}]*\}|[^,{}]+", found[2]) if x.strip()] if found else [""]
+        if found and found[1] in _WHOLE and len(operands) == 1 and "{" in found[2]:
+            self._move(statement, _WHOLE[found[1]], to, operands[0])
+            return
+        if name not in _TABLE or len(operands) != len(_TABLE[name][1]) or to not in self.types:
             raise _Refused(self._whole(f"{statement!r} is not taken"))
-        result, takes, rule = _TABLE[name]
+        result, takes, _ = _TABLE[name]
         used = [self.elems[x] for x in (to, *operands) if x in self.elems]
         if self.types[to] != result or any(x in self.types and self.types[x] != t for x, t in zip(operands, takes)):
             kinds = dict.fromkeys("f32" if t == "float" else t for t in (*takes, result))
             raise _Refused(f"inline assembly {self.text!r} has operands and results of {' and '.join(sorted(set(used)))}, and it is taken of {' and '.join(kinds)}"
                            f"{' alone' if len(kinds) == 1 else ''}: convert, or bitcast, in the kernel")
-        self.values[to] = rule(self.b, *(self._value(x, t) for x, t in zip(operands, takes)))
+        self.values[to] = self._node(name, *(self._value(x, t) for x, t in zip(operands, takes)), kind=result)
 
-    def _value(self, text: str, ty: str) -> Val:
+    def _move(self, statement: str, bits: int, to: str, of: str):
+        """Put a register together, `mov.b32 to, {low, ..., high}`, or take it apart, `mov.b32 {low, ..., high}, of`."""
+        together, whole = of[:1] == "{", to if of[:1] == "{" else of
+        names = [x.strip() for x in (of if together else to)[1:-1].split(",")]
+        part = f"i{bits // len(names)}"
+        if self.types.get(whole) != f"i{bits}" or len(names) not in (2, 4) or any(self.types.get(x) != part for x in names):
+            raise _Refused(self._whole(f"{statement!r} is not taken"))
+        if together:
+            self.values[to] = self._node("whole", *(self._value(x, part) for x in names), kind=f"i{bits}")
+        else:
+            self.values |= zip(names, self._parts(self._value(of, f"i{bits}"), len(names)))
+
+    def _parts(self, number: int, count: int) -> list[int]:
+        """So many parts of a register, the lowest first."""
+        what, *made = self.nodes[number]
+        if what == "whole" and len(made) == count:
+            return made
+        kind = f"i{bits_of(self.kinds[number]) // count}"
+        if what == "several" and made[2] == count:
+            return [self._node("element", made[0], made[1] + n, kind=kind) for n in range(count)]
+        return [self._node("part", number, n, kind=kind) for n in range(count)]
+
+    def _value(self, text: str, ty: str) -> int:
         """An operand: a register that has a value, or a number."""
         if text in self.types:
             if text not in self.values:
                 raise _Refused(self._whole(f"{text} has no value where it is used"))
             return self.values[text]
-        if ty == "float":
-            if (bits := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", text)) is not None:
-                return self.b.splat(self.b.bitcast(const("i32", int(bits[1], 16) - (int(bits[1], 16) >> 31 << 32)), "float"), self.lanes)
-            if re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", text):
-                return self.b.splat(const("float", struct.unpack("f", struct.pack("f", float(text)))[0]), self.lanes)
-        elif re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|[1-9]\d*|0)", text):
-            n, bits = int(text, 0), bits_of(ty)
-            if -(1 << bits - 1) <= n < 1 << bits:
-                return self.b.splat(const(ty, n - (n >> bits - 1 << bits) if n > 0 else n), self.lanes)
+        bits, n = bits_of(ty), None
+        if ty == "float" and re.fullmatch(r"0[fF][0-9a-fA-F]{8}", text):
+            n = int(text[2:], 16)
+        elif ty == "float" and re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", text):
+            n, = struct.unpack("I", struct.pack("f", float(text)))
+        elif ty != "float" and re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|[1-9]\d*|0)", text):
+            n = int(text, 0)
+        if n is not None and -(1 << bits - 1) <= n < 1 << bits:
+            return self._node("number", n - (n >> bits - 1 << bits) if n > 0 else n, kind=ty)
         raise _Refused(self._whole(f"{text!r} is no operand of type {'f32' if ty == 'float' else ty}"))
 
 
 def inline_asm(b, op, *vals):
-    pack = op.attrs.get("packed_element", 1)
     try:
         if len(op.results) != 1:
             raise _Refused(f"inline assembly {op.attrs.get('asm', '').strip()!r} has {len(op.results)} results; it is taken with one")
         program = _Program(b, op, vals)
-        if pack != 1:
-            program.look_up()
-            raise _Refused(f"inline assembly {program.text!r} takes pack={pack} elements at a time; it is taken with pack=1, one by one")
+        program.look_up()
         return program.run()
     except _Refused as e:
         raise b.fn.kernel.error(op, str(e)) from None
