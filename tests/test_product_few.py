@@ -18,7 +18,7 @@ from triport.backends import active
 from triport.backends.context import RECORD, calling
 from triport.backends.dispatch import replay
 from triport.bench import check
-from triport.ops import layout, product_few, product_way, registry
+from triport.ops import layout, product_few, product_tma, product_way, registry
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
@@ -197,6 +197,16 @@ def test_what_is_taken(monkeypatch):
         assert not takes(few, large)  # traced
         with calling(RECORD):  # as a call that nothing follows
             assert takes(few, large)
+
+
+def test_few_rows_in_16_bits_are_not_copied_for_tma(monkeypatch):
+    """Which takes them, too: 16 x 1001 by 1001 x 1001 with a copy of the large matrix."""
+    monkeypatch.setattr(product_few.product_split, "suits", lambda device: True)
+    monkeypatch.setattr(product_tma, "_has_tma", lambda device: True)
+    monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
+    few, large = like(16, 1001, dtype=torch.float16), like(1001, 1001, dtype=torch.float16)
+    with set_wrap_triton_enabled(False):
+        assert product_tma.takes(few, large) and product_way.special(few, large)[0] is product_few
 
 
 @pytest.mark.parametrize("rows", [2, 20])

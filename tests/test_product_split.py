@@ -148,7 +148,7 @@ def like(*shape, stride=None, dtype=torch.float32, device="cuda", at=0) -> Simpl
     """A matrix as far as `takes` looks: a GPU's, or not."""
     strides = stride or torch.empty(shape, device="meta").stride()
     made = SimpleNamespace(shape=tuple(shape), stride=lambda d=None: strides if d is None else strides[d], dtype=dtype, data_ptr=lambda: at,
-                           device=SimpleNamespace(type=device, index=0), element_size=lambda: dtype.itemsize)
+                           device=SimpleNamespace(type=device, index=0), element_size=lambda: dtype.itemsize, numel=lambda: math.prod(shape))
     made.T = SimpleNamespace(**{**vars(made), "shape": made.shape[::-1], "stride": lambda d=None: strides[::-1] if d is None else strides[1 - d], "T": made})
     return made
 

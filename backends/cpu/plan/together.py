@@ -14,7 +14,7 @@ from .space import Space
 
 #: of the operations for an element, the part that a value has to have in common with those of a nest to be computed there
 SHARE = 0.5
-#: values of one nest
+#: values of one nest, which is one piece of code: emit/parts.py makes functions of whole ones
 MOST = 32
 
 #: a value, and where its elements go: None for a place of its own
