@@ -134,7 +134,8 @@ def test_nothing_is_read_behind_a_matrix(turned, tmp_path, seed):
 
 @pytest.mark.parametrize("m,n,k,along_k,bm,shares", [
     (1, 4096, 4096, False, 1, 4), (3, 4096, 4096, False, 4, 16), (3, 4096, 4096, True, 4, 1), (5, 4096, 4096, False, 16, 8), (64, 4096, 4096, True, 64, 4), (128, 4096, 4096, False, 128, 4),
-    (512, 512, 512, False, 64, 4), (512, 512, 8192, False, 128, 8), (4, 1 << 20, 64, False, 4, 1), (1, 1, 1 << 20, True, 1, 128)])
+    (512, 512, 512, False, 64, 4), (512, 512, 8192, False, 128, 8), (4, 1 << 20, 64, False, 4, 1), (1, 1, 1 << 20, True, 1, 128),
+    (31, 560, 64, True, 32, 1), (45, 560, 132, True, 64, 3), (48, 64, 740, False, 64, 12)])
 def test_how(m, n, k, along_k, bm, shares):
     """As many shares as there is room for programs on an H100, no smaller than some pieces of K, and all of K."""
     how = product_few.how(m, n, k, along_k, 132)
