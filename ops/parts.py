@@ -123,6 +123,14 @@ def join_parts(stats_ptr, lane, count, parts, AT_ONCE: tl.constexpr, NORMAL: tl.
 
 
 @triton.jit
+def joined(tops, totals, NORMAL: tl.constexpr = False):
+    """(maximum, sum of exp(x - maximum)) of all of one line, from those of its parts side by side."""
+    top = tl.max(tops, axis=0)
+    base = tl.where(top == -float("inf"), 0.0, top)
+    return top, tl.sum(totals * exp_normal(tops - base, NORMAL), axis=0)
+
+
+@triton.jit
 def online_step(m, s, x, axis: tl.constexpr, NORMAL: tl.constexpr = False):
     """Add the elements of x along `axis` to a running maximum m and sum s of exp(x - m). A maximum of -inf has met no
     number yet: its differences would be NaN, so it counts as 0."""

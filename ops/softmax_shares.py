@@ -15,7 +15,7 @@ from ..backends.dispatch.replay import temporary
 from ..backends.cpu.run.launch import meeting
 from .dispatch import launch, wrap_triton
 from .layout import row_alignment, sums_dtype
-from .parts import exp_normal, join_parts, keep_part, least_difference, normal, online_step, share_of
+from .parts import join_parts, joined, keep_part, least_difference, normal, online_step, share_of
 from .sizes import cdiv, known, next_power_of_2
 from .tuning import plainly_here, workers
 
@@ -37,11 +37,10 @@ def share_kernel(x_ptr, stats_ptr, size, wide, step, ROWS: tl.constexpr, COLS: t
         inside = (at < size - begin) & (cols < wide)[None, :]
         top, total = online_step(top, total, tl.load(x_ptr + begin + at, mask=inside, other=-float("inf")).to(ACC), 0, NORMAL)
     if ONE:
-        best = tl.max(top, axis=0)
-        base = tl.where(best == -float("inf"), 0.0, best)
+        best, all_of_it = joined(top, total, NORMAL)
         stats_ptr += outer * 2 * shares
         tl.store(stats_ptr + share, best)
-        tl.store(stats_ptr + shares + share, tl.sum(total * exp_normal(top - base, NORMAL), axis=0))
+        tl.store(stats_ptr + shares + share, all_of_it)
     else:
         keep_part(stats_ptr + outer * 2 * shares * wide, top, total, share, shares, cols, wide)
 
@@ -82,11 +81,10 @@ def row_share_kernel(x_ptr, stats_ptr, n, step, BLOCK: tl.constexpr, ALIGN: tl.c
         base = tl.where(best == -float("inf"), 0.0, best)
         total = total * tl.exp(top - base) + tl.exp(x - base)
         top = best
-    best = tl.max(top, axis=0)
-    base = tl.where(best == -float("inf"), 0.0, best)
+    best, all_of_it = joined(top, total)
     stats_ptr += row * 2 * shares + share
     tl.store(stats_ptr, best)
-    tl.store(stats_ptr + shares, tl.sum(total * tl.exp(top - base), axis=0))
+    tl.store(stats_ptr + shares, all_of_it)
 
 
 @triton.jit
@@ -99,10 +97,8 @@ def row_scale_kernel(x_ptr, out_ptr, stats_ptr, n, step, PARTS: tl.constexpr, BL
     out_ptr += row * n
     stats_ptr += row * 2 * shares
     parts = tl.arange(0, PARTS)
-    tops = tl.load(stats_ptr + parts, mask=parts < shares, other=-float("inf"))
-    top = tl.max(tops, axis=0)
-    base = tl.where(top == -float("inf"), 0.0, top)
-    scale = 1.0 / tl.sum(tl.load(stats_ptr + shares + parts, mask=parts < shares, other=0.0) * tl.exp(tops - base), axis=0)
+    top, total = joined(tl.load(stats_ptr + parts, mask=parts < shares, other=-float("inf")), tl.load(stats_ptr + shares + parts, mask=parts < shares, other=0.0))
+    scale = 1.0 / total
     cols = tl.arange(0, BLOCK)
     begin = share * step
     for at in range(begin, min(n, begin + step), BLOCK):
