@@ -145,8 +145,6 @@ class _Program:
         found = [self.values[name] for name in self.results]
         if len(found) < self.pack:
             found = [part for node in found for part in self._parts(node, self.pack // len(self.results))]
-        if self.pack == 1:
-            return self._emit(found[0])
         alike = {self._of_first(node, j) for j, node in enumerate(found)}
         if len(alike) > 1:
             raise _Refused(self._whole(f"not each of its pack={self.pack} elements is made in one way"))
@@ -233,8 +231,9 @@ class _Program:
 
     def _move(self, statement: str, bits: int, to: str, of: str):
         """Put a register together, `mov.b32 to, {low, ..., high}`, or take it apart, `mov.b32 {low, ..., high}, of`."""
-        together, whole = of[:1] == "{", to if of[:1] == "{" else of
-        names = [x.strip() for x in (of if together else to)[1:-1].split(",")]
+        together = of[:1] == "{"
+        whole, parts = (to, of) if together else (of, to)
+        names = [x.strip() for x in parts[1:-1].split(",")]
         part = f"i{bits // len(names)}"
         if self.types.get(whole) != f"i{bits}" or len(names) not in (2, 4) or any(self.types.get(x) != part for x in names):
             raise _Refused(self._whole(f"{statement!r} is not taken"))
