@@ -14,7 +14,7 @@ from .add_relu import of_rows, row_grid, row_tile
 from .autograd import added, wide
 from .checks import check_same_shape
 from .dispatch import launch, wrap_triton
-from .grids import elements_of
+from .grids import elements_of, widened
 from .layout import roomy
 from .register import beneath, register
 from .row_sums import gradient_at, keep_sums
@@ -45,7 +45,7 @@ def add_mul_act_gradients_kernel(grad_ptr, x_ptr, y_ptr, bias_ptr, dx_ptr, dy_pt
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
     first, step = tl.program_id(1) * ROWS, tl.num_programs(1) * ROWS
-    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    cols = widened(tl.program_id(0), n) * COLS + tl.arange(0, COLS)
     WIDE: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     bias = tl.load(bias_ptr + cols, mask=cols < n, other=0.0).to(WIDE)
     factor = tl.cast(scale, WIDE)

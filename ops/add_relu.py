@@ -13,7 +13,7 @@ from . import autocast, batching, choices, row_sums
 from .autograd import added
 from .checks import FLOATS, check, check_bias, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .grids import elements_of, grid, lines_at, row_at
+from .grids import elements_of, grid, lines_at, row_at, widened
 from .layout import roomy, row_alignment
 from .row_sums import gradient_at, keep_sums
 from .register import beneath, register, served
@@ -58,7 +58,7 @@ def add_relu_gradients_kernel(grad_ptr, out_ptr, dz_ptr, parts_ptr, m, n, ROWS: 
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
     first, step = tl.program_id(1) * ROWS, tl.num_programs(1) * ROWS
-    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    cols = widened(tl.program_id(0), n) * COLS + tl.arange(0, COLS)
     sums = tl.zeros((ROWS, COLS), tl.float64 if out_ptr.dtype.element_ty == tl.float64 else tl.float32)
     for turn in tl.range(0, tl.cdiv(m - first, step), num_stages=STAGES):
         rows = first + turn * step + tl.arange(0, ROWS)

@@ -13,9 +13,22 @@ def grid(first, second, folds: bool) -> tuple:
 
 
 @triton.jit
+def widened(number, size):
+    """A program's number, or a tile's, with as many bits as `size` has: 64 where the value of an argument needs them. So do a tile's indices, below the next multiple of its side, which is a power of two:
+    what 32 bits count they count to the end."""
+    return number + 0 * size
+
+
+@triton.jit
+def tiles_along(size, SIDE: tl.constexpr):
+    """cdiv of a size that is 1 at least; tl.cdiv's is wrong for the last ones that 32 bits count."""
+    return (size - 1) // SIDE + 1
+
+
+@triton.jit
 def folded(columns, COLS: tl.constexpr):
     """(number of the line, of the tile along it) of a program, in a folded grid of lines of `columns`, COLS a tile."""
-    tiles = tl.cdiv(columns, COLS)
+    tiles = tiles_along(columns, COLS)
     return tl.program_id(0) // tiles, tl.program_id(0) % tiles
 
 
@@ -25,7 +38,7 @@ def columns_of(inner, COLS: tl.constexpr, FOLDED: tl.constexpr):
     if FOLDED:
         outer, tile = folded(inner, COLS)
     else:
-        tile, outer = tl.program_id(0), tl.program_id(1)
+        tile, outer = widened(tl.program_id(0), inner), tl.program_id(1)
     return outer, tile * COLS + tl.arange(0, COLS)
 
 
@@ -41,8 +54,8 @@ def elements_of(m, n, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constex
             row, col = folded(n, COLS)
         else:
             row, col = tl.program_id(0), tl.program_id(1)
-        rows = row * ROWS + tl.arange(0, ROWS)
-        cols = col * COLS + tl.arange(0, COLS)
+        rows = widened(row, m) * ROWS + tl.arange(0, ROWS)
+        cols = widened(col, n) * COLS + tl.arange(0, COLS)
         offs, mask = rows.to(tl.int64)[:, None] * n + cols[None, :], (rows[:, None] < m) & (cols[None, :] < n)
     return cols, offs, mask
 
@@ -50,8 +63,8 @@ def elements_of(m, n, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constex
 @triton.jit
 def lines_at(pid, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
     """(columns, offsets, offsets in lines `step` apart, mask) of the pid-th tile, BL lines x BC elements, of a matrix of any strides."""
-    across = tl.cdiv(length, BC)
-    line, cols = pid // across * BL + tl.arange(0, BL), pid % across * BC + tl.arange(0, BC)
+    across = tiles_along(length, BC)
+    line, cols = widened(pid // across, lines) * BL + tl.arange(0, BL), pid % across * BC + tl.arange(0, BC)
     rows, at = line.to(tl.int64)[:, None], cols[None, :]
     return cols, rows * stride_line + at.to(tl.int64) * stride_at, rows * step + at, (line[:, None] < lines) & (at < length)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .grids import widened
+
 
 @triton.jit
 def _line(x_ptr, ks, inside, stride, DIM: tl.constexpr, ACC: tl.constexpr):
@@ -33,7 +35,7 @@ def sums_of_lines(block, x_ptr, b_ptr, out_ptr, n, k, stride_xr, stride_xk, stri
     of several sums)."""
     ACC: tl.constexpr = tl.float64 if b_ptr.dtype.element_ty == tl.float64 else tl.float32
     DIM: tl.constexpr = 1 if ALONG else 0  # where i is in a tile of b
-    cols = block * BN + tl.arange(0, BN)
+    cols = widened(block, n) * BN + tl.arange(0, BN)
     ks = tl.arange(0, BK)
     ptrs = b_ptr + tl.expand_dims(cols.to(tl.int64) * stride_bn, DIM) + tl.expand_dims(ks.to(tl.int64) * stride_bk, 1 - DIM)
     step = tl.cast(stride_xr, tl.int64)
@@ -101,7 +103,7 @@ def _add8(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
 def sums_of_eight_lines(block, x_ptr, b_ptr, out_ptr, m, n, k, stride_xr, stride_bn, stride_or, stride_on, BN: tl.constexpr, BK: tl.constexpr):
     """out[r, j] = sum over i of x[r, i] b[i, j] for r < m, 4 < m <= 8, and the block-th BN columns j; summed up in fp32, x and b contiguous along i. A line of b is read once, where it lies, for all rows of
     x. Rows that are not there are the last one again: a mask of what is loaded would be asked of every vector."""
-    cols = block * BN + tl.arange(0, BN)
+    cols = widened(block, n) * BN + tl.arange(0, BN)
     ks = tl.arange(0, BK)
     ptrs = b_ptr + cols.to(tl.int64)[:, None] * stride_bn + ks[None, :]
     acc0 = tl.zeros((BN,), tl.float32)

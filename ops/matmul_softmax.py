@@ -25,7 +25,7 @@ from .register import register, served
 from .softmax import KERNELS as SOFTMAX_KERNELS
 from .softmax import backward_of_softmax, softmax_into
 from .sizes import cdiv, known, next_power_of_2
-from .grids import folded, grid
+from .grids import folded, grid, widened
 from .records import WITH_CUDA, Case, Op, traffic
 from .matmul import alike, begun, matmul_kernel, product_backward, product_jvp
 from . import autocast, batching, product_way, split_k, thin, thin_softmax
@@ -100,6 +100,7 @@ def scale_kernel(c_ptr, stats_ptr, m, n, parts, turns, AXIS: tl.constexpr, STEP:
         down, right = folded(n, BN if AXIS == 0 else BN * many)
     else:
         right, down = tl.program_id(0), tl.program_id(1)
+    down, right = widened(down, m), widened(right, n)
     line0 = right * BN if AXIS == 0 else down * BM
     lane = line0 + (tl.arange(0, BN) if AXIS == 0 else tl.arange(0, BM))
     count = n if AXIS == 0 else m

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .grids import lines_at
+from .grids import lines_at, widened
 
 
 @triton.jit
@@ -101,7 +101,7 @@ def copy_both_kernel(x_ptr, x_out_ptr, x_lines, x_length, x_stride_line, x_strid
 @triton.jit
 def sum_shares_kernel(shares_ptr, c_ptr, count, shares, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr):
     """c = the sum of several `shares` of `count` numbers, one behind the other, in their order. AT_ONCE are read together. Grid: pieces of BLOCK."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = widened(tl.program_id(0), count) * BLOCK + tl.arange(0, BLOCK)
     share = tl.arange(0, AT_ONCE)
     acc = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, shares, AT_ONCE):

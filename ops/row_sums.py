@@ -16,6 +16,7 @@ import triton.language as tl
 from ..backends import of_torch
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, traced, wrap_triton
+from .grids import widened
 from .layout import row_alignment, sums_dtype
 from .sizes import cdiv, known, next_power_of_2
 from .straight import as_rows
@@ -105,7 +106,7 @@ def add_up(walked: Walk, parts: torch.Tensor, out: torch.Tensor, n: int):
 
 @triton.jit(do_not_specialize=["parts"])
 def add_parts_kernel(parts_ptr, out_ptr, parts, n, AT_ONCE: tl.constexpr, COLS: tl.constexpr):
-    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    cols = widened(tl.program_id(0), n) * COLS + tl.arange(0, COLS)
     sums = tl.zeros((AT_ONCE, COLS), parts_ptr.dtype.element_ty)
     for start in range(0, parts, AT_ONCE):
         part = start + tl.arange(0, AT_ONCE)

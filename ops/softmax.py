@@ -16,7 +16,7 @@ from . import autocast, batching, choices, softmax_held, softmax_shares
 from .autograd import added, wide
 from .checks import FLOATS, check, check_dim, check_index, check_same_shape, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .grids import columns_of, grid
+from .grids import columns_of, grid, widened
 from .layout import roomy, row_alignment, split, sums_dtype
 from .register import beneath, register, served
 from .sizes import cdiv, known, next_power_of_2, planned
@@ -54,7 +54,7 @@ def softmax_short_rows_kernel(x_ptr, out_ptr, m, n, ROWS: tl.constexpr, BLOCK: t
     """ROWS rows a program, for GPUs: of one short row too little is on its way."""
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = widened(tl.program_id(0), m) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
     offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
     mask = (rows[:, None] < m) & (cols[None, :] < n)

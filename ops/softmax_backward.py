@@ -8,7 +8,7 @@ import triton.language as tl
 
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
-from .grids import columns_of, grid
+from .grids import columns_of, grid, widened
 from .layout import row_alignment, split, sums_dtype
 from .sizes import cdiv, known, next_power_of_2
 
@@ -44,7 +44,7 @@ def softmax_backward_rows_kernel(grad_ptr, y_ptr, out_ptr, m, n, ROWS: tl.conste
     """ROWS whole rows a program, read once. For GPUs."""
     if ALIGN > 1:
         n = n // ALIGN * ALIGN
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = widened(tl.program_id(0), m) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
     offs = rows.to(tl.int64)[:, None] * n + cols[None, :]
     mask = (rows[:, None] < m) & (cols[None, :] < n)
@@ -154,6 +154,8 @@ def gradient(grad: torch.Tensor, y: torch.Tensor, out: torch.Tensor, dim: int, c
     outer, n, inner = split(y, dim)
     on_gpu = y.device.type == "cuda"
     rows, cols = columns
+    if known(n) and n == 1:  # all are columns
+        outer, inner, rows = 1, outer * inner, 1
     if on_gpu and known(outer, n, inner) and inner == 1:
         _rows(grad, y, out, outer, n)
     elif on_gpu and known(outer, n, inner) and n <= COLUMN:

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from .dispatch import launch, wrap_triton
+from .grids import widened
 from .layout import sums_dtype
 from .parts import above, exp_of, normal
 from .sizes import cdiv, next_power_of_2
@@ -17,7 +18,7 @@ from .tuning import plainly_here, workers
 def held_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, NORMAL: tl.constexpr = False):
     """Softmax over the middle of (outer, n, inner), n <= ROWS: COLS neighbouring columns a program. Grid: (column tiles, outer)."""
     rows = tl.arange(0, ROWS)
-    cols = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    cols = widened(tl.program_id(0), inner) * COLS + tl.arange(0, COLS)
     offs = tl.program_id(1).to(tl.int64) * n * inner + rows.to(tl.int64)[:, None] * inner + cols[None, :]
     inside = (rows < n)[:, None] & (cols < inner)[None, :]
     x = tl.load(x_ptr + offs, mask=inside, other=-float("inf"))

@@ -13,6 +13,7 @@ from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.dispatch.replay import temporary
 from .dispatch import launch, wrap_triton
+from .grids import widened
 from .layout import roomy
 from .product import copy_lines_kernel
 from .sizes import cdiv, known, next_power_of_2
@@ -30,8 +31,8 @@ NUMBERS = 1 << 16
 @triton.jit
 def turn_kernel(x_ptr, out_ptr, m, k, step, BM: tl.constexpr, BK: tl.constexpr):
     """out = x, m x k, of which terms lie `step` apart, with terms side by side. Grid: tiles of lines, of terms."""
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    ks = tl.program_id(1) * BK + tl.arange(0, BK)
+    rows = widened(tl.program_id(0), m) * BM + tl.arange(0, BM)
+    ks = widened(tl.program_id(1), k) * BK + tl.arange(0, BK)
     x = tl.load(x_ptr + ks.to(tl.int64)[:, None] * step + rows[None, :], mask=(ks[:, None] < k) & (rows[None, :] < m))
     tl.store(out_ptr + rows.to(tl.int64)[:, None] * k + ks[None, :], tl.trans(x), mask=(rows[:, None] < m) & (ks[None, :] < k))
 

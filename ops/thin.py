@@ -32,8 +32,8 @@ def few_terms_kernel(a_ptr, b_ptr, c_ptr, m, n, stride_am, stride_ak, stride_bk,
     """c = a @ b of K terms, element by element."""
     ACC: tl.constexpr = tl.float64 if a_ptr.dtype.element_ty == tl.float64 else tl.float32
     tiles = tl.cdiv(n, BN)
-    rows = tl.program_id(0) // tiles * BM + tl.arange(0, BM).to(tl.int64)
-    cols = tl.program_id(0) % tiles * BN + tl.arange(0, BN).to(tl.int64)
+    rows = (tl.program_id(0) // tiles).to(tl.int64) * BM + tl.arange(0, BM)
+    cols = (tl.program_id(0) % tiles).to(tl.int64) * BN + tl.arange(0, BN)
     acc = _term(a_ptr, b_ptr, rows, cols, m, n, stride_am, stride_bn, ACC)
     for i in tl.static_range(1, K):
         acc += _term(a_ptr + i * stride_ak, b_ptr + i * stride_bk, rows, cols, m, n, stride_am, stride_bn, ACC)

@@ -9,6 +9,7 @@ import triton.language as tl
 from ..backends.dispatch.replay import temporary
 from . import thin
 from .dispatch import launch, wrap_triton
+from .grids import widened
 from .layout import sums_dtype
 from .sizes import cdiv, next_power_of_2
 from .parts import above, exp_normal, normal
@@ -26,7 +27,7 @@ def softmax_of_lines_kernel(x_ptr, out_ptr, n, stride_ol, stride_on, BLOCK: tl.c
 def softmax_across_lines_kernel(x_ptr, out_ptr, lines, n, stride_ol, stride_on, R: tl.constexpr, BLOCK: tl.constexpr, NORMAL: tl.constexpr = False):
     """Softmax over the lines x, of each of their n numbers; BLOCK of these a program. R: a power of two, `lines` at least."""
     row = tl.arange(0, R)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = widened(tl.program_id(0), n) * BLOCK + tl.arange(0, BLOCK)
     inside = (row < lines)[:, None] & (at < n)[None, :]
     x = tl.load(x_ptr + row[:, None].to(tl.int64) * n + at[None, :], mask=inside, other=-float("inf"))
     e = exp_normal(x - tl.max(x, axis=0)[None, :], NORMAL)
