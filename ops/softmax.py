@@ -192,6 +192,8 @@ def softmax_into(x: torch.Tensor, out: torch.Tensor, dim: int):
         softmax_shares.long_rows(x, out, outer, n)
     elif (held := softmax_held.widths(x, outer, n, inner)) is not None:
         softmax_held.softmax(x, out, outer, n, inner, held)
+    elif x.device.type == "cuda" and (held := softmax_held.tile_on_gpu(outer, n, inner)) is not None:
+        softmax_held.softmax(x, out, outer, n, inner, held[:2], held[2])
     elif known(outer, n, inner) and inner > 1 and x.device.type == "cuda" and PART[0] < n and outer < 65536:
         columns_by_parts(x, out, outer, n, inner)
     elif not known(inner) or inner > 1:
@@ -200,8 +202,11 @@ def softmax_into(x: torch.Tensor, out: torch.Tensor, dim: int):
         launch(wrap_triton(softmax_columns_kernel), grid(cdiv(inner, cols), outer, folded), x, out, n, inner, ROWS=rows, COLS=cols, FOLDED=folded,
                **warps, **normal(x))
     elif x.device.type == "cuda" and known(outer, n) and n <= SHORT:
-        block = next_power_of_2(n)
-        rows = min(max(1, SHORT // block), next_power_of_2(max(1, outer // PROGRAMS)))
+        block, together = next_power_of_2(n), SHORT
+        if n * x.element_size() % 16 and block <= SHORT_OF_NUMBERS[0]:
+            together = max(SHORT_OF_NUMBERS[1], 2 * block)
+            warps = {"num_warps": together // SHORT_OF_NUMBERS[1]}
+        rows = min(max(1, together // block), next_power_of_2(max(1, outer // PROGRAMS)))
         launch(wrap_triton(softmax_short_rows_kernel), (cdiv(outer, rows),), x, out, outer, n, ROWS=rows, BLOCK=block, ALIGN=row_alignment(x, n), **warps)
     elif known(n) and n <= t["row"]:
         launch(wrap_triton(softmax_rows_kernel), (outer,), x, out, n, BLOCK=next_power_of_2(n), **warps, **normal(x))
@@ -214,6 +219,9 @@ def softmax_into(x: torch.Tensor, out: torch.Tensor, dim: int):
 #: on a GPU: elements of the rows that a program takes together, and programs that there are to be at least, before they take several. 65536 x 256 fp16 took an
 #: H100 44 us a row a program, 21 by eight
 SHORT, PROGRAMS = 2048, 512
+#: the same of rows that do not begin at multiples of 16 bytes, whose numbers are read one by one: up to how long, and elements of a warp. us of an H200 by 2048 elements of four warps, so and torch: 43160x87 fp16
+#: 16.1, 9.1, 10.0, fp32 16.9, 9.5, 10.0; 34320x100 fp16 12.5, 7.6, 9.0; 75865x47 fp32 15.8, 9.5, 11.5; 10000x333 fp16 7.3, 6.0, 8.1
+SHORT_OF_NUMBERS = 512, 512
 #: on a GPU: rows and columns of a part, and of a tile of the result; fastest of 30 on an H200 (fp32, fp16), of 14 on an H100. A program has two tiles one below
 #: the other, four where more parts than FEW are to be joined
 PART, SCALED, FEW = (256, 32), (64, 64), 32

@@ -1,4 +1,5 @@
-"""softmax over columns on a CPU whose tile holds whole columns: exponentials are computed once and kept in the second cache until their sum is known, where softmax_columns_kernel computes them twice."""
+"""softmax over columns of which a tile holds whole ones: exponentials are computed once and kept until their sum is known, in the second cache of a CPU and in registers of a GPU, where softmax_columns_kernel
+computes them twice."""
 
 from __future__ import annotations
 
@@ -7,19 +8,21 @@ import triton
 import triton.language as tl
 
 from .dispatch import launch, wrap_triton
-from .grids import widened
-from .layout import sums_dtype
+from .grids import columns_of, grid
+from .layout import row_alignment, sums_dtype
 from .parts import above, exp_of, normal
-from .sizes import cdiv, next_power_of_2
+from .sizes import cdiv, known, next_power_of_2
 from .tuning import plainly_here, workers
 
 
 @triton.jit
-def held_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, NORMAL: tl.constexpr = False):
-    """Softmax over the middle of (outer, n, inner), n <= ROWS: COLS neighbouring columns a program. Grid: (column tiles, outer)."""
+def held_columns_kernel(x_ptr, out_ptr, n, inner, ROWS: tl.constexpr, COLS: tl.constexpr, FOLDED: tl.constexpr, ALIGN: tl.constexpr = 1, NORMAL: tl.constexpr = False):
+    """Softmax over the middle of (outer, n, inner), n <= ROWS: COLS neighbouring columns a program."""
+    if ALIGN > 1:
+        inner = inner // ALIGN * ALIGN
+    outer, cols = columns_of(inner, COLS, FOLDED)
     rows = tl.arange(0, ROWS)
-    cols = widened(tl.program_id(0), inner) * COLS + tl.arange(0, COLS)
-    offs = tl.program_id(1).to(tl.int64) * n * inner + rows.to(tl.int64)[:, None] * inner + cols[None, :]
+    offs = outer.to(tl.int64) * n * inner + rows.to(tl.int64)[:, None] * inner + cols[None, :]
     inside = (rows < n)[:, None] & (cols < inner)[None, :]
     x = tl.load(x_ptr + offs, mask=inside, other=-float("inf"))
     e, _, total = exp_of(x.to(tl.float32) if x.dtype.primitive_bitwidth < 32 else x, 0, NORMAL)
@@ -47,9 +50,29 @@ def widths(x: torch.Tensor, outer: int, n: int, inner: int) -> tuple[int, int] |
     return (rows, min((busy or fitting[-1:])[0], max(LEAST, next_power_of_2(inner)))) if fitting else None
 
 
-def softmax(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int, tile: tuple[int, int]):
-    """out = softmax of x over the middle of (outer, n, inner). Both contiguous; tile: of `widths`."""
+#: the same on a GPU, by rows of a tile up to which it has so many columns and warps; of longer columns, where there are only so FEW_COLUMNS, it has COLUMN. us of an H200 in fp16, piece by piece, so and torch:
+#: 2x65536 20, 1.7, 2.6; 8x81862 41, 2.5, 5.2; 22x66115 34, 4.9, 13; 128x65536 22, 11, 69; 1x173301 11, , 2.5; 455x2 7.4, 1.8, 3.3; 1672x4 7.6, 2.5, 5.9
+ON_GPU = {1: (1024, 4), 8: (128, 1), 16: (64, 1), 32: (64, 4), 128: (32, 4)}
+FEW_COLUMNS, COLUMN = 4, 4096
+
+
+def tile_on_gpu(outer: int, n: int, inner: int) -> tuple[int, int, int] | None:
+    """(ROWS, COLS, warps) of the tile on a GPU, where a softmax over the middle of (outer, n, inner) goes this way."""
+    if not known(outer, n, inner) or inner == 1 and n > 1:
+        return None
+    if n == 1:
+        inner *= outer
+    rows = next_power_of_2(n)
+    for most, (cols, warps) in ON_GPU.items():
+        if rows <= most:
+            return rows, min(cols, next_power_of_2(inner)), warps
+    return (rows, 2, min(16, rows // 64)) if inner <= FEW_COLUMNS and rows <= COLUMN else None
+
+
+def softmax(x: torch.Tensor, out: torch.Tensor, outer: int, n: int, inner: int, tile: tuple[int, int], warps: int = 0):
+    """out = softmax of x over the middle of (outer, n, inner). Both contiguous; tile: of `widths`, or with `warps` of `tile_on_gpu`."""
     if n == 1:  # all are columns
         outer, inner = 1, outer * inner
     rows, cols = tile
-    launch(wrap_triton(held_columns_kernel), (cdiv(inner, cols), outer), x, out, n, inner, ROWS=rows, COLS=cols, **normal(x))
+    how = {"FOLDED": True, "ALIGN": row_alignment(x, inner), "num_warps": warps} if warps else {"FOLDED": False, **normal(x)}
+    launch(wrap_triton(held_columns_kernel), grid(cdiv(inner, cols), outer, warps > 0), x, out, n, inner, ROWS=rows, COLS=cols, **how)
