@@ -57,6 +57,12 @@ def row_alignment(x: torch.Tensor, n: int) -> int:
     return whole if x.is_cuda and known(n) and n % 16 and n % whole == 0 else 1
 
 
+def is_read(strides: tuple, aligned: bool, size: int = 4) -> bool:
+    """Are a matrix's lines contiguous, and begin at multiples of 16 bytes, where its memory is `aligned` to such? size: of an element, in bytes."""
+    lines, along = strides if strides[1] == 1 else strides[::-1]
+    return along == 1 and lines * size % 16 == 0 and aligned
+
+
 #: kernels of products by pointers count elements in 32 bits over the terms that they step over at a time, no more than these on a GPU and on a CPU. Tiles with all of K, which may be more, are for
 #: what fits (`tiles.tile_for`)
 STEP, STEP_ON_CPU = 256, 1024

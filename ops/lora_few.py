@@ -11,6 +11,7 @@ from ..backends import cuda
 from ..backends.dispatch.cuda_launch import Address, Number
 from . import product_few
 from .launches import Drawing
+from .layout import is_read
 from .lora_kernels import CLEARED, add_parts, clear, eights, keep_low, keep_sum
 from .sizes import cdiv
 
@@ -48,7 +49,7 @@ KERNELS = (*product_few.KERNELS, lora_sum_kernel)
 
 def fits(x, w) -> bool:
     """Can these matrices' lines be read 16 bytes at a time? x, w: with `shape`, `strides` and `aligned`."""
-    return all(product_few.is_read(p.strides, p.aligned) for p in (x, w))
+    return all(is_read(p.strides, p.aligned) for p in (x, w))
 
 
 def draw(d: Drawing, x, w, b, parts: int, out: int, t: int | None, counters: int | None, done: int, device: int, ranks: dict):

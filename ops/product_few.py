@@ -18,6 +18,7 @@ from ..backends import cuda
 from ..backends.of_torch import FakeTensor
 from . import product_split, tuning
 from .dispatch import launch, traced
+from .layout import is_read
 from .product import LEAST_HELD, add_products_of_parts, three_parts
 from .product_tma import COUNTED, add_up, in_shares, is_described
 from .sizes import cdiv, known, next_power_of_2
@@ -38,11 +39,15 @@ WARPS = 4  # of multiply-adds
 #: pieces of K that a share has at least: of multiply-adds, and of tensor cores by bytes of a number; and the most shares. A piece of fp32, which is split up, takes some 1.5 us where little else
 #: is done, as long as adding shares up: an H200 takes 64x688x118 13 us by 4, 8 by 1, 45x132x560t 10 and 7, 48x740x64 12 and 7.5, 1200x367x18t 12 and 7; in 16 bits 8x4097x513 8 us by 1, 6.4 by 2
 PIECES_OF_LINES, PIECES, MOST_SHARES = 4, {2: 2, 4: 1}, 128
+#: shares that even the last turn of programs out, at most, pieces of K in each, and how busy they are to keep the GPU. us of an H200 by 1, 3 and 7 of 137 tiles, 3147 terms: 175, 83, 83
+EVEN_SHARES, EVEN_PIECES, BUSY = 8, 8, 0.85
 #: terms of a sum from which on a few lines' product goes so, by whether the large matrix's lines run along K (its columns are read one number at a time by pointers), and multiplications from which on
 #: it does whatever the terms. us of an H200 by pointers and so: 1x64x64t 4.2, 2.0, 3x384x64t 18, 2.5, 1x256x64 5.2, 2.9, 3x257x65 8.8, 6.7; of an H100 1 x 1024 x 1024 16, 5.6
 LEAST_TERMS_OF_LINES, LEAST_LINES = {False: 256, True: 32}, 1 << 17
-#: multiplications and terms from which on more lines do. H200: 16x64x128t 4.4, 4.3, 45x132x560t 16, 9.6, 1000x64x500t 8.2, 6.1, 45x132x560 6.8, 9.9, 16x700x16 7.0, 8.5; H100: 384 cubed 12, 10
-LEAST, LEAST_TERMS = {False: 1 << 20, True: 1 << 17}, {False: 384, True: 64}
+#: multiplications from which on more lines do, and terms, in fp32 by whether the right factor's lines run along K. H200: 16x64x128t 4.4, 4.3, 45x132x560t 16, 9.6, 1000x64x500t 8.2, 6.1, 45x132x560 6.8, 9.9,
+#: 16x700x16 7.0, 8.5; H100: 384 cubed 12, 10. Of few terms by pointers, as `tiles.OF_NUMBERS` has them, and so: 62x24x189t 5.9, 4.1, 416x58x1743t 10.5, 8.3, 2365x157x49 6.6, 8.2, 866x117x781 10.1, 12.7,
+#: 50x330x1992 10.4, 9.9, 14x380x2538 8.8, 7.9
+LEAST, LEAST_TERMS, LEAST_OF_16_BITS = {False: 1 << 20, True: 1 << 17}, {False: 350, True: 20}, {False: 384, True: 64}
 #: terms from which on it pays, however few sums there are: 8x600x8t 17 us by pointers and 7.8
 LONG = {False: 1024, True: 320}
 ROWS = 128  # up to which a product in 16 bits goes so
@@ -190,7 +195,8 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if x.shape[0] <= LINES:  # neighbouring threads read neighbours
         return (m * n * k >= LEAST_LINES or k >= LEAST_TERMS_OF_LINES[along_k]) and 1 in w.stride()
-    return (m * n * k >= LEAST[along_k] and k >= LEAST_TERMS[along_k] or k >= LONG[along_k]) and 1 in w.stride() and 1 in x.stride()
+    least = LEAST_TERMS[_runs_along_k(b)] if a.dtype == torch.float32 else LEAST_OF_16_BITS[along_k]
+    return (m * n * k >= LEAST[along_k] and k >= least or k >= LONG[along_k]) and 1 in w.stride() and 1 in x.stride()
 
 
 def _rows_first(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,12 +216,6 @@ def _along_k(n: int, strides: tuple) -> bool:
 
 def _is_read(x: torch.Tensor) -> bool:
     return is_read(x.stride(), x.data_ptr() % 16 == 0, x.element_size())
-
-
-def is_read(strides: tuple, aligned: bool, size: int = 4) -> bool:
-    """Are there lines that are contiguous and begin at multiples of 16 bytes, where memory is `aligned` to such? size: of an element, in bytes."""
-    lines, along = strides if strides[1] == 1 else strides[::-1]
-    return along == 1 and lines * size % 16 == 0 and aligned
 
 
 def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -246,6 +246,15 @@ class How(NamedTuple):
         return few_lines_kernel, cdiv(n, self.bn) * self.shares, {"R": self.bm, "W_ALONG_K": _along_k(n, strides_w), "STAGES": self.stages, **consts}
 
 
+def _shared(tiles: int, room: int, pieces: int, most: int) -> int:
+    """Into how many shares, `most` at most, so many pieces of K go where there is room for so many programs at a time. Few tiles leave less than a tile's number of them free; where K is long it goes
+    in more shares than fit at once, so that those of the last turn are not alone."""
+    shares = max(1, min(room // tiles, most))
+    more = [s for s in range(shares, EVEN_SHARES + 1) if s == shares or pieces >= s * EVEN_PIECES]
+    busy = {s: tiles * s / (room * cdiv(tiles * s, room)) for s in more}
+    return next((s for s in more if busy[s] >= BUSY), max(more, key=busy.get)) if more else shares
+
+
 def how(m: int, n: int, k: int, along_k: bool, count: int, are_read: bool = True, size: int = 4) -> How:
     """How m <= n rows are multiplied by a matrix whose lines run along K or N, on so many multiprocessors. are_read: `is_read` says so of the lines; size: of an element, in bytes."""
     if m <= LINES:
@@ -253,11 +262,11 @@ def how(m: int, n: int, k: int, along_k: bool, count: int, are_read: bool = True
         bm, warps, pieces = next_power_of_2(m), WARPS, PIECES_OF_LINES
         tiles = cdiv(n, bn)
     else:
-        wide = 128 if m > 64 and cdiv(m, 128) * cdiv(n, 128) * cdiv(k, 128) >= count else 64
+        wide = 128 if m > 64 and (are_read or size == 2) and cdiv(m, 128) * cdiv(n, 128) * cdiv(k, 128) >= count else 64
         bm = min(wide, max(16, next_power_of_2(m)))
         bn, bk, warps, stages, room = (TILES if are_read else TILES_OF_NUMBERS[size])[bm]
         tiles, pieces = cdiv(m, bm) * cdiv(n, bn), PIECES[size] if k > 2 * bk else 2
-    shares = max(1, min(room * count // tiles, k // (pieces * bk), MOST_SHARES))
+    shares = _shared(tiles, room * count, k // bk, min(k // (pieces * bk), MOST_SHARES))
     terms = cdiv(cdiv(k, bk), shares) * bk
     return How(bm, bn, bk, warps, stages, cdiv(k, terms), terms)
 

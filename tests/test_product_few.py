@@ -153,6 +153,18 @@ def test_numbers_that_are_read_one_by_one_are_not_fetched_ahead(m, along_k, size
     assert how.shares * how.terms >= 3001 > (how.shares - 1) * how.terms and how.terms % 16 == 0
 
 
+@pytest.mark.parametrize("tiles,room,pieces,most,shares", [(137, 264, 98, 98, 5), (133, 264, 215, 215, 7), (258, 264, 95, 95, 1), (133, 264, 12, 12, 1), (133, 264, 16, 16, 1), (20, 264, 500, 128, 13), (264, 264, 500, 128, 1),
+                                                           (1, 264, 3, 3, 3), (300, 264, 900, 128, 3)])
+def test_shares_even_turns_out(tiles, room, pieces, most, shares):
+    """137 tiles leave half of what there is room for without work, and five shares of each of them a seventh; no share is of few pieces for that."""
+    assert product_few._shared(tiles, room, pieces, most) == shares
+    assert shares == max(1, min(room // tiles, most)) or pieces >= shares * product_few.EVEN_PIECES
+
+
+def test_few_rows_of_numbers_go_in_small_tiles():
+    assert product_few.how(235, 739, 6939, True, 132, False).bm == 64 and product_few.how(236, 740, 6940, True, 132).bm == 128
+
+
 def test_how_lines_lie_is_asked(monkeypatch):
     """A matrix whose lines begin anywhere, one that begins at an odd number, and of more rows than LINES the other one."""
     asked, real = [], product_few.how
@@ -189,7 +201,8 @@ def test_what_is_taken(monkeypatch):
         assert takes(like(3, 1001), like(1001, 5001)) and takes(like(105, 7383), turned(7383, 1)) and takes(like(1, 600), like(600, 2))  # wherever lines begin; few products of many terms
         assert not takes(like(1, 1000), like(1000, 700, stride=(1400, 2)))
         assert takes(like(256, 64), turned(64, 256)) and not takes(like(256, 192), like(192, 256)) and takes(like(256, 384), like(384, 256))
-        assert takes(like(16, 64), turned(64, 128)) and not takes(like(16, 64), turned(64, 120)) and not takes(like(200, 60), turned(60, 200)) and not takes(like(16, 700), like(700, 16))
+        assert takes(like(16, 64), turned(64, 128)) and not takes(like(16, 64), turned(64, 120)) and takes(like(200, 60), turned(60, 200)) and not takes(like(500, 19), turned(19, 500)) and not takes(like(16, 700), like(700, 16))
+        assert not takes(like(3000, 64), like(64, 40)) and not takes(like(3000, 319), like(319, 40)) and takes(like(3000, 350), like(350, 40))  # by pointers, which read what lies along N
         assert takes(like(1, 1 << 29), like(1 << 29, 4)) and not takes(like(1, 1 << 30), like(1 << 30, 4))  # counted in 32 bits
         monkeypatch.setattr(product_few.product_split, "suits", lambda device: False)
         assert not takes(few, large)
