@@ -36,7 +36,7 @@ def test_files_that_are_refused(tmp_path, capsys, text, said):
 
 
 @pytest.mark.parametrize("args,said", [(["-o", "{0}/none/r.html"], "there is no folder"), (["-o", "{0}"], "it is a folder"),
-                                       (["-o", "{0}/x.json"], "it is a results"),
+                                       (["-o", "{0}/x.json"], "it is what the command reads"),
                                        (["-o", "{0}/r.html", "--png", "{0}/x.json"], "it is a file; name a folder"),
                                        (["-o", "{0}/r.html", "--png", "{0}/x.json/plots"], "cannot be written")])
 def test_usage(tmp_path, capsys, args, said):

@@ -126,7 +126,7 @@ def _checked(args):
     args.format = args.format or ("json" if args.json else "text")
     for flag, path in (("--html", args.html), ("-o", args.output)):
         if path:
-            outputs.file(flag, path)
+            outputs.file(flag, path, (args.what, args.diff, args.baseline))
     if args.bandwidth is not None and not 0 < args.bandwidth < 1e6:
         raise Error(f"--bandwidth {args.bandwidth:g}: it takes the bytes a cycle that memory gives, more than 0")
     if args.output and not args.stage:

@@ -236,7 +236,7 @@ def _compare(args) -> int:
     if args.format == "spine":
         raise Error("--format spine is of a run; --compare prints a table or markdown")
     _without(args, _COMPARED, "--compare holds whole files against each other")
-    with outputs.kept(outputs.wanted(args)) as put:
+    with outputs.kept(outputs.wanted(args, args.compare)) as put:
         result = changes.beside([(str(path), results.load(path)) for path in args.compare])
         if args.format == "table":
             changes_report.show(result, screen.console())

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable, Iterable, Iterator
 
 #: option -> what it writes
 KINDS = {"json": "JSON", "csv": "CSV", "markdown": "a table in GitHub's Markdown"}
@@ -22,8 +22,8 @@ def add(parser):
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as GitHub's Markdown there")
 
 
-def wanted(args) -> dict[str, Path]:
-    """Option -> file, of those that were given. Raises `Error` for what cannot be written."""
+def wanted(args, reads: Iterable = ()) -> dict[str, Path]:
+    """Option -> file, of those that were given. Raises `Error` for what cannot be written. reads: as of `file`."""
     from ..backends.base import Error
     found = {kind: path for kind in KINDS if (path := getattr(args, kind, None)) is not None}
     seen: dict[str, str] = {}
@@ -33,13 +33,17 @@ def wanted(args) -> dict[str, Path]:
             raise Error(f"--{seen[where]} and --{kind} both go to {path}; give each a file of its own")
         seen[where] = kind
         if where != "-":
-            file(f"--{kind}", path)
+            file(f"--{kind}", path, reads)
     return found
 
 
-def file(option: str, path: Path):
-    """Raise `Error` where what an option names is no file that can be."""
+def file(option: str, path: Path, reads: Iterable = ()):
+    """Raise `Error` where what an option names is no file that can be, or one of those that the command `reads`, also FILE:FUNCTION."""
     from ..backends.base import Error
+    if str(path) == "-":
+        raise Error(f"{option} -: it takes a file, and prints nothing; for one of that name say ./-")
+    if path.exists() and any(given and os.path.exists(name) and os.path.samefile(name, path) for text in reads for given in [str(text or "")] for name in (given, given.rpartition(":")[0])):
+        raise Error(f"{option} {path}: it is what the command reads; name another file")
     if path.is_dir():
         raise Error(f"{option} {path}: it is a folder; name a file")
     if not path.resolve().parent.is_dir():
@@ -73,7 +77,7 @@ def opened(args) -> Iterator:
     """The `bench.results.Results` of a run, which writes its files after each row; stdout gets its part at the end, of an interrupted run, too."""
     from ..bench import flat, report, results
     makers = {"json": results.text, "csv": flat.as_csv, "markdown": report.markdown}
-    paths = wanted(args)
+    paths = wanted(args, getattr(args, "op", None) or ())
     files = {kind: path for kind, path in paths.items() if str(path) != "-"}
     with kept({k: p for k, p in paths.items() if k not in files}) as put:
         made = results.Results(files.get("json"), {path: makers[kind] for kind, path in files.items() if kind != "json"})

@@ -21,12 +21,10 @@ def add(parser):
 def run(args) -> int:
     from ..backends.base import Error
     from ..bench import whole
+    from . import outputs
     from .reporting import page, runs
 
-    if not args.output.resolve().parent.is_dir():
-        raise Error(f"-o {args.output}: there is no folder {args.output.resolve().parent}")
-    if args.output.is_dir() or any(args.output.resolve() == p.resolve() for p in args.results):
-        raise Error(f"-o {args.output}: it is {'a folder' if args.output.is_dir() else 'a results file'}; name the page to write")
+    outputs.file("-o", args.output, args.results)
     if args.png and args.png.exists() and not args.png.is_dir():
         raise Error(f"--png {args.png}: it is a file; name a folder")
     found = runs.read(args.results, args.output)
