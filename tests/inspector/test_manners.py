@@ -1,8 +1,9 @@
 """How `triport asm` behaves where something is odd: a sentence and not a traceback, the compiler's own reason, a hint that is right, a user's file run once."""
 
 import pytest
+from triport.backends.base import Error
 from triport.tools.__main__ import main
-from triport.tools.inspector import targets
+from triport.tools.inspector import report, targets
 
 KERNELS = '''
 import os
@@ -111,6 +112,46 @@ def test_fp64(capfd):
 def test_arguments_given_twice(capfd, kernels):
     code, _, err = asm(capfd, f"{kernels}:row_kernel", "--arg", "k=i32", "--arg", "k=i64")
     assert code == 2 and "--arg k is given twice" in err
+
+
+@pytest.mark.parametrize("args,said", [
+    (["--arg", "X=fp32[16]", "--arg", "k=i32", "--const", "k=5", "--const", "BLOCK=64"], "--arg k=i32 and --const k=5: choose one"),
+    (["--arg", "X=fp32[16]", "--arg", "k=i32", "--arg", "BLOCK=i32"], "--arg BLOCK=i32: BLOCK is a constexpr of row_kernel, which has a value; say --const BLOCK=VALUE"),
+    (["--arg", "X=fp32[16]", "--arg", "k=i32", "--arg", "BLOCK=fp32[16]"], "BLOCK is a constexpr"), (["--arg", "X=fp32[16]", "--arg", "k=i32", "--arg", "BLOCK=fp32"], "BLOCK is a constexpr"),
+    *((["--arg", "X=fp32[16]", "--arg", f"k=i32:{step}", "--const", "BLOCK=64"], f"--arg i32:{step}: of an integer Triton sees whether it is a multiple of 16, or 1: i32, i32:16 or i32:1") for step in (0, 3, 8, 24))])
+def test_arguments_that_would_mean_something_else(capfd, kernels, args, said):
+    code, _, err = asm(capfd, f"{kernels}:row_kernel", *args)
+    assert code == 2 and said in err
+
+
+@pytest.mark.parametrize("k", ["i32", "i32:1", "i32:16", "i64:32", "7"])
+def test_arguments_that_are_taken(capfd, kernels, k):
+    code, out, err = asm(capfd, f"{kernels}:row_kernel", "--arg", "X=fp32[16]", "--arg", f"k={k}", "--arg", "BLOCK=64", "--stage", "ttir")
+    assert code == 0 and "tensor<64x" in out, err
+
+
+def test_what_is_read_is_not_written(capfd, kernels, tmp_path):
+    """A source, a file of code, a baseline and a comparison: each stays as it is."""
+    (tmp_path / "f.s").write_text("f:\n\txorl %eax, %eax\n\tret\n")
+    code, out, err = asm(capfd, tmp_path / "f.s", "--json")
+    (tmp_path / "b.json").write_text(out)
+    (tmp_path / "link.s").symlink_to("f.s")
+    for args in ([f"{kernels}:row_kernel", "--stage", "ttir", "-o", kernels], [f"{kernels}:row_kernel", "--html", kernels], [tmp_path / "f.s", "--html", tmp_path / "f.s"], [tmp_path / "f.s", "--html", tmp_path / "link.s"],
+                 [tmp_path / "f.s", "--baseline", tmp_path / "b.json", "--html", tmp_path / "b.json"], [tmp_path / "f.s", "--diff", tmp_path / "b.json", "--html", tmp_path / "b.json"]):
+        before = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+        code, _, err = asm(capfd, *args)
+        assert code == 2 and "it is what the command reads; name another file" in err, args
+        assert before == {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    code, _, err = asm(capfd, tmp_path / "f.s", "--html", "-")
+    assert code == 2 and "--html -: it takes a file, and prints nothing; for one of that name say ./-" in err
+
+
+def test_requirements_of_a_report_as_text(tmp_path):
+    (tmp_path / "f.s").write_text("f:\n.L1:\n\tvmulps (%rdi,%rax), %ymm0, %ymm1\n\tvmovups %ymm1, (%rsi,%rax)\n\taddq $32, %rax\n\tcmpq %rax, %rdx\n\tjne .L1\n\tret\n")
+    judged = report.inspect(tmp_path / "f.s")
+    assert judged.failures("vector>=0.5, spills=0") == [] and "required <0.5" in judged.failures("vector<0.5")[0]
+    with pytest.raises(Error, match="--require"):
+        judged.failures("vectors>=1")
 
 
 def test_files_that_cannot_be_written(capfd, tmp_path):

@@ -148,6 +148,8 @@ def argument(text: str):
         if hit[1] not in ("i32", "i64"):
             raise Error(f"--arg {text}: an integer argument is i32 or i64, or the number itself")
         step = int(hit[2] or 0)
+        if hit[2] and step != 1 and (step % 16 or not step):
+            raise Error(f"--arg {text}: of an integer Triton sees whether it is a multiple of 16, or 1: {hit[1]}, {hit[1]}:16 or {hit[1]}:1")
         return step if step == 1 else wide + (_ALIGNED if step and step % 16 == 0 else _ODD)
     if re.fullmatch(r"(fp|f|bf)\d+", text):
         return 0.5
@@ -186,6 +188,10 @@ def of_kernel(kernel, args: dict[str, str], consts: dict[str, str], options: dic
     for name in (*args, *consts):
         if name not in params:
             raise Error(suggest(f"argument of {jit.__name__}", name, params))
+        if name in args and name in consts:
+            raise Error(f"--arg {name}={args[name]} and --const {name}={consts[name]}: choose one of them")
+        if name in args and params[name].is_constexpr and re.fullmatch(r"\s*([iu]|fp|f|bf)\d+(:\d+)?\s*|.*\[\d*\]\s*|\s*\*.*", args[name]):
+            raise Error(f"--arg {name}={args[name]}: {name} is a constexpr of {jit.__name__}, which has a value; say --const {name}=VALUE")
     missing = [n for n, p in params.items() if n not in kwargs and p.default is inspect.Parameter.empty]
     if missing:
         from . import hints

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Sequence
 
 from ...backends.base import Error
 from . import files, flow, gpu, isa, record, stats, targets, text, verdict, weights
@@ -63,8 +63,12 @@ class Report:
         together = self.code.backend == "file" and len(working) > 1
         return "; ".join(filter(None, (self.code.remark, f"{len(working)} functions, judged together; FILE:FUNCTION judges one" if together else "")))
 
-    def failures(self, required: Any) -> list[str]:
-        """One line for each requirement that is not met, by the whole or by a hot loop."""
+    def failures(self, required: str | Sequence[tuple[str, str, float | str]]) -> list[str]:
+        """One line for each requirement that is not met, by the whole or by a hot loop. required: as --require takes it, "vector>=0.9, spills=0", or (figure, comparison, bound) each.
+
+        Raises `Error` for a text that --require would not take."""
+        if isinstance(required, str):
+            required = verdict.requirements(required)
         if not self.hot:
             return [f"{self.code.name} [{self.code.target}]: there is no hot loop to judge"]
         return [*verdict.failures_of_all(self, required), *(line for r in self.hot for line in verdict.failures(r, required, self.gpu))]
