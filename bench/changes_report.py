@@ -13,6 +13,7 @@ from . import flat as tables
 from . import schema
 from .changes import VERDICTS, Change, Comparison, first_launches
 from .report import time_text
+from .screen import uncut
 from .words import YARDSTICKS
 
 _COLOURS = {"slower": "red", "broken": "red", "faster": "green", "mended": "green", "noisy": "bright_black"}
@@ -85,13 +86,13 @@ def _panel(rows: dict, letters: list[str], console: Console):
     top = table()
     top.add_row(*(Text(t, style="bold") for t in titles))
     console.print()
-    console.print(top)
+    uncut(top, console)
     for group, keys in groupby(rows, key=lambda k: k.group):
         console.print(Text(heading(group), style="bold"))
         t = table()
         for k in keys:
             t.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in body[k]))
-        console.print(t)
+        uncut(t, console)
 
 
 def remarks(result: Comparison) -> list[str]:

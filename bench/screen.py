@@ -10,6 +10,8 @@ from typing import IO, Any
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
+from rich.segment import Segments
 from rich.text import Text
 
 from . import fields, words
@@ -29,6 +31,15 @@ def console(away: int = AWAY, stderr: bool = False, **options: Any) -> Console:
     width = _width(sys.stderr if stderr else sys.stdout, away)
     height = None if width is None else shutil.get_terminal_size().lines  # without one rich reads COLUMNS all the same, and "\u00b2" is a digit to it and no number
     return Console(width=width, height=height, stderr=stderr, **options)
+
+
+def uncut(renderable: Any, console: Console) -> None:
+    """Print it as wide as its columns need, where that is more than the screen has: the terminal folds a line, and rich would leave out figures."""
+    least = Measurement.get(console, console.options.update(max_width=1 << 12), renderable).minimum
+    if least <= console.width:
+        console.print(renderable)
+    else:
+        console.print(Segments(console.render(renderable, console.options.update(max_width=least))), crop=False, soft_wrap=True)
 
 
 def _width(stream: IO[str], away: int) -> int | None:

@@ -275,6 +275,17 @@ def test_a_table_fits_its_screen(width):
     assert "B against A: 0 slower, 0 broken, 0 faster" in words and "C against A: 1 slower" in words
 
 
+@pytest.mark.parametrize("width", [10, 40, 50])
+def test_figures_stay_whole_on_a_narrow_screen(width):
+    """A terminal folds what is too long for it; nothing is left out."""
+    result = three()
+    shown = "\n".join(screen(result, width))
+    for found in result.changes.values():
+        for c in found:
+            if c.ratio is not None:
+                assert f"{c.ratio:.2f}" in shown and changes_report.time_text(c.new_s) in shown
+
+
 def test_long_names_fold_and_figures_stay():
     data = [made({("a", "torch"): 1e-3, ("a", "a_variant_with_a_name_" * 4): 1e-3}, seed=n) for n in range(2)]
     lines = screen(changes.beside(list(zip("xy", data))), 80)
@@ -431,6 +442,14 @@ def test_what_runs_say_of_themselves():
     said = changes_report.remarks(changes.beside([("old", old), ("new", new)]))
     assert said[:2] == ["B's machine was busy: two other processes ran", "B was interrupted: rows that would have followed are missing"]
     assert said[2] == "A or B says itself that a figure is noisy: 1 row (a 8x8 fp32 triton-cpu)"
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json", "--markdown"])
+def test_what_is_compared_is_not_written(tmp_path, capsys, option):
+    good, = results_files.written(tmp_path, good=made(BASE))
+    before = good.read_bytes()
+    assert main(["bench", "--compare", str(good), str(good), option, str(good)]) == 2
+    assert "it is what the command reads" in capsys.readouterr().err and good.read_bytes() == before
 
 
 @pytest.mark.parametrize("options,said", [(["--format", "spine"], "--format spine is of a run"), (["--op", "softmax"], "--op is of a run")])

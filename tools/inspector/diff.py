@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...bench.screen import uncut
 from .terminal import VERDICTS
 
 _FIGURES = ("vector", "fma", "load_bits", "store_bits", "bytes_per_access", "spills", "calls", "f64", "gathers", "masked", "convert", "matrix")
@@ -57,4 +58,4 @@ def show(pair: dict, console: Console):
         t.add_section()
     for line in shared:
         t.add_row(line, *(str(s["lines"].get(line, 0)) for s in (a, b)))
-    console.print(t)
+    uncut(t, console)

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ...bench.screen import uncut
 from . import verdict
 from .report import Report
 from .stats import Region, line_of
@@ -48,7 +49,7 @@ def show(report: Report, console: Console, everything: bool = False):
             console.print(_panel(r, report))
         elif everything and r.instructions:
             console.print(Panel(_lines(r, report), title=_title(r, report), title_align="left", border_style="dim"))
-    console.print(table(report, console.width))
+    uncut(table(report, console.width), console)
 
 
 def _title(r: Region, report: Report) -> Text:
