@@ -112,9 +112,30 @@ def checked(candidates: dict[str, Callable], call: Callable, inputs, want, again
         if not errors[name] <= most:
             _restored(shared)
             here = "; its result lies where an earlier candidate's does, and what it does not write itself is not its result" if shared else ""
-            raise Error(f"compare: candidate {name} is wrong: its error against {against} is {errors[name]:.1e}, and {most:.1e} is allowed{here}; nothing was "
+            how = f" ({why})" if math.isinf(errors[name]) and (why := _differs(got, want)) else ""
+            raise Error(f"compare: candidate {name} is wrong: its error against {against} is {errors[name]:.1e}{how}, and {most:.1e} is allowed{here}; nothing was "
                         "timed. Where that much is right, say allowed=")
     return errors
+
+
+def _differs(got, want) -> str:
+    """Where results differ so that no number says by how much, of tensors and of dicts and sequences of values."""
+    from . import check
+    if isinstance(got, Mapping) and isinstance(want, Mapping):
+        if list(got) != list(want):
+            return f"keys {', '.join(map(repr, got))}; {', '.join(map(repr, want))} expected"
+        got, want = list(got.values()), list(want.values())
+    got, want = (list(x) if isinstance(x, (tuple, list)) else [x] for x in (got, want))
+    if len(got) != len(want):
+        return f"{len(got)} results, {len(want)} expected"
+    for g, w in zip(got, want):
+        if all(map(_is_tensor, (g, w))) and (why := check.differs([g], [w])):
+            return why
+        if type(g) is not type(w):
+            return f"{type(g).__name__}, {type(w).__name__} expected"
+        if isinstance(g, str) and g != w:
+            return f"{g[:60]!r}, {w[:60]!r} expected"
+    return ""
 
 
 def _written(values) -> list:

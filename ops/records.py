@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -74,6 +75,8 @@ class Op:
                 raise wrong(suggest("backend", backend, BACKENDS))
         if odd := next((d for d in self.tolerance if d not in DTYPES), None):
             raise wrong(f"tolerance of {suggest('dtype', odd, DTYPES)}")
+        if bad := next((d for d, e in self.tolerance.items() if not isinstance(e, (int, float)) or not 0 <= e < math.inf), None):
+            raise wrong(f"tolerance {self.tolerance[bad]!r} of {bad}: it takes an error, a number from 0 on")
         if odd := next((n for part in self.dims.split(",") for n in part.partition(":")[0].split("x") if self.dims and not n.isidentifier()), None):
             raise wrong(f"dims {self.dims!r}: {odd!r} names no dimension; it takes names like MxK,KxN")
         given = self.baseline

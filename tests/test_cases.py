@@ -167,6 +167,8 @@ def test_kept_dtypes(seed):
     (lambda: Op("bad", call=abs, baseline="zz", cases=("3",)), "baseline 'zz' is none of its columns: triton-cpu, triton-gpu, call"),
     (lambda: Op("bad", call=abs, backends=("triton_cpu",), cases=("3",)), "unknown backend 'triton_cpu'; did you mean 'triton-cpu'?"),
     (lambda: Op("bad", call=abs, tolerance={"FP32": 1.0}, cases=("3",)), "tolerance of unknown dtype 'FP32'. Known: "),
+    (lambda: Op("bad", call=abs, tolerance={"fp32": float("nan")}, cases=("3",)), "tolerance nan of fp32: it takes an error"), (lambda: Op("bad", call=abs, tolerance={"fp16": -1}, cases=("3",)), "tolerance -1 of fp16"),
+    (lambda: Op("bad", call=abs, tolerance={"fp32": "1e-3"}, cases=("3",)), "tolerance '1e-3' of fp32"),
     (lambda: Op("bad", call=abs, dims="M*", cases=("3",)), "dims 'M*': 'M*' names no dimension"), (lambda: Op("bad", call="abs"), "call is 'abs', which cannot be called"),
     (lambda: Op("bad", variants={"a": 3}), "variant 'a' is 3, which cannot be called"), (lambda: Op("bad", variants=[abs]), "variants= takes name -> function"),
     (lambda: Op("bad", call=abs, reference=1), "reference is 1, which cannot be called")])

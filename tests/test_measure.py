@@ -126,6 +126,16 @@ def test_what_is_wrong_is_not_timed(timed, name, reference, seed):
     assert timed == []
 
 
+@pytest.mark.parametrize("want,got,said", [
+    (torch.ones(3), torch.ones(4), "shape (4,), (3,) expected"), ({"a": torch.ones(3)}, {"b": torch.ones(3)}, "keys 'b'; 'a' expected"), ("yes", "no", "'no', 'yes' expected"),
+    ((torch.ones(3), torch.ones(2)), (torch.ones(3),), "1 results, 2 expected"), ((torch.ones(3), 1.0), (torch.ones(3), "1"), "str, float expected"),
+    ([torch.ones(3)], [torch.tensor([1.0, float("nan"), 1.0])], "nan at [1], 1 expected")])
+def test_what_no_number_says_is_said(timed, want, got, said):
+    with pytest.raises(Error) as e:
+        compare({"right": lambda x: want, "other": lambda x: got}, torch.ones(1))
+    assert f"is inf ({said})" in str(e.value) and timed == []
+
+
 def test_the_reference_is_called_in_float64(seed):
     x, seen = torch.randn(50, generator=torch.Generator().manual_seed(seed)), []
     index = torch.arange(50)
