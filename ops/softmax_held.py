@@ -51,7 +51,7 @@ def widths(x: torch.Tensor, outer: int, n: int, inner: int) -> tuple[int, int] |
 
 
 #: the same on a GPU, by rows of a tile up to which it has so many columns and warps; of longer columns, where there are only so FEW_COLUMNS, it has COLUMN. us of an H200 in fp16, piece by piece, so and torch:
-#: 2x65536 20, 1.7, 2.6; 8x81862 41, 2.5, 5.2; 22x66115 34, 4.9, 13; 128x65536 22, 11, 69; 1x173301 11, , 2.5; 455x2 7.4, 1.8, 3.3; 1672x4 7.6, 2.5, 5.9
+#: 2x65536 20, 1.7, 2.6; 8x81862 41, 2.5, 5.2; 22x66115 34, 4.9, 13; 128x65536 22, 11, 69; 455x2 7.4, 1.8, 3.3; 1672x4 7.6, 2.5, 5.9
 ON_GPU = {1: (1024, 4), 8: (128, 1), 16: (64, 1), 32: (64, 4), 128: (32, 4)}
 FEW_COLUMNS, COLUMN = 4, 4096
 

@@ -196,7 +196,7 @@ def test_what_is_left_is_listed_and_removed(made, sshd, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("argv,message", [
-    ([], "say which board: triport boards clean ssh:me@k1"), (["clean"], "say which board"), (["clen", "k1"], "unknown word 'clen'; did you mean 'clean'?"), (["local"], "local: nothing is left there"),
+    ([], "say which board: triport boards ssh:me@k1"), (["clean"], "say which board: triport boards clean ssh:me@k1"), (["clen", "k1"], "unknown word 'clen'; did you mean 'clean'?"), (["local"], "local: nothing is left there"),
     (["clean", "k1", "k3"], "several boards are named with commas between them: k1,k3"), (["k1,"], "nothing before, behind or between commas"), (["clean", "-x"], "-x"),
     (["k1:abc"], "'abc' is no port"), (["clean", "me@k1;reboot"], "is no host"), (["k1,k1"], "named twice")])
 def test_boards_that_are_none(argv, message, capsys, monkeypatch):

@@ -34,7 +34,7 @@ def _asked(words: list[str]) -> tuple[str, list]:
                     else f"{' '.join(rest)}: several boards are named with commas between them: {','.join(rest)}")
     text = rest[0] if rest else os.environ.get("TRIPORT_SPINE", "")
     if not text:
-        raise Error("say which board: triport boards clean ssh:me@k1, or TRIPORT_SPINE in the environment")
+        raise Error(f"say which board: triport boards{' clean' if do == 'clean' else ''} ssh:me@k1, or TRIPORT_SPINE in the environment")
     kinds = ("ssh:", "qemu:", "local")
     found = [runner.get(name) for name in runner.names(",".join(part if part.startswith(kinds) or not part else f"ssh:{part}" for part in text.split(",")))]
     for one in found:
