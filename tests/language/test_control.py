@@ -585,6 +585,8 @@ INTEGERS = {"mov.u32": lambda x: x, "mov.b32": lambda x: x, "not.b32": lambda x:
             "or.b32": lambda x, y: x | y, "xor.b32": lambda x, y: x ^ y, "add.u32": lambda x, y: x.long() + y, "sub.s32": lambda x, y: x.long() - y,
             "mul.lo.s32": lambda x, y: x.long() * y, "max.s32": torch.maximum, "min.u32": lambda x, y: torch.minimum(unsigned(x), unsigned(y)),
             "max.u32": lambda x, y: torch.maximum(unsigned(x), unsigned(y)),
+            "abs.s32": lambda x: x.long().abs(), "shr.b32": lambda x, y: torch.where(unsigned(y) > 31, 0, unsigned(x) >> (y & 31).long()), "shl.b32": lambda x, y: torch.where(unsigned(y) > 31, 0, x.long() << (y & 31).long()),
+            "shr.u32": lambda x, y: torch.where(unsigned(y) > 31, 0, unsigned(x) >> (y & 31).long()), "shr.s32": lambda x, y: x >> torch.where(unsigned(y) > 31, 31, y),
             "popc.b32": lambda x: torch.tensor([bin(v & 0xFFFFFFFF).count("1") for v in x.tolist()])}
 
 
@@ -592,9 +594,139 @@ INTEGERS = {"mov.u32": lambda x: x, "mov.b32": lambda x: x, "not.b32": lambda x:
 def test_a_ptx_instruction_of_integers(name, seed):
     torch.manual_seed(seed)
     x, y, out = *torch.randint(-2**31, 2**31, (2, 64)).to(torch.int32), torch.zeros(64, dtype=torch.int32)
-    two = name not in ("mov.u32", "mov.b32", "not.b32", "neg.s32", "popc.b32")
+    two = name not in ("mov.u32", "mov.b32", "not.b32", "neg.s32", "abs.s32", "popc.b32")
+    if name[:2] == "sh":
+        y[:48] = torch.arange(48)  # 32 and more are 32
     one_instruction[(1,)](x, y, out, f"{name} $0, $1{', $2' * two};", "=r,r" + ",r" * two, two, 64)
     assert torch.equal(out, INTEGERS[name](*(x, y)[:1 + two]).long().to(torch.int32))
+
+
+@triton.jit
+def three_of_them(x_ptr, y_ptr, z_ptr, out_ptr, TEXT: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out_ptr + i, tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [tl.load(x_ptr + i), tl.load(y_ptr + i), tl.load(z_ptr + i)], dtype=tl.int32, is_pure=True, pack=1))
+
+
+def permuted(x, y, selectors):
+    """prmt as PTX defines it, byte by byte."""
+    out = []
+    for a, b, s in zip(x.tolist(), y.tolist(), selectors):
+        eight, word = (a & 0xFFFFFFFF) | (b & 0xFFFFFFFF) << 32, 0
+        for k in range(4):
+            nibble = s >> 4 * k & 15
+            byte = eight >> 8 * (nibble & 7) & 255
+            word |= (255 * (byte >> 7) if nibble & 8 else byte) << 8 * k
+        out.append(word - (word >> 31 << 32))
+    return torch.tensor(out, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("selector", [0x0123, 0x7654, 0x3210, 0xFEDC, 0x8040, 0x5410, 0x9D2B])
+def test_bytes_are_permuted(selector, seed):
+    torch.manual_seed(seed)
+    x, y, out = *torch.randint(-2**31, 2**31, (2, 64)).to(torch.int32), torch.zeros(64, dtype=torch.int32)
+    three_of_them[(1,)](x, y, x, out, f"prmt.b32 $0, $1, $2, {selector:#x};", 64)
+    assert torch.equal(out, permuted(x, y, [selector] * 64))
+
+
+def test_bytes_are_permuted_by_a_register(seed):
+    torch.manual_seed(seed)
+    x, y, z, out = *torch.randint(-2**31, 2**31, (3, 64)).to(torch.int32), torch.zeros(64, dtype=torch.int32)
+    three_of_them[(1,)](x, y, z, out, "prmt.b32 $0, $1, $2, $3;", 64)
+    assert torch.equal(out, permuted(x, y, [v & 0xFFFF for v in z.tolist()]))
+
+
+@pytest.mark.parametrize("table", [0x80, 0x96, 0xEA, 0xFE, 0xCA, 0x1B, 0x00, 0xFF, 0xF0, 0xCC, 0xAA])
+def test_any_logic_of_three(table, seed):
+    torch.manual_seed(seed)
+    x, y, z, out = *torch.randint(-2**31, 2**31, (3, 64)).to(torch.int32), torch.zeros(64, dtype=torch.int32)
+    three_of_them[(1,)](x, y, z, out, f"lop3.b32 $0, $1, $2, $3, {table:#x};", 64)
+    bits = torch.arange(32)
+    at = 4 * (x[:, None] >> bits & 1) + 2 * (y[:, None] >> bits & 1) + (z[:, None] >> bits & 1)
+    want = ((torch.tensor(table) >> at & 1).long() << bits).sum(1)
+    assert torch.equal(out.long() & 0xFFFFFFFF, want)
+
+
+def test_a_product_and_a_sum_of_integers(seed):
+    torch.manual_seed(seed)
+    x, y, z, out = *torch.randint(-2**31, 2**31, (3, 64)).to(torch.int32), torch.zeros(64, dtype=torch.int32)
+    three_of_them[(1,)](x, y, z, out, "mad.lo.s32 $0, $1, $2, $3;", 64)
+    assert torch.equal(out, x * y + z)
+
+
+@triton.jit
+def several_results(x_ptr, bytes_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a, b, c = tl.inline_asm_elementwise("""{
+        // $3 is what it is given /* as FBGEMM's packing of rows is */
+        .reg .b32 input; /* one
+        register */ mov.b32 input, $3;
+        mov.b32 $0, input;
+        shr.b32 $1, $3, 8; // the next byte
+        xor.b32 $2, input, -1;
+    }""", "=r,=r,=r,r", [tl.load(x_ptr + i)], dtype=(tl.uint8, tl.uint8, tl.int32), is_pure=True, pack=1)
+    tl.store(bytes_ptr + i, a)
+    tl.store(bytes_ptr + N + i, b)
+    tl.store(out_ptr + i, c)
+
+
+def test_several_results_of_types_of_their_own(seed):
+    """Bytes are the lowest of a register of 32 bits; comments are none of it."""
+    torch.manual_seed(seed)
+    x, found, out = torch.randint(-2**31, 2**31, (64,)).to(torch.int32), torch.zeros(128, dtype=torch.uint8), torch.zeros(64, dtype=torch.int32)
+    several_results[(1,)](x, found, out, 64)
+    assert torch.equal(found, torch.cat([x & 255, x >> 8 & 255]).to(torch.uint8)) and torch.equal(out, ~x)
+
+
+@triton.jit
+def several_packed(x_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a, b = tl.inline_asm_elementwise("{ ex2.approx.ftz.f32 $0, $4; lg2.approx.f32 $2, $4; ex2.approx.ftz.f32 $1, $5; lg2.approx.f32 $3, $5; }", "=f,=f,=f,=f,f,f", [tl.load(x_ptr + i)],
+                                     dtype=(tl.float32, tl.float32), is_pure=True, pack=2)
+    tl.store(out_ptr + i, a)
+    tl.store(out_ptr + N + i, b)
+
+
+def test_several_results_of_a_pack(seed):
+    x, out = random("float32", 64, seed, small=True).abs() + 0.1, torch.empty(2, 64)
+    several_packed[(1,)](x, out, 64)
+    torch.testing.assert_close(out.double(), torch.stack([x.double().exp2(), x.double().log2()]), rtol=1e-6, atol=1e-6)
+
+
+@triton.jit
+def after_a_barrier(x_ptr, out_ptr, TEXT: tl.constexpr, READ: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(x_ptr + i)
+    tl.store(out_ptr + i, x)
+    nothing = tl.inline_asm_elementwise(TEXT, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.store(out_ptr + i, tl.load(out_ptr + (i ^ 1)) + x + (nothing if READ else 0))
+
+
+@pytest.mark.parametrize("text", ["bar.sync 0;", "bar.sync 1, 128;", "barrier.sync 0;", "barrier.cta.sync.aligned 0;", "membar.gl;", "fence.acq_rel.gpu; bar.sync 0;"])
+def test_what_orders_memory_between_threads_is_nothing_to_one(text, seed):
+    torch.manual_seed(seed)
+    x, out = torch.randint(-2**30, 2**30, (64,)).to(torch.int32), torch.zeros(64, dtype=torch.int32)
+    after_a_barrier[(1,)](x, out, text, False, 64)
+    assert torch.equal(out, x.view(-1, 2).flip(1).reshape(-1) + x)
+    with pytest.raises(CompileError, match=r"it gives \$0 no value"):
+        after_a_barrier[(1,)](x, out, text, True, 64)
+
+
+@triton.jit
+def two_bytes(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    both = tl.inline_asm_elementwise("cvt.rn.satfinite.e4m3x2.f32 $0, $1, $2;", "=h,f,f", [tl.load(x_ptr + i), tl.load(y_ptr + i)], dtype=tl.int16, is_pure=True, pack=1)
+    tl.store(out_ptr + i, both)
+
+
+def test_two_numbers_of_eight_bits(seed):
+    """The first is the higher one; what is larger than any is the largest, and NaN stays that."""
+    torch.manual_seed(seed)
+    x, y, out = *torch.randn(2, 64) * 100, torch.zeros(64, dtype=torch.int16)
+    x[:8] = torch.tensor([0.0, -0.0, 448, 464, 1e9, -float("inf"), 2**-10, 2**-9])
+    y[8] = float("nan")
+    two_bytes[(1,)](x, y, out, 64)
+    byte = lambda v: v.clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8).int()  # noqa: E731
+    assert torch.equal(out.int() & 0xFFFF, byte(x) << 8 | byte(y))
 
 
 def test_a_move_of_floats_and_a_result_of_another_type(seed):

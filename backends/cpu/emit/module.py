@@ -15,7 +15,7 @@ from ..plan.checks import Checks
 from ..plan.exchanges import neighbours
 from ..plan.lazy import Lazy
 from ..plan.records import Plan
-from ..ttir import exchanges, extremes, names, remainders, types, unrolled
+from ..ttir import assembly, exchanges, extremes, names, remainders, types, unrolled
 from ..ttir.types import Func, Module, Op
 from .kernel import Kernel
 
@@ -64,6 +64,7 @@ class _Lowering:
         types.expand_calls(module)
         self.func, self.target, self.fp_fusion, self.assume = module.kernel, target, fp_fusion, assume
         self.check, self.asserts, self.debugger, self.alone = check, asserts, debugger, alone
+        assembly.settle(self.func)
         if debugger:
             names.settle(self.func)
         else:

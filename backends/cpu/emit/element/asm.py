@@ -17,6 +17,9 @@ from . import convert, libdevice, narrow, single
 
 #: an instruction's name, and its operands
 _STATEMENT = re.compile(r"([a-z][a-z0-9]*(?:[.:][a-z0-9]+)*)\s+(\S.*)$", re.S)
+#: what orders memory between a program's threads, which are one here
+_ORDERING = re.compile(r"(?:bar(?:rier)?(?:\.cta)?\.sync(?:\.aligned)?\s+\d+(?:\s*,\s*\d+)?|membar\.(?:cta|gl|sys)|fence(?:\.(?:sc|acq_rel))?\.(?:cta|gpu|sys))$")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _DECLARED = re.compile(r"\.reg\s+\.([a-z]+\d+)\s+(.*)$", re.S)
 #: LLVM's type of PTX's
 _TYPES = {"f32": "float", **{f"{kind}{bits}": f"i{bits}" for kind in "bus" for bits in (8, 16, 32)}}
@@ -24,6 +27,42 @@ _TYPES = {"f32": "float", **{f"{kind}{bits}": f"i{bits}" for kind in "bus" for b
 
 def _bits(opname):
     return lambda b, x, y: b.bin(opname, x, y)
+
+
+def _shift(opname):
+    """PTX's shifts by more than 31 are by 32."""
+    def rule(b, x, amount):
+        last = const("i32", 31)
+        if opname == "ashr":
+            return b.bin(opname, x, b.intrinsic("umin", amount, last))
+        return b.select(b.icmp("ugt", amount, last), const("i32", 0), b.bin(opname, x, b.and_(amount, last)))
+    return rule
+
+
+def _permuted(b, x, y, selector):
+    """Each byte one of the eight of y and x, as three bits of the selector say, or eight times its sign, where the fourth is set."""
+    both = b.or_(b.cast("zext", x, "i64"), b.bin("shl", b.cast("zext", y, "i64"), const("i64", 32)))
+    out = None
+    for k in range(4):
+        chosen = b.bin("lshr", selector, const("i32", 4 * k))
+        place = b.cast("zext", b.bin("shl", b.and_(chosen, const("i32", 7)), const("i32", 3)), "i64")
+        byte = b.and_(b.cast("trunc", b.bin("lshr", both, place), "i32"), const("i32", 255))
+        sign = b.and_(b.sub(const("i32", 0), b.bin("lshr", byte, const("i32", 7))), const("i32", 255))
+        byte = b.select(b.icmp("ne", b.and_(chosen, const("i32", 8)), const("i32", 0)), sign, byte)
+        moved = b.bin("shl", byte, const("i32", 8 * k))
+        out = moved if out is None else b.or_(out, moved)
+    return out
+
+
+def _logic_of_three(b, x, y, z, table):
+    """Bit by bit what the `table` has for x, y and z, whose own are 0xF0, 0xCC and 0xAA."""
+    out, ones = None, const("i32", -1)
+    for k in range(8):
+        here = b.sub(const("i32", 0), b.and_(b.bin("lshr", table, const("i32", k)), const("i32", 1)))
+        for bit, v in ((4, x), (2, y), (1, z)):
+            here = b.and_(here, v if k & bit else b.bin("xor", v, ones))
+        out = here if out is None else b.or_(out, here)
+    return out
 
 
 #: instruction without its `.approx`, `.full`, `.ftz` and `.rn` -> rule(b, *operands)
@@ -34,6 +73,7 @@ _UNARY = {
     "neg.f32": lambda b, x: b.fneg(x),
     "popc.b32": libdevice.intrinsic("ctpop"), "brev.b32": libdevice.intrinsic("bitreverse"),
     "not.b32": lambda b, x: b.bin("xor", x, const(x.elem, -1)), "neg.s32": lambda b, x: b.sub(const(x.elem, 0), x),
+    "abs.s32": lambda b, x: b.select(b.icmp("slt", x, const(x.elem, 0)), b.sub(const(x.elem, 0), x), x),
     **{f"mov.{t}": lambda b, x: x for t in ("b32", "u32", "s32", "f32")},
 }
 _BINARY = {
@@ -44,8 +84,10 @@ _BINARY = {
     **{f"{name}.{t}": _bits(name.partition(".")[0]) for name in ("add", "sub", "mul.lo") for t in ("u32", "s32")},
     "max.s32": libdevice.intrinsic("smax"), "min.s32": libdevice.intrinsic("smin"),
     "max.u32": libdevice.intrinsic("umax"), "min.u32": libdevice.intrinsic("umin"),
+    "shl.b32": _shift("shl"), "shr.b32": _shift("lshr"), "shr.u32": _shift("lshr"), "shr.s32": _shift("ashr"),
 }
-_TERNARY = {"fma.f32": libdevice.intrinsic("fma")}
+_TERNARY = {"fma.f32": libdevice.intrinsic("fma"), "prmt.b32": _permuted, **{f"mad.lo.{t}": lambda b, x, y, z: b.add(b.bin("mul", x, y), z) for t in ("u32", "s32")}}
+_QUATERNARY = {"lop3.b32": _logic_of_three}
 
 
 def _to_integer(signed: bool, rounding: str = ""):
@@ -66,6 +108,11 @@ def _two_e2m1(b, high: Val, low: Val) -> Val:
     return b.cast("trunc", b.or_(b.bin("shl", _e2m1(b, high), const("i32", 4, high.lanes)), _e2m1(b, low)), "i8")
 
 
+def _two_e4m3(b, high: Val, low: Val) -> Val:
+    high, low = (b.cast("zext", narrow.narrow(b, v, "fp8e4nv"), "i16") for v in (high, low))
+    return b.or_(b.bin("shl", high, const("i16", 8, high.lanes)), low)
+
+
 #: instruction -> (the result's type, its operands', rule)
 _CONVERSIONS = {
     **{f"cvt.{how}i.{t}.f32": ("i32", ("float",), _to_integer(t == "s32", name)) for t in ("s32", "u32")
@@ -76,10 +123,10 @@ _CONVERSIONS = {
     **{f"cvt.{kind}{to}.{kind}{of}": (f"i{to}", (f"i{of}",), lambda b, x, name=name, to=to: b.cast(name, x, f"i{to}"))
        for kind, name in (("u", "zext"), ("s", "sext")) for to, of in ((32, 16), (32, 8), (16, 8))},
     **{f"cvt.{how}i.f32.f32": ("float", ("float",), libdevice.intrinsic(name)) for how, name in (("rz", "trunc"), ("rn", "roundeven"), ("rm", "floor"), ("rp", "ceil"))},
-    "cvt.satfinite.e2m1x2.f32": ("i8", ("float", "float"), _two_e2m1),
+    "cvt.satfinite.e2m1x2.f32": ("i8", ("float", "float"), _two_e2m1), "cvt.satfinite.e4m3x2.f32": ("i16", ("float", "float"), _two_e4m3),
 }
 _TABLE = {**{name: (_TYPES.get(name.rpartition(".")[2], "i32"), (_TYPES.get(name.rpartition(".")[2], "i32"),) * count, rule)
-             for count, table in ((1, _UNARY), (2, _BINARY), (3, _TERNARY)) for name, rule in table.items()}, **_CONVERSIONS}
+             for count, table in ((1, _UNARY), (2, _BINARY), (3, _TERNARY), (4, _QUATERNARY)) for name, rule in table.items()}, **_CONVERSIONS}
 
 
 def _plain(name: str) -> str:
@@ -110,24 +157,31 @@ class _Program:
         self.elems: dict[str, str] = {}  # TTIR's, of those of operands
         self.values: dict[str, int] = {}
         self.results: list[str] = []
-        self.result = REGISTER[op.result.type.elem]
-        for k, v in enumerate((op.result, *op.operands)):
+        self.result, self.read = REGISTER[op.result.type.elem], bool(op.result.uses)
+        letters = [c.strip().lstrip("=&") for c in op.attrs.get("constraints", "").split(",")]
+        own = op.attrs.get("gives_here", 0)
+        for k, ty in enumerate(op.attrs.get("gives", (op.result.type,))):
+            names = self._registers(None, ty.elem, letters[len(self.elems)] if len(self.elems) < len(letters) else "")
+            self.results = names if k == own else self.results
+        for k, v in enumerate(op.operands):
             self._registers(k, v.type.elem)
 
-    def _registers(self, k: int, elem: str):
-        """Name those of operand k - 1, of the result where k is 0."""
+    def _registers(self, k: int | None, elem: str, letter: str = "") -> list[str]:
+        """Name those of operand k, of a result where k is None; a result's `r` has 32 bits, of which it is the lowest."""
         kind = REGISTER[elem]
         bits = bits_of(kind)
         together = 32 // bits if self.pack > 1 and bits < 32 else 1
         if self.pack % together or self.pack > 1 and bits > 32:
             raise _Refused(f"inline assembly {self.text!r} takes pack={self.pack} elements of {elem} at a time; it is taken where they fill registers of 32 bits")
+        wide = together > 1 or letter == "r" and kind in ("i8", "i16")
+        names = []
         for first in range(0, self.pack, together):
             name = f"${len(self.elems)}"
-            self.types[name], self.elems[name] = kind if together == 1 else "i32", elem
-            if k:
-                self.values[name] = self._node("element", k - 1, first, kind=kind) if together == 1 else self._node("several", k - 1, first, together, kind="i32")
-            else:
-                self.results.append(name)
+            names.append(name)
+            self.types[name], self.elems[name] = "i32" if wide else kind, elem
+            if k is not None:
+                self.values[name] = self._node("element", k, first, kind=kind) if together == 1 else self._node("several", k, first, together, kind="i32")
+        return names
 
     def _node(self, *what, kind: str) -> int:
         number = self.numbers.setdefault((*what, kind), len(self.nodes))
@@ -139,6 +193,8 @@ class _Program:
     def run(self) -> Val:
         for statement in self._statements():
             self._carry_out(statement)
+        if not self.read and all(map(_ORDERING.match, self._statements())):
+            return self.b.splat(const(self.result, 0), self.lanes)  # there is no value, and nobody asks for it
         missing = next((name for name in self.results if name not in self.values), None)
         if missing is not None:
             raise _Refused(self._whole(f"it gives {missing} no value"))
@@ -149,7 +205,9 @@ class _Program:
         if len(alike) > 1:
             raise _Refused(self._whole(f"not each of its pack={self.pack} elements is made in one way"))
         value = self._emit(alike.pop())
-        return value if value.elem == self.result else self.b.bitcast(value, self.result)
+        if value.elem == self.result:
+            return value
+        return self.b.cast("trunc", value, self.result) if bits_of(value.elem) > bits_of(self.result) else self.b.bitcast(value, self.result)
 
     def _of_first(self, number: int, j: int) -> int:
         """A node that is made of the pack's elements j alone as one that is made of the first ones."""
@@ -189,7 +247,7 @@ class _Program:
         return self.made[number]
 
     def _statements(self) -> list[str]:
-        text = self.text
+        text = _COMMENT.sub(" ", self.text).strip()
         if text[:1] == "{" and text[-1:] == "}":
             text = text[1:-1]
         return [*filter(None, map(str.strip, text.split(";")))]
@@ -198,6 +256,8 @@ class _Program:
         """Refuse instructions that are not taken, whatever their operands."""
         for statement in self._statements():
             found = _STATEMENT.match(statement)
+            if _ORDERING.match(statement):
+                continue
             if _DECLARED.match(statement) is None and (found is None or _plain(found[1]) not in _TABLE and found[1] not in _WHOLE):
                 raise _Refused(self._whole(f"{statement!r} is not taken"))
 
@@ -207,6 +267,8 @@ class _Program:
                 "{parts}, too. Write the rest with tl.math or libdevice")
 
     def _carry_out(self, statement: str):
+        if _ORDERING.match(statement):
+            return
         if (declared := _DECLARED.match(statement)) is not None:
             names = [n.strip() for n in declared[2].split(",")]
             if declared[1] not in _TYPES or not all(re.fullmatch(r"[A-Za-z_%][\w$%]*", n) for n in names):
@@ -272,8 +334,6 @@ class _Program:
 
 def inline_asm(b, op, *vals):
     try:
-        if len(op.results) != 1:
-            raise _Refused(f"inline assembly {op.attrs.get('asm', '').strip()!r} has {len(op.results)} results; it is taken with one")
         program = _Program(b, op, vals)
         program.look_up()
         return program.run()
