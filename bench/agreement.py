@@ -138,6 +138,11 @@ def _differs(got, want) -> str:
     return ""
 
 
+def dtypes(values) -> list[str]:
+    """Those of the tensors and arrays of nested tuples, lists and dicts."""
+    return [str(x.dtype).removeprefix("torch.") for x in _written(values)]
+
+
 def _written(values) -> list:
     """The tensors and arrays of nested tuples, lists and dicts, which have memory of their own."""
     if isinstance(values, Mapping):

@@ -10,7 +10,7 @@ import inspect
 import math
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from . import agreement, clock, noise
@@ -66,11 +66,12 @@ class Measurement:
 class Comparison:
     """Times of candidates that took turns, by name: `c["name"]` is a `Measurement`.
 
-    baseline: the one that ratios are against; errors: name -> normalised error against the reference; exact where results are no numbers."""
+    baseline: the one that ratios are against; errors: name -> normalised error against the reference; exact where results are no numbers; returns: name -> the dtypes of its result's tensors."""
 
     measurements: dict[str, Measurement]
     baseline: str
     errors: dict[str, float]
+    returns: dict[str, list[str]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Measurement:
         return self.measurements[name]
@@ -111,7 +112,9 @@ class Comparison:
 
     def _remarks(self) -> list[str]:
         unsteady = dict.fromkeys(m.unsteady for m in self.measurements.values() if m.unsteady)
-        return [f"noisy: {why}" for why in self._reasons()] + [f"unsteady: {why}" for why in unsteady]
+        base = self.returns.get(self.baseline)
+        others = [f"{name} returns {', '.join(of)}, {self.baseline} {', '.join(base)}; their times are not of the same work" for name, of in self.returns.items() if base and of and of != base]
+        return others + [f"noisy: {why}" for why in self._reasons()] + [f"unsteady: {why}" for why in unsteady]
 
     def _reasons(self) -> list[str]:
         """Why figures are noisy: what holds for all of them once, then each candidate's own."""
@@ -182,15 +185,17 @@ def compare(candidates: Mapping[str, Callable[..., Any]] | Iterable[Callable[...
         raise Error(suggest("baseline", baseline, named))
     first: dict[str, float] = {}
     waits: dict[str, Callable[[], object]] = {}
+    returns: dict[str, list[str]] = {}
 
     def call(name: str) -> object:
         made, seconds, waits[name] = _first_call(named[name], args, kwargs, synchronize)
         first.setdefault(name, seconds)
+        returns[name] = agreement.dtypes(made)
         return made
 
     want = None if reference is None else reference(*agreement.wide(args), **agreement.wide(kwargs))
     errors = agreement.checked(named, call, (args, kwargs), want, None if reference is None else "the reference", allowed)
-    return Comparison(_timed(named, args, kwargs, first, waits, rounds, precision, budget), baseline or next(iter(named)), errors)
+    return Comparison(_timed(named, args, kwargs, first, waits, rounds, precision, budget), baseline or next(iter(named)), errors, returns)
 
 
 def _options(precision: float, budget: float, rounds: int | None) -> None:

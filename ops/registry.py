@@ -1,4 +1,4 @@
-"""The built-in ops' records by name, and a user's own from `path/to/file.py:name`."""
+"""The built-in ops' records by name, and a user's own from `path/to/file.py:name`: `registry.get("softmax")`."""
 
 from __future__ import annotations
 

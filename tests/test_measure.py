@@ -136,6 +136,14 @@ def test_what_no_number_says_is_said(timed, want, got, said):
     assert f"is inf ({said})" in str(e.value) and timed == []
 
 
+def test_results_of_other_dtypes_are_named(timed):
+    """They may be right; their times are of other work."""
+    c = compare({"wide": lambda x: x + 1, "narrow": lambda x: (x + 1).half(), "both": lambda x: x + 1}, torch.ones(64), rounds=1)
+    assert c.returns == {"wide": ["float32"], "narrow": ["float16"], "both": ["float32"]}
+    said = "narrow returns float16, wide float32; their times are not of the same work"
+    assert str(c).count(said) == 1 and c._repr_markdown_().count(said) == 1 and "both returns" not in str(c)
+
+
 def test_the_reference_is_called_in_float64(seed):
     x, seen = torch.randn(50, generator=torch.Generator().manual_seed(seed)), []
     index = torch.arange(50)
