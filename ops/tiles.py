@@ -62,7 +62,7 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False, count: int =
         choice = tuple(t for t in OF_NUMBERS[speeds_of(a.dtype, "cuda")] if t[0] <= max(2 * SMALLEST["cuda"], sizes[0]) or a.element_size() == 2)
     else:
         choice = entries(a, sizes[2], written=sizes[0] * sizes[1] * a.element_size())
-        if alone and not cpu and a.dtype == torch.float32 and not tries(TILES.op) and b.stride(-1) == 1:
+        if alone and not cpu and a.dtype == torch.float32 and not tries(TILES.op) and known(b.stride(-1)) and b.stride(-1) == 1:
             choice += OF_FEW,
     m, n, k = (*held(a.dtype, *sizes[:2]), sizes[2]) if cpu else sizes
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice, count)
@@ -70,12 +70,12 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False, count: int =
 
 def _reads_numbers(a: torch.Tensor, b: torch.Tensor, m: int, n: int) -> bool:
     """Are tiles on a GPU those of `OF_NUMBERS`, of a product of m x n? Where memory begins is not asked: what is only traced has none, and an allocator's is aligned."""
-    if a.dtype == torch.float64 or a.dtype == torch.float32 and b.stride(-1) != 1:
+    if not known(*a.stride(), *b.stride(), a.storage_offset(), b.storage_offset()) or a.dtype == torch.float64 or a.dtype == torch.float32 and b.stride(-1) != 1:
         return False
     bm, bn, *_ = OF_NUMBERS["bf16"][0]
     if a.element_size() == 2 and 2 * cdiv(m, bm) * cdiv(n, bn) < multiprocessors():
         return False
-    return not all(known(*x.stride()) and is_read(x.stride()[-2:], x.storage_offset() * x.element_size() % 16 == 0, x.element_size()) for x in (a, b))
+    return not all(is_read(x.stride()[-2:], x.storage_offset() * x.element_size() % 16 == 0, x.element_size()) for x in (a, b))
 
 
 def freely(dtype: torch.dtype, m: int, n: int, k: int, workers: int, count: int = 1, straight: bool = True) -> tuple:
