@@ -701,7 +701,7 @@ def after_a_barrier(x_ptr, out_ptr, TEXT: tl.constexpr, READ: tl.constexpr, N: t
     tl.store(out_ptr + i, tl.load(out_ptr + (i ^ 1)) + x + (nothing if READ else 0))
 
 
-@pytest.mark.parametrize("text", ["bar.sync 0;", "bar.sync 1, 128;", "barrier.sync 0;", "barrier.cta.sync.aligned 0;", "membar.gl;", "fence.acq_rel.gpu; bar.sync 0;"])
+@pytest.mark.parametrize("text", ["bar.sync 0;", "bar.sync 1, 128;", "barrier.sync 0;", "barrier.cta.sync.aligned 0;", "membar.cta;", "fence.acq_rel.cta; bar.sync 0;"])
 def test_what_orders_memory_between_threads_is_nothing_to_one(text, seed):
     torch.manual_seed(seed)
     x, out = torch.randint(-2**30, 2**30, (64,)).to(torch.int32), torch.zeros(64, dtype=torch.int32)
@@ -709,6 +709,12 @@ def test_what_orders_memory_between_threads_is_nothing_to_one(text, seed):
     assert torch.equal(out, x.view(-1, 2).flip(1).reshape(-1) + x)
     with pytest.raises(CompileError, match=r"it gives \$0 no value"):
         after_a_barrier[(1,)](x, out, text, True, 64)
+
+
+@pytest.mark.parametrize("text", ["membar.gl;", "membar.sys;", "fence.acq_rel.gpu;", "fence.sc.sys; bar.sync 0;"])
+def test_what_orders_memory_between_programs_is_refused(text):
+    with pytest.raises(CompileError, match="is not taken"):
+        after_a_barrier[(1,)](torch.zeros(64, dtype=torch.int32), torch.zeros(64, dtype=torch.int32), text, False, 64)
 
 
 @triton.jit

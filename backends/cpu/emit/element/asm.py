@@ -17,8 +17,8 @@ from . import convert, libdevice, narrow, single
 
 #: an instruction's name, and its operands
 _STATEMENT = re.compile(r"([a-z][a-z0-9]*(?:[.:][a-z0-9]+)*)\s+(\S.*)$", re.S)
-#: what orders memory between a program's threads, which are one here
-_ORDERING = re.compile(r"(?:bar(?:rier)?(?:\.cta)?\.sync(?:\.aligned)?\s+\d+(?:\s*,\s*\d+)?|membar\.(?:cta|gl|sys)|fence(?:\.(?:sc|acq_rel))?\.(?:cta|gpu|sys))$")
+#: what orders memory between a program's threads, which are one here; what does so between programs is not taken
+_ORDERING = re.compile(r"(?:bar(?:rier)?(?:\.cta)?\.sync(?:\.aligned)?\s+\d+(?:\s*,\s*\d+)?|membar\.cta|fence(?:\.(?:sc|acq_rel))?\.cta)$")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _DECLARED = re.compile(r"\.reg\s+\.([a-z]+\d+)\s+(.*)$", re.S)
 #: LLVM's type of PTX's
