@@ -21,6 +21,13 @@ _SIZES = {"b": 8, "w": 16, "d": 32, "q": 64, "h": 16, "s": 32}
 _FAR = 1000
 
 
+#: by ISA, instructions on one integer of 64 bits that stand in vector code where vectors have none: (mnemonic and a register, what they compute)
+_LACKED = {"x86-64": ((r"mulx?q ", "the high half of a product of 64-bit integers"), (r"v?cvtts[sd]2u?si\w* .*%r(?!\d+d)", "64-bit integers of floats"), (r"v?cvtu?si2s[sd]q ", "floats of 64-bit integers")),
+           "aarch64": ((r"[us]mulh ", "the high half of a product of 64-bit integers"), (r"m(?:ul|add) x", "a product of 64-bit integers"))}
+#: what puts an integer register into a vector's lane
+_INTO_LANE = {"x86-64": r"v?movq %r\w+, %xmm|v?pinsrq ", "aarch64": r"fmov d\d+, x|(?:mov|ins) v\d+\.d\[\d\], x"}
+
+
 @dataclasses.dataclass
 class _Code:
     """A loop with the loops inside it, or a whole function: instructions in text order and what registers they use."""
@@ -57,6 +64,16 @@ def refine(found):
             _halves(code, mine)
             _lowest(code, mine)
             _single(r, code, mine)
+
+
+def lacked(r) -> tuple[str, list] | None:
+    """(what they compute, which they are) of a loop's instructions on single elements that go into vectors' lanes behind them, for want of one on vectors."""
+    if r.code.isa not in _LACKED or sum(bool(re.match(_INTO_LANE[r.code.isa], i.text)) for i in r.instructions) < 2:
+        return None
+    for pattern, what in _LACKED[r.code.isa]:
+        if len(those := [i for i in r.instructions if re.match(pattern, i.text)]) > 1:
+            return what, those
+    return None
 
 
 # --- addresses -------------------------------------------------------------------------------------------------------

@@ -204,8 +204,10 @@ def data_of(r: Region) -> list[Class]:
         floats += [c for c in every if (_is_data(c) or c.gathered) and not (c.is_float_work or c.unit == "matrix")]
     inner = r.loop is None and not r.function.loops or r.loop is not None and r.loop.inner
     divisions = [i.what for i in r.instructions if inner and DIVIDE.match(i.mnemonic) and not i.what.is_float and i.what.unit == "scalar"]
-    if floats or divisions:
-        return floats + divisions
+    lacked = lanes.lacked(r) if inner else None
+    singles = [] if lacked is None else [i.what for i in lacked[1] if not (i.what.gathered or i.what.is_float_work)]
+    if floats or divisions or singles:
+        return floats + divisions + singles
     if r.loop is None or not r.loop.inner:
         return []
     sums = [i for i in r.instructions if i.what.kind in ("arithmetic", "fma", "convert")]

@@ -7,7 +7,7 @@ import operator
 import re
 
 from ...backends.base import Error, suggest
-from . import gpu as gpus
+from . import gpu as gpus, lanes
 from .cause import PARTLY, SCALAR, VECTOR, Cause, Causes, decided  # noqa: F401
 from .isa import vector_function
 from .stats import DIVIDE, FIGURES, Region, converts, is_wide
@@ -113,6 +113,10 @@ def causes(r: Region, gpu: bool) -> list[Cause]:
         atomics = sum(_SCALAR[0](i) and i.what.stores > 0 for i in r.instructions)  # a load that a conditional store answers is half of one
         if atomics:
             add("scalar arithmetic", f"{atomics} atomic {'operation' if atomics == 1 else 'operations'}, one element each", "add up in registers (tl.sum) what goes to one place, and add the sum atomically", pick)
+        elif code.backend == "triton-cpu" and (lacked := lanes.lacked(r)):
+            what, those = lacked
+            add("no vector instruction", f"{len(those)} instructions compute {what}, one element each: {code.target} has none for a vector of them", "compute it in 32 bits, where the numbers allow that",
+                lambda i: any(i is one for one in those))
         else:
             add("scalar arithmetic", "the loop computes one element at a time", "the data may be indexed by another loop's values, or a mask may not be a bound: use tl.arange "
                 "offsets with `offs < n`" if code.typed else "let each round be independent of the others: no value carried on, no element found by another's, no early end", pick)
