@@ -60,7 +60,7 @@ def page(target: str) -> str:
              "target. These are operations of Triton's IR (TTIR): its front end may refuse more of `tl` before they are made (Triton 3.9 takes `tl.histogram` "
              "of 32-bit integers and no `tl.atomic_xchg` in 16 bits, and has `tl.make_block_ptr` no longer). What `tl.reduce` combines by has to commute: elements are not combined in their order, "
              "as on a GPU they are not; `tl.associative_scan` keeps it. Programs run in order on as many threads as there are: one may wait for an earlier one (`tl.atomic_cas` "
-             "in a loop), and waits for ever for a later one. Floats that an integer type cannot hold become the nearest number that it can, NaN 0, where GPUs differ; of 8 bits, signed or not, the low ones of what 32 bits hold, as on GPUs.", "", "| operation | rule | done | refused |", "|---|---|---|---|"]
+             "in a loop), and waits for ever for a later one, as in stream-K, but in a launch with `launch_cooperative_grid=True`, whose programs, up to 1,024, have a thread each. Floats that an integer type cannot hold become the nearest number that it can, NaN 0, where GPUs differ; of 8 bits, signed or not, the low ones of what 32 bits hold, as on GPUs.", "", "| operation | rule | done | refused |", "|---|---|---|---|"]
     count = failed = 0
     for name, done, refused in probes.rows(target):
         where = next(t for t, table in tables.items() if name in table)

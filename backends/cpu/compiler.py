@@ -64,6 +64,7 @@ class CPUOptions:
     arch: str = "native"
     instrumentation_mode: str = ""
     fpsan_homomorphic_casts: bool = False
+    #: a launch's programs run all at once, for they wait for each other (run/together.py)
     launch_cooperative_grid: bool = False
     launch_pdl: bool = False
     ir_override: str | None = None
@@ -85,7 +86,7 @@ class CPUOptions:
 
 #: the options that a launch may set; everything else is a GPU's and is dropped
 _HEEDED = ("debug", "sanitize_overflow", "enable_fp_fusion", "assume_disjoint", "arch", "instrumentation_mode",
-           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes", "check", "check_given", "alone", "debugger")
+           "fpsan_homomorphic_casts", "ir_override", "default_dot_input_precision", "supported_fp8_dtypes", "check", "check_given", "alone", "debugger", "launch_cooperative_grid")
 
 
 #: options of GPU backends that Triton 3.6 to 3.9 had: what is accepted where their classes cannot be read
@@ -323,7 +324,7 @@ def lower(src, metadata, options):
     from .emit.module import lower_module
     from .llvm import targets
     from .run import metadata as facts
-    from .run.metadata import ALONE
+    from .run.metadata import ALONE, TOGETHER
     from .ttir import reader
 
     module = reader.parse(str(src))
@@ -338,7 +339,8 @@ def lower(src, metadata, options):
     metadata["asserts"] = lowered.asserts
     metadata["file"] = module.kernel.loc.file
     metadata["arguments"] = lowered.arguments
-    metadata["work"] = ALONE if options.debugger or options.alone else lowered.work  # with a debugger one steps through one program after the other
+    # with a debugger one steps through one program after the other
+    metadata["work"] = ALONE if options.debugger or options.alone else TOGETHER if options.launch_cooperative_grid else lowered.work
     metadata["loops"] = lowered.loops
     metadata["checks"] = lowered.checks
     metadata["target_row"] = repr(target)

@@ -24,7 +24,7 @@ from .. import pages
 from ..llvm import targets
 from .fits import UNFIT, fitted
 from .loaded import Function
-from .metadata import ALONE, checked as facts
+from .metadata import ALONE, TOGETHER, checked as facts
 from .pool import INTERRUPTED, NO_MEMORY, SHORT, pool_ir
 
 _lock = threading.RLock()
@@ -257,6 +257,11 @@ def launch(gx, gy, gz, stream, fn, km, lm, enter, leave, *a):
 """
 
 
+def _together(name: str):
+    from . import together
+    return together.Threads(name)
+
+
 def _too_few(name: str, signature, given: int) -> ArgumentError:
     return ArgumentError(f"triton-cpu: kernel {name} takes {len(signature)} arguments, constexprs among them ({', '.join(label for label, _ in signature)}); {given} were given")
 
@@ -305,7 +310,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
     fmt, values = packed(name, flat)
     codes.announce(name, [(label, ty) for _, label, ty in flat])
     large = [f"{('gx', 'gy', 'gz')[place] if kind == 'grid' else flat[place][0]} > {most:d}" for kind, place, most in known["most"]]
-    env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool(),
+    env = {"pack": struct.Struct("<8Q" + fmt).pack, "pointer": _pointer, "name": name, "pool": pool() if known["work"] != TOGETHER else _together(name),
            "scratch": known["scratch_bytes"], "bf16_bits": bf16_bits, "threads": torch.get_num_threads,
            "team": team_of, "tensors": (torch.Tensor, torch.nn.Parameter), "overlap": _overlap, "overlapping": overlapping,
            "kernel": {"name": name, "hash": getattr(metadata, "hash", ""), "constants": dict(constants or {}), "scratch_bytes": known["scratch_bytes"]},
@@ -314,7 +319,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
            "fitted": fitted, "signature": signature, "too_few": _too_few}
     work = worked(known, [f"{expr}" for expr, _, _ in flat])
     #: (position among all arguments, type) of each packed one, where a launch packs plain arguments only
-    plain = len(flat) == sum(t != "constexpr" for _, t in signature)
+    plain = len(flat) == sum(t != "constexpr" for _, t in signature) and known["work"] != TOGETHER  # whose launches nothing else repeats
     slots = [(n, t) for n, (_, t) in enumerate(signature) if t != "constexpr"] if plain else None
 
     def apart(alone: Callable[[str], bool] = lambda label: False):
@@ -348,9 +353,9 @@ def meeting(threads: int) -> float:
 
 
 def team_of(programs: int, work: int, threads: int) -> int:
-    """The threads that share a launch of so many programs, of `work` vector operations each (0: not known, ALONE: one thread's), and above bit 32 all
+    """The threads that share a launch of so many programs, of `work` vector operations each (0: not known, ALONE, TOGETHER: one thread's), and above bit 32 all
     that there are; and `SHORT` where each has little to do. One, where the others would take longer to meet than they save; otherwise as many as have a microsecond's work."""
-    if work == ALONE:
+    if work in (ALONE, TOGETHER):
         return 1
     if not work:
         return threads << 32 | threads

@@ -15,6 +15,8 @@ _NO_SIZE = 1 << 47
 
 #: "work" of a kernel whose programs run one after the other, in the thread that launches it
 ALONE = -1
+#: and of one whose programs run all at once (`together.py`)
+TOGETHER = -2
 
 
 #: where the file stands in what is written of a check's site (plan/checks.py)
@@ -34,7 +36,7 @@ _FIELDS = {
     "name": lambda v: isinstance(v, str) and bool(v),
     "shared": _count(_NO_SIZE),
     "scratch_bytes": _count(_NO_SIZE),
-    "work": _count(1 << 62, ALONE),  # vector operations of a program, but for those of `loops`; 0: not known
+    "work": _count(1 << 62, TOGETHER),  # vector operations of a program, but for those of `loops`; 0: not known
     # (vector operations of a trip, the loops that it is in), a loop as (position of an argument, add, per) of which (argument + add) // per are its trips
     "loops": lambda v: _every(v, lambda w: isinstance(w, (list, tuple)) and len(w) == 2 and _count(1 << 62)(w[0]) and _every(w[1], lambda t: _every(
         t, lambda n: type(n) is int) and len(t) == 3 and t[0] >= 0 and t[2] > 0)),
