@@ -1,6 +1,9 @@
 """`launch_cooperative_grid=True`: programs that wait for each other, whichever comes first. Without it one that waits for a later one waits for ever."""
 
 import faulthandler
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -114,6 +117,37 @@ def test_no_programs_and_too_many():
     assert flag.item() == 0
     asserts_kernel[(together.MOST,)](flag, B=1, launch_cooperative_grid=True)
     assert flag.item() == together.MOST
+
+
+INTERRUPTED = """
+import gc, os, signal, sys, threading, time, weakref
+import torch
+sys.path.insert(0, {here!r})
+import test_cooperative as kernels
+flag = torch.zeros(1, dtype=torch.int32)
+out = torch.zeros(32)
+threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    kernels.waits_for_later_kernel[(1,)](flag.sub_(1), torch.zeros(1, 32), out, B=32, launch_cooperative_grid=True)
+except KeyboardInterrupt:
+    print("interrupted")
+there = weakref.ref(out)
+del out
+gc.collect()
+print("held", there() is not None)
+flag.zero_()
+for _ in range(600):
+    gc.collect()
+    if there() is None:
+        break
+    time.sleep(0.1)
+print("let go", there() is None)
+"""
+
+
+def test_ctrl_c_ends_the_wait_and_programs_keep_what_they_write():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED.format(here=str(Path(__file__).parent))], capture_output=True, text=True, timeout=HANGS)
+    assert done.stdout.split("\n")[:3] == ["interrupted", "held True", "let go True"], done.stderr
 
 
 def test_a_trace_shows_it():

@@ -328,7 +328,7 @@ def make_launch(name: str, signature: list[tuple[str, object]], metadata, overla
         pairs = [f"overlap(p{i}, p{j}, {flat[i][0]}, {flat[j][0]}, {same!r})" for i, j, same in disjoint]
         text = _LAUNCH.format(values=", ".join(values), work=work, beyond=" or ".join(pairs + large) or "0", large=" or ".join(large) or "0")
         exec(compile(text, f"<launch {name}>", "exec"), own := dict(env))  # noqa: S102  (source of ours, by the types of a kernel's arguments)
-        launch = own["launch"]
+        launch = own["launch"] if known["work"] != TOGETHER else env["pool"].around(own["launch"])
         launch.slots, launch.format, launch.scratch, launch.asserts, launch.work = slots, fmt, known["scratch_bytes"], known["asserts"], own["work"]
         launch.apart, launch.beyond, launch.signature = apart, own["beyond"], signature
         launch.pairs = [(slots[i][0], slots[j][0], same) for i, j, same in disjoint] if plain else None

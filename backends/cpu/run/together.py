@@ -6,8 +6,10 @@ Any other launch has its programs run in order, on as many threads as there are 
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 import threading
+from typing import Callable
 
 from ...base import ArgumentError, Error
 
@@ -28,6 +30,18 @@ class Threads:
 
     def __init__(self, name: str):
         self.name = name
+        self._launched = threading.local()
+
+    def around(self, launch: Callable) -> Callable:
+        """A launch function, of whose arguments each program has hold: where Ctrl-C ends the wait for them they go on, and write."""
+        @functools.wraps(launch)
+        def held(*given):
+            self._launched.given = given
+            try:
+                return launch(*given)
+            finally:
+                self._launched.given = ()
+        return held
 
     def call(self, packed: bytes) -> int:
         """Run all programs, and return one's status that is not 0, if there is such. Raises `ArgumentError` for more than MOST."""
@@ -36,10 +50,10 @@ class Threads:
         if count > MOST:
             raise ArgumentError(f"triton-cpu: kernel {self.name}: launch_cooperative_grid with a grid of {count:,} programs: each has a thread of its own, and there are {MOST:,} at most")
         kernel, arguments = _KERNEL(address), (ctypes.c_char * len(packed)).from_buffer_copy(packed)
-        given = ctypes.addressof(arguments) + _HEADER.size
-        statuses = [0] * count
+        statuses, hold = [0] * count, (arguments, getattr(self._launched, "given", ()))
 
         def run(program: int):
+            given = ctypes.addressof(hold[0]) + _HEADER.size
             memory = (ctypes.c_char * (scratch + _ALIGNED))() if scratch else None
             place = -(-ctypes.addressof(memory) // _ALIGNED) * _ALIGNED if memory else None
             statuses[program] = kernel(given, place, program, program + 1, *grid)
@@ -48,7 +62,7 @@ class Threads:
         for n, thread in enumerate(threads):
             try:
                 thread.start()
-            except RuntimeError as e:  # those that run may wait for others for ever: their memory stays
+            except RuntimeError as e:  # those that run may wait for others for ever
                 raise Error(f"triton-cpu: kernel {self.name}: launch_cooperative_grid: no thread for program {n} of {count} ({e})") from None
         for thread in threads:
             thread.join()
