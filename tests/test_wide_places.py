@@ -4,6 +4,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triport.ops import softmax_backward
 from triport.ops.grids import columns_of, elements_of, lines_at
 
 SIDE = 1 << 20
@@ -64,3 +65,12 @@ def test_lines(wide):
     last_lines_kernel[(count,)](offs, inside, *((1, size) if wide else (size, 1)), BL=1 if wide else SIDE, BC=SIDE if wide else 1)
     right = (count - 1) * SIDE + torch.arange(SIDE)
     assert torch.equal(offs, right) and torch.equal(inside, right < size)
+
+
+def test_a_gradient_along_a_dimension_of_one_goes_by_columns(monkeypatch):
+    """And not by a program for each number, of which there may be more than a grid has."""
+    grids, launch = [], softmax_backward.launch
+    monkeypatch.setattr(softmax_backward, "launch", lambda kernel, grid, *given, **how: (grids.append(grid), launch(kernel, grid, *given, **how)))
+    grad, y, out = torch.randn(5000, 1), torch.ones(5000, 1), torch.full((5000, 1), 7.0)
+    softmax_backward.gradient(grad, y, out, 1, (64, 64))
+    assert grids == [(triton.cdiv(5000, 64), 1)] and torch.equal(out, torch.zeros(5000, 1))
