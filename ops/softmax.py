@@ -219,8 +219,9 @@ def softmax_into(x: torch.Tensor, out: torch.Tensor, dim: int):
 #: on a GPU: elements of the rows that a program takes together, and programs that there are to be at least, before they take several. 65536 x 256 fp16 took an
 #: H100 44 us a row a program, 21 by eight
 SHORT, PROGRAMS = 2048, 512
-#: the same of rows that do not begin at multiples of 16 bytes, whose numbers are read one by one: up to how long, and elements of a warp. us of an H200 by 2048 elements of four warps, so and torch: 43160x87 fp16
-#: 16.1, 9.1, 10.0, fp32 16.9, 9.5, 10.0; 34320x100 fp16 12.5, 7.6, 9.0; 75865x47 fp32 15.8, 9.5, 11.5; 10000x333 fp16 7.3, 6.0, 8.1
+#: the same of rows that do not begin at multiples of 16 bytes, whose numbers are read one by one: up to how long, and elements of a warp. us of an H200 by 2048
+#: elements of four warps, so and torch: 43160x87 fp16 16.1, 9.1, 10.0, fp32 16.9, 9.5, 10.0; 34320x100 fp16 12.5, 7.6, 9.0; 75865x47 fp32 15.8, 9.5, 11.5;
+#: 10000x333 fp16 7.3, 6.0, 8.1
 SHORT_OF_NUMBERS = 512, 512
 #: on a GPU: rows and columns of a part, and of a tile of the result; fastest of 30 on an H200 (fp32, fp16), of 14 on an H100. A program has two tiles one below
 #: the other, four where more parts than FEW are to be joined

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triport.bench import check
-from triport.ops import softmax_backward
+from triport.ops import softmax_backward, softmax_held
 
 softmax = sys.modules["triport.ops.softmax"]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -96,7 +96,7 @@ def launched(shape, dim, monkeypatch) -> list:
     """(kernel, grid) of what softmax and its gradient launch for a GPU's tensor."""
     seen = []
     with monkeypatch.context() as m, FakeTensorMode():
-        for module in (softmax, softmax_backward):
+        for module in (softmax, softmax_held, softmax_backward):
             m.setattr(module, "launch", lambda kernel, grid, *args, **consts: seen.append((kernel.fn.__name__, grid)))
             m.setattr(module, "wrap_triton", lambda kernel: kernel)
         x = torch.empty(shape, dtype=torch.float16, device="cuda")
