@@ -39,21 +39,6 @@ def _shift(opname):
     return rule
 
 
-def _permuted(b, x, y, selector):
-    """Each byte one of the eight of y and x, as three bits of the selector say, or eight times its sign, where the fourth is set."""
-    both = b.or_(b.cast("zext", x, "i64"), b.bin("shl", b.cast("zext", y, "i64"), const("i64", 32)))
-    out = None
-    for k in range(4):
-        chosen = b.bin("lshr", selector, const("i32", 4 * k))
-        place = b.cast("zext", b.bin("shl", b.and_(chosen, const("i32", 7)), const("i32", 3)), "i64")
-        byte = b.and_(b.cast("trunc", b.bin("lshr", both, place), "i32"), const("i32", 255))
-        sign = b.and_(b.sub(const("i32", 0), b.bin("lshr", byte, const("i32", 7))), const("i32", 255))
-        byte = b.select(b.icmp("ne", b.and_(chosen, const("i32", 8)), const("i32", 0)), sign, byte)
-        moved = b.bin("shl", byte, const("i32", 8 * k))
-        out = moved if out is None else b.or_(out, moved)
-    return out
-
-
 def _logic_of_three(b, x, y, z, table):
     """Bit by bit what the `table` has for x, y and z, whose own are 0xF0, 0xCC and 0xAA."""
     out, ones = None, const("i32", -1)
@@ -86,7 +71,7 @@ _BINARY = {
     "max.u32": libdevice.intrinsic("umax"), "min.u32": libdevice.intrinsic("umin"),
     "shl.b32": _shift("shl"), "shr.b32": _shift("lshr"), "shr.u32": _shift("lshr"), "shr.s32": _shift("ashr"),
 }
-_TERNARY = {"fma.f32": libdevice.intrinsic("fma"), "prmt.b32": _permuted, **{f"mad.lo.{t}": lambda b, x, y, z: b.add(b.bin("mul", x, y), z) for t in ("u32", "s32")}}
+_TERNARY = {"fma.f32": libdevice.intrinsic("fma"), "prmt.b32": libdevice.byte_perm(True), **{f"mad.lo.{t}": lambda b, x, y, z: b.add(b.bin("mul", x, y), z) for t in ("u32", "s32")}}
 _QUATERNARY = {"lop3.b32": _logic_of_three}
 
 

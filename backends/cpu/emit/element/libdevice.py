@@ -178,14 +178,21 @@ def _sad(low: str, high: str):
     return lambda b, x, y, z: b.add(b.sub(b.intrinsic(high, x, y), b.intrinsic(low, x, y)), z)
 
 
-def _byte_perm(b, x, y, s):
-    bytes_ = b.or_(b.bin("shl", b.cast("zext", y, "i64"), const("i64", 32)), b.cast("zext", x, "i64"))
-    out = const("i32", 0)
-    for k in range(4):
-        which = b.and_(b.bin("lshr", s, const("i32", 4 * k)), const("i32", 7))
-        byte = b.bin("lshr", bytes_, b.bin("shl", b.cast("zext", which, "i64"), const("i64", 3)))
-        out = b.or_(out, b.bin("shl", b.and_(b.cast("trunc", byte, "i32"), const("i32", 255)), const("i32", 8 * k)))
-    return out
+def byte_perm(signs: bool):
+    """Each byte one of the eight of y and x, as three bits of s say; signs: eight times its sign where the fourth is set, as PTX's prmt has it."""
+    def rule(b, x, y, s):
+        bytes_ = b.or_(b.bin("shl", b.cast("zext", y, "i64"), const("i64", 32)), b.cast("zext", x, "i64"))
+        out = const("i32", 0)
+        for k in range(4):
+            chosen = b.bin("lshr", s, const("i32", 4 * k))
+            which = b.and_(chosen, const("i32", 7))
+            byte = b.and_(b.cast("trunc", b.bin("lshr", bytes_, b.bin("shl", b.cast("zext", which, "i64"), const("i64", 3))), "i32"), const("i32", 255))
+            if signs:
+                sign = b.and_(b.sub(const("i32", 0), b.bin("lshr", byte, const("i32", 7))), const("i32", 255))
+                byte = b.select(b.icmp("ne", b.and_(chosen, const("i32", 8)), const("i32", 0)), sign, byte)
+            out = b.or_(out, b.bin("shl", byte, const("i32", 8 * k)))
+        return out
+    return rule
 
 
 def _hiloint(b, hi, lo):
@@ -224,7 +231,7 @@ _MODES = ("rn", "rd", "ru", "rz")
 _OTHER = {
     "abs": lambda b, x: b.call(f"llvm.abs.{ir.mangle(x.ty)}", x.ty, [x, const("i1", False)]),
     "brev": intrinsic("bitreverse"), "brevll": intrinsic("bitreverse"), "clz": _count("ctlz"), "clzll": _count("ctlz"),
-    "popc": _count("ctpop"), "popcll": _count("ctpop"), "ffs": _ffs, "ffsll": _ffs, "byte_perm": _byte_perm,
+    "popc": _count("ctpop"), "popcll": _count("ctpop"), "ffs": _ffs, "ffsll": _ffs, "byte_perm": byte_perm(False),
     "mulhi": arith.high_product(True), "umulhi": arith.high_product(False),
     "mul64hi": arith.high_product(True), "umul64hi": arith.high_product(False),
     "mul24": _mul24(True), "umul24": _mul24(False), "sad": _sad("smin", "smax"), "usad": _sad("umin", "umax"),
