@@ -127,12 +127,16 @@ def of_op(op, case, dtype: str, device: str, config: int = 0, row=None) -> list[
 # --- kernels with arguments said by hand -----------------------------------------------------------------------------
 
 
+#: how a --arg names a type: a pointer's, an integer's, a float's
+_POINTER, _INTEGER, _FLOAT = re.compile(r"(\w+)\[(\d*)\]|\*(\w+)(?::(\d+))?"), re.compile(r"([iu]\d+)(?::(\d+))?"), re.compile(r"(fp|f|bf)\d+")
+
+
 def argument(text: str):
     """The value of `fp32[16]` (pointer, aligned to 16 bytes), `*fp32:16` (the same in Triton's spelling), `i32`, `i32:16` (an integer, divisible
     by 16), `fp32` (a scalar), or a number. Raises `Error`."""
     import torch
     text = text.strip()
-    if hit := re.fullmatch(r"(\w+)\[(\d*)\]|\*(\w+)(?::(\d+))?", text):
+    if hit := _POINTER.fullmatch(text):
         name, align = hit[1] or hit[3], hit[2] or hit[4]
         if name not in _TYPES:
             raise Error(suggest("element type", name, _TYPES))
@@ -141,7 +145,7 @@ def argument(text: str):
         if align & (align - 1) or not align:
             raise Error(f"--arg {text}: the alignment is a power of two in bytes, like fp32[16]")
         return Pointer(dtype, align)
-    if hit := re.fullmatch(r"([iu]\d+)(?::(\d+))?", text):
+    if hit := _INTEGER.fullmatch(text):
         if hit[1] not in _TYPES:
             raise Error(suggest("type", hit[1], _TYPES))
         wide = 1 << 40 if hit[1] in ("i64", "u64") else 0
@@ -151,7 +155,7 @@ def argument(text: str):
         if hit[2] and step != 1 and (step % 16 or not step):
             raise Error(f"--arg {text}: of an integer Triton sees whether it is a multiple of 16, or 1: {hit[1]}, {hit[1]}:16 or {hit[1]}:1")
         return step if step == 1 else wide + (_ALIGNED if step and step % 16 == 0 else _ODD)
-    if re.fullmatch(r"(fp|f|bf)\d+", text):
+    if _FLOAT.fullmatch(text):
         return 0.5
     for kind in (lambda t: int(t, 0), float):
         try:
@@ -190,7 +194,7 @@ def of_kernel(kernel, args: dict[str, str], consts: dict[str, str], options: dic
             raise Error(suggest(f"argument of {jit.__name__}", name, params))
         if name in args and name in consts:
             raise Error(f"--arg {name}={args[name]} and --const {name}={consts[name]}: choose one of them")
-        if name in args and params[name].is_constexpr and re.fullmatch(r"\s*([iu]|fp|f|bf)\d+(:\d+)?\s*|.*\[\d*\]\s*|\s*\*.*", args[name]):
+        if name in args and params[name].is_constexpr and any(p.fullmatch(args[name].strip()) for p in (_POINTER, _INTEGER, _FLOAT)):
             raise Error(f"--arg {name}={args[name]}: {name} is a constexpr of {jit.__name__}, which has a value; say --const {name}=VALUE")
     missing = [n for n, p in params.items() if n not in kwargs and p.default is inspect.Parameter.empty]
     if missing:
