@@ -41,8 +41,9 @@ def file(option: str, path: Path, reads: Iterable = ()):
     """Raise `Error` where what an option names is no file that can be, or one of those that the command `reads`, also FILE:FUNCTION."""
     from ..backends.base import Error
     if str(path) == "-":
-        raise Error(f"{option} -: it takes a file, and prints nothing; for one of that name say ./-")
-    if path.exists() and any(given and os.path.exists(name) and os.path.samefile(name, path) for text in reads for given in [str(text or "")] for name in (given, given.rpartition(":")[0])):
+        raise Error(f"{option} -: it takes a file, and prints nothing; for one of that name say {path.resolve()}")
+    read = [name for text in filter(None, map(str, filter(None, reads))) for name in (text, text.rpartition(":")[0])]
+    if path.exists() and any(os.path.exists(name) and os.path.samefile(name, path) for name in read):
         raise Error(f"{option} {path}: it is what the command reads; name another file")
     if path.is_dir():
         raise Error(f"{option} {path}: it is a folder; name a file")

@@ -1,5 +1,7 @@
 """How `triport asm` behaves where something is odd: a sentence and not a traceback, the compiler's own reason, a hint that is right, a user's file run once."""
 
+from pathlib import Path
+
 import pytest
 from triport.backends.base import Error
 from triport.tools.__main__ import main
@@ -143,7 +145,9 @@ def test_what_is_read_is_not_written(capfd, kernels, tmp_path):
         assert code == 2 and "it is what the command reads; name another file" in err, args
         assert before == {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
     code, _, err = asm(capfd, tmp_path / "f.s", "--html", "-")
-    assert code == 2 and "--html -: it takes a file, and prints nothing; for one of that name say ./-" in err
+    assert code == 2 and f"--html -: it takes a file, and prints nothing; for one of that name say {Path.cwd() / '-'}" in err
+    code, _, err = asm(capfd, tmp_path / "f.s", "--html", tmp_path / "-")
+    assert code == 0 and (tmp_path / "-").stat().st_size, err
 
 
 def test_requirements_of_a_report_as_text(tmp_path):
