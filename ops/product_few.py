@@ -247,12 +247,11 @@ class How(NamedTuple):
 
 
 def _shared(tiles: int, room: int, pieces: int, most: int) -> int:
-    """Into how many shares, `most` at most, so many pieces of K go where there is room for so many programs at a time. Few tiles leave less than a tile's number of them free; where K is long it goes
-    in more shares than fit at once, so that those of the last turn are not alone."""
+    """Into how many shares, `most` at most, so many pieces of K go where there is room for so many programs at a time: as many as fit at once; where those leave much of the room empty and K is long, in
+    more, by turns, the last of which is fuller."""
     shares = max(1, min(room // tiles, most))
-    more = [s for s in range(shares, EVEN_SHARES + 1) if s == shares or pieces >= s * EVEN_PIECES]
-    busy = {s: tiles * s / (room * cdiv(tiles * s, room)) for s in more}
-    return next((s for s in more if busy[s] >= BUSY), max(more, key=busy.get)) if more else shares
+    busy = {s: tiles * s / (room * cdiv(tiles * s, room)) for s in (shares, *range(shares + 1, EVEN_SHARES + 1)) if s == shares or pieces >= s * EVEN_PIECES}
+    return next((s for s, share in busy.items() if share >= BUSY), max(busy, key=busy.get))
 
 
 def how(m: int, n: int, k: int, along_k: bool, count: int, are_read: bool = True, size: int = 4) -> How:

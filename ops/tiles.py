@@ -56,13 +56,14 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False, count: int =
     sizes = planned(a.shape[0], b.shape[1], a.shape[1])
     if sizes is None:
         return {"BM": 128, "BN": 128, "BK": 32, **EXTRA["cpu" if cpu else "cuda"]}
-    if alone and cpu and call.row is None and not tries(TILES.op):
+    free = alone and not tries(TILES.op)
+    if free and cpu and call.row is None:
         choice = freely(a.dtype, *sizes, workers(), count, a.stride(1) == 1 and known(b.stride(0)) and b.stride(0) * next_power_of_2(sizes[2]) < 1 << 31)
-    elif alone and not cpu and not tries(TILES.op) and _reads_numbers(a, b, *sizes[:2]):
+    elif free and not cpu and _reads_numbers(a, b, *sizes[:2]):
         choice = tuple(t for t in OF_NUMBERS[speeds_of(a.dtype, "cuda")] if t[0] <= max(2 * SMALLEST["cuda"], sizes[0]) or a.element_size() == 2)
     else:
         choice = entries(a, sizes[2], written=sizes[0] * sizes[1] * a.element_size())
-        if alone and not cpu and a.dtype == torch.float32 and not tries(TILES.op) and known(b.stride(-1)) and b.stride(-1) == 1:
+        if free and not cpu and a.dtype == torch.float32 and known(b.stride(-1)) and b.stride(-1) == 1:
             choice += OF_FEW,
     m, n, k = (*held(a.dtype, *sizes[:2]), sizes[2]) if cpu else sizes
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice, count)
