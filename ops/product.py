@@ -75,27 +75,34 @@ def add_products_of_parts(acc, x1, x2, x3, y1, y2, y3):
 
 
 @triton.jit
-def copy_lines(pid, x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr):
-    """Copy a tile, the pid-th, of BL lines x BC elements of a matrix to contiguous lines, `step` elements from one to the next."""
-    _, offs, to, inside = lines_at(pid, lines, length, stride_line, stride_at, step, BL, BC)
-    tl.store(out_ptr + to, tl.load(x_ptr + offs, mask=inside), mask=inside)
+def copy_lines(pid, x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr, ROOM: tl.constexpr):
+    """Copy a tile, the pid-th, of BL lines x BC elements of a matrix to contiguous lines, `step` elements from one to the next. ROOM: `step` is a multiple of these elements, and less than so many more
+    than a line; what lies behind lines is written, too, as then 16 bytes are stored at a time."""
+    if ROOM > 1:
+        step = step // ROOM * ROOM
+        _, offs, to, inside = lines_at(pid, lines, length, stride_line, stride_at, step, BL, BC)
+        _, _, _, written = lines_at(pid, lines, step, stride_line, stride_at, step, BL, BC)
+        tl.store(out_ptr + to, tl.load(x_ptr + offs, mask=inside, other=0), mask=written)
+    else:
+        _, offs, to, inside = lines_at(pid, lines, length, stride_line, stride_at, step, BL, BC)
+        tl.store(out_ptr + to, tl.load(x_ptr + offs, mask=inside), mask=inside)
 
 
 @triton.jit
-def copy_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr, AT: tl.constexpr = 0):
+def copy_lines_kernel(x_ptr, out_ptr, lines, length, stride_line, stride_at, step, BL: tl.constexpr, BC: tl.constexpr, AT: tl.constexpr = 0, ROOM: tl.constexpr = 1):
     """`copy_lines` of a matrix; AT: the step from element to element, where kernels are made for it. Grid: its tiles."""
-    copy_lines(tl.program_id(0), x_ptr, out_ptr, lines, length, stride_line, AT or stride_at, step, BL, BC)
+    copy_lines(tl.program_id(0), x_ptr, out_ptr, lines, length, stride_line, AT or stride_at, step, BL, BC, ROOM)
 
 
 @triton.jit
 def copy_both_kernel(x_ptr, x_out_ptr, x_lines, x_length, x_stride_line, x_stride_at, x_step, programs, y_ptr, y_out_ptr, y_lines, y_length, y_stride_line,
-                      y_stride_at, y_step, BL: tl.constexpr, BC: tl.constexpr):
+                      y_stride_at, y_step, BL: tl.constexpr, BC: tl.constexpr, ROOM: tl.constexpr):
     """`copy_lines` of one matrix, by that many `programs`, and of another by the rest."""
     pid = tl.program_id(0)
     if pid < programs:
-        copy_lines(pid, x_ptr, x_out_ptr, x_lines, x_length, x_stride_line, x_stride_at, x_step, BL, BC)
+        copy_lines(pid, x_ptr, x_out_ptr, x_lines, x_length, x_stride_line, x_stride_at, x_step, BL, BC, ROOM)
     else:
-        copy_lines(pid - programs, y_ptr, y_out_ptr, y_lines, y_length, y_stride_line, y_stride_at, y_step, BL, BC)
+        copy_lines(pid - programs, y_ptr, y_out_ptr, y_lines, y_length, y_stride_line, y_stride_at, y_step, BL, BC, ROOM)
 
 
 @triton.jit

@@ -54,7 +54,9 @@ NARROW = 64  # rows of the least that tensor cores take: a tile of fewer is comp
 #: 900 cubed 38 and 20, 63 x 2047 x 129 65 and 14
 LEAST, LONG = 1 << 25, 256
 GROUP = 8
-COPIED = (4, 256)  # what a program of copy_lines_kernel copies
+#: what a program of copy_lines_kernel copies, and the elements that copies' lines are multiples of. us of an H200 with what is behind lines written, too, and without: 4595 x 1741 7.4 and 33, 4323 x 4251 22 and
+#: 74, 2000 x 1001 3.2 and 10.5
+COPIED, ROOM = (8, 128), 8
 #: products that a number is in from which on copying pays that: it reads and writes 4 bytes, at some 2.5 TB/s, and by pointers lines that 16 bytes do not divide
 #: take an H100 some 90 TFLOP/s, by TMA 600
 SERVES = 128
@@ -257,7 +259,7 @@ class _Copy:
     def __init__(self, x: torch.Tensor):
         along = 0 if along_columns(x) else 1
         lines, length = x.shape[1 - along], x.shape[along]
-        made = temporary(torch.empty((lines, cdiv(length, 8) * 8), dtype=x.dtype, device=x.device))
+        made = temporary(torch.empty((lines, cdiv(length, ROOM) * ROOM), dtype=x.dtype, device=x.device))
         self.args = x, made, lines, length, x.stride(1 - along), x.stride(along), made.shape[1]
         self.programs = cdiv(lines, COPIED[0]) * cdiv(length, COPIED[1])
         self.made = made[:, :length] if along == 1 else made[:, :length].T
@@ -282,7 +284,7 @@ def copied(matrices: list[torch.Tensor]) -> list[torch.Tensor] | None:
     elif copies:
         kernel, args = copy_lines_kernel, copies[0].args
     if copies:
-        launch(kernel, (sum(c.programs for c in copies),), *args, BL=COPIED[0], BC=COPIED[1], num_warps=4)
+        launch(kernel, (sum(c.programs for c in copies),), *args, BL=COPIED[0], BC=COPIED[1], ROOM=ROOM, num_warps=4)
     return [c.made for c in copies]
 
 

@@ -1,5 +1,6 @@
 """Products by TMA: the kernel on the CPU, its code for a GPU, and both together on one."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -184,6 +185,39 @@ def test_a_single_line_can_be_described(seed):
     c = torch.empty(1, 40, dtype=torch.float16)
     product_tma.product(given, c, tile=(16, 64, 32, 4, 2), programs=3, shares=2)
     assert check.error(c, row.double() @ b.double()) < 1e-3
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 127, 128, 129, 301])
+@pytest.mark.parametrize("lines", [1, 9, 20])
+def test_a_copy_fills_its_lines(lines, length, seed):
+    """With zeros behind what was copied, and nothing behind the last line."""
+    gen = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(count, length + 3, generator=gen).bfloat16()[:, 1:length + 1] for count in (lines, lines + 5))
+    step = -(-length // product_tma.ROOM) * product_tma.ROOM
+    rooms = [check.guarded((part.shape[0], step), torch.bfloat16) for part in (x, y)]
+    programs = [-(-part.shape[0] // product_tma.COPIED[0]) * -(-length // product_tma.COPIED[1]) for part in (x, y)]
+    (to_x, all_x), (to_y, all_y) = rooms
+    consts = {"BL": product_tma.COPIED[0], "BC": product_tma.COPIED[1], "ROOM": product_tma.ROOM}
+    product_tma.copy_both_kernel[(sum(programs),)](x, to_x, lines, length, *x.stride(), step, programs[0], y, to_y, lines + 5, length, *y.stride(), step, **consts)
+    for part, to, whole in ((x, to_x, all_x), (y, to_y, all_y)):
+        assert torch.equal(to[:, :length], part) and not to[:, length:].any() and check.guards_hold(whole)
+    to_x.fill_(math.nan)
+    product_tma.copy_lines_kernel[(programs[0],)](x, to_x, lines, length, *x.stride(), step, **consts)
+    assert torch.equal(to_x[:, :length], x) and not to_x[:, length:].any() and check.guards_hold(all_x)
+
+
+@pytest.mark.parametrize("kernel", [product_tma.copy_lines_kernel, product_tma.copy_both_kernel], ids=lambda kernel: kernel.__name__)
+def test_a_copy_is_stored_16_bytes_at_a_time(kernel):
+    """On a GPU, whatever lines are read from, for its lines have room."""
+    names = list(kernel.arg_names)
+    for room in (product_tma.ROOM, 1):
+        consts = {"BL": product_tma.COPIED[0], "BC": product_tma.COPIED[1], "ROOM": room, **({"AT": 0} if "AT" in names else {})}
+        signature = {n: "constexpr" if n in consts else "*fp16" if n.endswith("_ptr") else "i32" for n in names}
+        attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in names if n.endswith("_ptr")}
+        target = GPUTarget("cuda", 90, 32)
+        with active.compiling_for(target):
+            text = triton.compile(triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=consts, attrs=attrs), target=target, options={"num_warps": 4}).asm["ptx"]
+        assert ("st.global.v4.b32" in text) is (room > 1)
 
 
 def compiled(element: str, result: str, axis: int | None, tile: tuple, turned: bool = False):
