@@ -14,12 +14,12 @@ import triton.language as tl
 
 from ..backends.base import ArgumentError
 from ..backends.cpu.llvm import targets
-from . import batches_tma, thin
+from . import batches_tma, product_few, thin
 from .checks import shape_of
 from .dispatch import launch, wrap_triton
-from .layout import near
+from .layout import even, near
 from .lines import sums_of_eight_lines, sums_of_lines
-from .product import product_tile, tile_of_program
+from .product import multiple, product_tile, tile_of_program
 from .sizes import cdiv, known, next_power_of_2
 from .straight import by_pairs
 from .tiles import multiprocessors
@@ -34,8 +34,11 @@ def _beginning(ptr, i, inner, stride_outer, stride_inner):
 
 @triton.jit
 def batched_matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, scale: tl.float64, inner, stride_ao, stride_ai, stride_am, stride_ak, stride_bo, stride_bi, stride_bk, stride_bn, SCALED: tl.constexpr,
-                          BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
-    """c[i] = a[i] @ b[i], times `scale` where SCALED; c: contiguous. Grid: the tiles of every matrix."""
+                          BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, EVEN: tl.constexpr = 0):
+    """c[i] = a[i] @ b[i], times `scale` where SCALED; c: contiguous. EVEN: as of `multiple` (product.py), of m, n, k and all strides. Grid: the tiles of every matrix."""
+    m, n, k = multiple(m, EVEN, 0), multiple(n, EVEN, 1), multiple(k, EVEN, 2)
+    stride_ao, stride_ai, stride_am, stride_ak = multiple(stride_ao, EVEN, 3), multiple(stride_ai, EVEN, 4), multiple(stride_am, EVEN, 5), multiple(stride_ak, EVEN, 6)
+    stride_bo, stride_bi, stride_bk, stride_bn = multiple(stride_bo, EVEN, 7), multiple(stride_bi, EVEN, 8), multiple(stride_bk, EVEN, 9), multiple(stride_bn, EVEN, 10)
     ACC: tl.constexpr = tl.float64 if a_ptr.dtype.element_ty == tl.float64 else tl.float32
     tiles = tl.cdiv(m, BM) * tl.cdiv(n, BN)
     i = tl.program_id(0) // tiles
@@ -158,9 +161,20 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_for, scale: 
     if scale == 1.0 and (factors := batches_tma.way(a, b, count, batch.steps)) is not None:
         batches_tma.product(*factors, c, count)
         return
+    if scale == 1.0 and (tile := product_few.of_batches(a, b, batch.count)) is not None:
+        product_few.product_of_batches(batch.a, batch.b, c, tile, (a, b), count, batch.steps)
+        return
     t = tile_for(a, b, count=batch.count)
     launch(wrap_triton(batched_matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]) * batch.count,), batch.a, batch.b, c, m, n, k, scale, batch.inner,
-           *batch.steps[0], *a.stride(), *batch.steps[1], *b.stride(), SCALED=bool(scale != 1.0), **t)
+           *batch.steps[0], *a.stride(), *batch.steps[1], *b.stride(), SCALED=bool(scale != 1.0), **t, EVEN=_even(a, b, batch))
+
+
+def _even(a: torch.Tensor, b: torch.Tensor, batch: Batch) -> int:
+    """The EVEN of `batched_matmul_kernel`, as that of `matmul_kernel` (matmul.py) is. a, b: the first matrices."""
+    if a.device.type != "cuda":
+        return 0
+    rows = a.shape[0] if known(a.stride(1)) and a.stride(1) != 1 else 0
+    return even(a.element_size(), rows, b.shape[1], a.shape[1], *batch.steps[0], *a.stride(), *batch.steps[1], *b.stride())
 
 
 def _by_lines(a: torch.Tensor, b: torch.Tensor, batch: Batch, c: torch.Tensor) -> bool:

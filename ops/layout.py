@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ..backends import huge
@@ -55,6 +57,21 @@ def row_alignment(x: torch.Tensor, n: int) -> int:
     at a time."""
     whole = 16 // x.element_size()
     return whole if x.is_cuda and known(n) and n % 16 and n % whole == 0 else 1
+
+
+def even(size: int, *numbers: int) -> int:
+    """The EVEN of a kernel: of each of these arguments, two bits at a time, the power of two that divides it, and what 16 bytes hold of numbers of `size` bytes; 0 where Triton sees that 16 does."""
+    return sum((math.gcd(number, 16 // size).bit_length() - 1) << 2 * at for at, number in enumerate(numbers) if known(number) and number % 16)
+
+
+def at_a_time(x: torch.Tensor) -> int:
+    """How many numbers of a matrix's contiguous lines a thread reads at a time, of those that 16 bytes hold: as many as divide a line, and where it begins. Where memory begins is not asked: what is only
+    traced has none, and an allocator's is aligned."""
+    whole, steps = 16 // x.element_size(), x.stride()[-2:]
+    if 1 not in steps:
+        return 1
+    along = -1 if steps[1] == 1 else -2
+    return math.gcd(whole, x.shape[along], steps[-3 - along], x.storage_offset())
 
 
 def is_read(strides: tuple, aligned: bool, size: int = 4) -> bool:

@@ -11,7 +11,7 @@ from ..backends import cuda
 from ..backends.dispatch.cuda_launch import Address, Number
 from . import product_few
 from .launches import Drawing
-from .layout import is_read
+from .layout import even, is_read
 from .lora_kernels import CLEARED, add_parts, clear, eights, keep_low, keep_sum
 from .sizes import cdiv
 
@@ -57,9 +57,9 @@ def draw(d: Drawing, x, w, b, parts: int, out: int, t: int | None, counters: int
     counters, done and device: as of `lora_gpu.draw_product`."""
     (m, k), (r, n) = x.shape, b.shape
     few, large, strides_out = (x, w, (n, 1)) if m <= n else (w.T, x.T, (1, n))
-    by = product_few.how(few.shape[0], large.shape[1], k, large.strides[1] != 1, cuda.limits(device)[0] if device >= 0 else COUNT)
+    by = product_few.how(few.shape[0], large.shape[1], k, large.strides[1] != 1, cuda.limits(device)[0] if device >= 0 else COUNT, (4, 4))
     shares = d.piece(by.shares * m * n, x.dtype)
-    kernel, programs, consts = by.kernel(few.shape[0], large.shape[1], k, few.strides, large.strides)
+    kernel, programs, consts = by.kernel(few.shape[0], large.shape[1], k, large.strides, even(4, few.shape[0], large.shape[1], k, *few.strides, *large.strides))
     d.launch(kernel, programs, (Address(few.memory), Address(large.memory), Address(shares), few.shape[0], large.shape[1], k, *few.strides, *large.strides, *strides_out,
                                 by.terms, m * n), consts, by.warps, by.stages)
     memory = [Address(p) for p in (shares, parts, b.memory, out, out if t is None else t, out if counters is None else counters)]

@@ -18,13 +18,13 @@ import triton.language as tl
 from ..backends import cuda
 from .checks import FLOATS, check, check_product, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .layout import near, roomy, unexpanded
+from .layout import even, near, roomy, unexpanded
 from .register import beneath, register, served
 from .sizes import cdiv, known
 from .records import WITH_CUDA, Case, Op, traffic
 from . import autocast, batches, batching, choices, product_tma, product_way, split_k, thin, turning
 from .autograd import added
-from .product import product_tile, tile_of_program
+from .product import multiple, product_tile, tile_of_program
 from .straight import straight, turn_kernel
 from .tiles import TILES, tile_for  # noqa: F401  (the table, which `triport tune` fills, is this op's)
 
@@ -37,7 +37,11 @@ def reference(a, b):
 
 @triton.jit
 def matmul_kernel(a_ptr, b_ptr, c_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, BM: tl.constexpr,
-                  BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+                  BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, EVEN: tl.constexpr = 0):
+    """EVEN: as of `multiple` (product.py), of the numbers from m on."""
+    m, n, k = multiple(m, EVEN, 0), multiple(n, EVEN, 1), multiple(k, EVEN, 2)
+    stride_am, stride_ak = multiple(stride_am, EVEN, 3), multiple(stride_ak, EVEN, 4)
+    stride_bk, stride_bn = multiple(stride_bk, EVEN, 5), multiple(stride_bn, EVEN, 6)
     ACC: tl.constexpr = tl.float64 if a_ptr.dtype.element_ty == tl.float64 else tl.float32
     tile_m, tile_n = tile_of_program(tl.program_id(0), m, n, BM, BN, GROUP)
     rows = tile_m * BM + tl.arange(0, BM)
@@ -84,7 +88,7 @@ def _matmul_body(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
     """c = a @ b, of matrices; c: contiguous."""
-    if (found := product_way.special(a, b)) is not None:
+    if (found := product_way.special(a, b, alone=True)) is not None:
         way, given = found
         way.product(given, c)
         return
@@ -101,7 +105,14 @@ def multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
     a = straight(a, n, "matmul")
     t = tile_for(a, b, alone=True)
     launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
-           a, b, c, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
+           a, b, c, m, n, k, *a.stride(), *b.stride(), **t, EVEN=even_product(a, b))
+
+
+def even_product(a: torch.Tensor, b: torch.Tensor) -> int:
+    """The EVEN of `matmul_kernel`. Along the rows of a Triton looks at nothing but its columns' steps, unless a lies by columns."""
+    if a.device.type != "cuda":
+        return 0
+    return even(a.element_size(), a.shape[0] if known(a.stride(1)) and a.stride(1) != 1 else 0, b.shape[1], a.shape[1], *a.stride(), *b.stride())
 
 
 def _of_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -185,7 +185,7 @@ def _matmul_softmax_body(a: torch.Tensor, b: torch.Tensor, dim: int) -> torch.Te
         return c
     a = straight(a, n, "matmul_softmax")
     if way is None and (t := _apart_on_cpu(a, b, axis)) and (products := held(c.shape, c.device)) is not None:
-        launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),), a, b, products, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), **t)
+        launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),), a, b, products, m, n, k, *a.stride(), *b.stride(), **t, EVEN=0)
         softmax_into(products, c, axis)
         return c
     t, whole = ({}, False) if way else tile_for(a, b, axis)

@@ -19,6 +19,15 @@ def tile_of_program(pid, m, n, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.con
 
 
 @triton.jit
+def multiple(number, EVEN: tl.constexpr, AT: tl.constexpr):
+    """A kernel's argument, of whose EVEN (`layout.even`) it is the AT-th, for Triton to see what divides it. It looks for 16 itself, and so many numbers have to divide whatever is read 16 bytes at a time."""
+    BY: tl.constexpr = 1 << (EVEN >> 2 * AT & 3)
+    if BY > 1:
+        number = number // BY * BY
+    return number
+
+
+@triton.jit
 def add_product(acc, a_ptr, b_ptr, m, n, k, stride_am, stride_ak, stride_bk, stride_bn, rows, cols, BK: tl.constexpr):
     """acc + rows x cols of a @ b."""
     ks = tl.arange(0, BK)

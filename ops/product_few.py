@@ -8,7 +8,7 @@ cores take few columns, not few rows, and the factor that has many lines from re
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -18,10 +18,13 @@ from ..backends import cuda
 from ..backends.of_torch import FakeTensor
 from . import product_split, tuning
 from .dispatch import launch, traced
-from .layout import is_read
-from .product import LEAST_HELD, add_products_of_parts, three_parts
+from .layout import at_a_time, even
+from .product import LEAST_HELD, add_products_of_parts, multiple, three_parts
 from .product_tma import COUNTED, add_up, in_shares, is_described
 from .sizes import cdiv, known, next_power_of_2
+
+if TYPE_CHECKING:
+    from . import product_pace
 
 #: rows up to which multiply-adds keep up with memory
 LINES = 4
@@ -30,36 +33,14 @@ PIECE = {False: ((64, 64, 4, 2), (256, 16, 4, 2)), True: ((8, 256, 4, 2), (16, 1
 #: the same where lines do not begin at multiples of 16 bytes, the fastest of 42 on an H200. Numbers are read one by one there, and fetched ahead so they take many times as long:
 #: 1x7176x1838 136 us by PIECE, 17 (torch 20)
 PIECE_OF_NUMBERS = {False: ((128, 32, 1, 4), (512, 8, 1, 4)), True: ((4, 512, 1, 2), (8, 512, 1, 2))}
-#: by rows of a tile: (BN, BK, warps, stages, programs of a multiprocessor), the fastest of ten on an H100
-TILES = {16: (64, 32, 4, 4, 4), 32: (64, 32, 4, 3, 3), 64: (64, 32, 4, 3, 2), 128: (128, 32, 8, 3, 1)}
-#: the same where lines do not begin at multiples of 16 bytes, of fp32 and of 16 bits, on an H200
-TILES_OF_NUMBERS = {4: {16: (64, 32, 4, 1, 2), 32: (64, 32, 4, 1, 2), 64: (64, 32, 4, 1, 2), 128: (128, 32, 8, 1, 1)},
-                    2: {16: (64, 64, 4, 1, 4), 32: (64, 64, 4, 1, 2), 64: (64, 32, 4, 1, 4), 128: (128, 32, 8, 3, 1)}}
 WARPS = 4  # of multiply-adds
-#: pieces of K that a share has at least: of multiply-adds, and of tensor cores by bytes of a number; and the most shares. A piece of fp32, which is split up, takes some 1.5 us where little else
-#: is done, as long as adding shares up: an H200 takes 64x688x118 13 us by 4, 8 by 1, 45x132x560t 10 and 7, 48x740x64 12 and 7.5, 1200x367x18t 12 and 7; in 16 bits 8x4097x513 8 us by 1, 6.4 by 2
-PIECES_OF_LINES, PIECES, MOST_SHARES = 4, {2: 2, 4: 1}, 128
-#: shares that even the last turn of programs out, at most, pieces of K in each, and how busy they are to keep the GPU. us of an H200 by 1, 3 and 7 of 137 tiles, 3147 terms: 175, 83, 83
-EVEN_SHARES, EVEN_PIECES, BUSY = 8, 8, 0.85
+#: pieces of K that a share of multiply-adds has at least, and the most shares
+PIECES, MOST_SHARES = 4, 128
 #: terms of a sum from which on a few lines' product goes so, by whether the large matrix's lines run along K (its columns are read one number at a time by pointers), and multiplications from which on
 #: it does whatever the terms. us of an H200 by pointers and so: 1x64x64t 4.2, 2.0, 3x384x64t 18, 2.5, 1x256x64 5.2, 2.9, 3x257x65 8.8, 6.7; of an H100 1 x 1024 x 1024 16, 5.6
 LEAST_TERMS_OF_LINES, LEAST_LINES = {False: 256, True: 32}, 1 << 17
-#: multiplications from which on more lines do, and terms, in fp32 by whether the right factor's lines run along K. H200: 16x64x128t 4.4, 4.3, 45x132x560t 16, 9.6, 1000x64x500t 8.2, 6.1, 45x132x560 6.8, 9.9,
-#: 16x700x16 7.0, 8.5; H100: 384 cubed 12, 10. Of few terms by pointers, as `tiles.OF_NUMBERS` has them, and so: 62x24x189t 5.9, 4.1, 416x58x1743t 10.5, 8.3, 2365x157x49 6.6, 8.2, 866x117x781 10.1, 12.7,
-#: 50x330x1992 10.4, 9.9, 14x380x2538 8.8, 7.9
-LEAST, LEAST_TERMS, LEAST_OF_16_BITS = {False: 1 << 20, True: 1 << 17}, {False: 350, True: 20}, {False: 384, True: 64}
-#: terms from which on it pays, however few sums there are: 8x600x8t 17 us by pointers and 7.8
-LONG = {False: 1024, True: 320}
-ROWS = 128  # up to which a product in 16 bits goes so
+ROWS = 128  # up to which a product in 16 bits goes so whose softmax follows
 MOST = product_split.MOST
-
-
-@triton.jit
-def _four(number, IS: tl.constexpr):
-    """A multiple of 4 that Triton sees to be one, where it IS."""
-    if IS:
-        number = number // 4 * 4
-    return number
 
 
 @triton.jit
@@ -71,21 +52,9 @@ def _pieces(x_ptrs, w_ptrs, inside, rows, cols, ks, m, n):
 
 
 @triton.jit
-def few_rows_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_wk, stride_wn, stride_cm, stride_cn, terms, plane, BM: tl.constexpr,
-                    BN: tl.constexpr, BK: tl.constexpr, FOURS: tl.constexpr):
-    """c = x @ w, by shares of `terms` terms of K, `plane` numbers from one's result to the next. Where a number has no three parts (`beyond` of product.py) the
-    share's tile is multiplied as it is. FOURS: these arguments are multiples of 4, which Triton would see of 16: m, n, k, strides of x, of w. Grid: tiles of rows,
-    of columns, shares."""
-    m, n, k = _four(m, FOURS[0]), _four(n, FOURS[1]), _four(k, FOURS[2])
-    stride_xm, stride_xk = _four(stride_xm, FOURS[3]), _four(stride_xk, FOURS[4])
-    stride_wk, stride_wn = _four(stride_wk, FOURS[5]), _four(stride_wn, FOURS[6])
-    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
-    share, tile = tl.program_id(0) // (tiles_m * tiles_n), tl.program_id(0) % (tiles_m * tiles_n)
-    cols = tile // tiles_m * BN + tl.arange(0, BN)
-    rows = tile % tiles_m * BM + tl.arange(0, BM)
+def _tile(x_ptr, w_ptr, m, n, stride_xm, stride_xk, stride_wk, stride_wn, rows, cols, begin, end, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """The accumulator, transposed, of rows x cols of x @ w by the terms from `begin` to `end`. Where an fp32 number has no three parts (`beyond` of product.py) they are multiplied as they are."""
     ks = tl.arange(0, BK)
-    begin = share * terms
-    end = min(k, begin + terms)
     first_w = w_ptr + cols.to(tl.int64)[:, None] * stride_wn + (begin + ks).to(tl.int64)[None, :] * stride_wk
     first_x = x_ptr + rows.to(tl.int64)[None, :] * stride_xm + (begin + ks).to(tl.int64)[:, None] * stride_xk
     step_w, step_x = tl.cast(stride_wk, tl.int64) * BK, tl.cast(stride_xk, tl.int64) * BK
@@ -122,8 +91,42 @@ def few_rows_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_w
             w_ptrs += step_w
             x_ptrs += step_x
             acc = tl.dot(w, x, acc)
+    return acc
+
+
+@triton.jit
+def few_rows_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_wk, stride_wn, stride_cm, stride_cn, terms, plane, BM: tl.constexpr,
+                    BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr):
+    """c = x @ w, by shares of `terms` terms of K, `plane` numbers from one's result to the next. EVEN: as of `multiple` (product.py), m, n, k, strides of x, of w. Grid: tiles of rows, of columns, shares."""
+    m, n, k = multiple(m, EVEN, 0), multiple(n, EVEN, 1), multiple(k, EVEN, 2)
+    stride_xm, stride_xk = multiple(stride_xm, EVEN, 3), multiple(stride_xk, EVEN, 4)
+    stride_wk, stride_wn = multiple(stride_wk, EVEN, 5), multiple(stride_wn, EVEN, 6)
+    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
+    share, tile = tl.program_id(0) // (tiles_m * tiles_n), tl.program_id(0) % (tiles_m * tiles_n)
+    cols = tile // tiles_m * BN + tl.arange(0, BN)
+    rows = tile % tiles_m * BM + tl.arange(0, BM)
+    begin = share * terms
+    acc = _tile(x_ptr, w_ptr, m, n, stride_xm, stride_xk, stride_wk, stride_wn, rows, cols, begin, min(k, begin + terms), BM, BN, BK)
     c_ptrs = c_ptr + tl.cast(share, tl.int64) * plane + rows.to(tl.int64)[None, :] * stride_cm + cols.to(tl.int64)[:, None] * stride_cn
     tl.store(c_ptrs, acc, mask=(rows < m)[None, :] & (cols < n)[:, None])
+
+
+@triton.jit
+def few_batches_kernel(x_ptr, w_ptr, c_ptr, m, n, k, inner, stride_xo, stride_xi, stride_xm, stride_xk, stride_wo, stride_wi, stride_wk, stride_wn, stride_cm, stride_cn, BM: tl.constexpr,
+                       BN: tl.constexpr, BK: tl.constexpr, EVEN: tl.constexpr):
+    """c[i] = x[i] @ w[i] of batches of two dimensions, `inner` the size of the second; the c[i] lie one behind the other. EVEN: as of `multiple` (product.py), m, n, k, strides of x, of w. Grid: tiles of
+    rows, of columns, matrices."""
+    m, n, k = multiple(m, EVEN, 0), multiple(n, EVEN, 1), multiple(k, EVEN, 2)
+    stride_xo, stride_xi, stride_xm, stride_xk = multiple(stride_xo, EVEN, 3), multiple(stride_xi, EVEN, 4), multiple(stride_xm, EVEN, 5), multiple(stride_xk, EVEN, 6)
+    stride_wo, stride_wi, stride_wk, stride_wn = multiple(stride_wo, EVEN, 7), multiple(stride_wi, EVEN, 8), multiple(stride_wk, EVEN, 9), multiple(stride_wn, EVEN, 10)
+    tiles_m, tiles_n = tl.cdiv(m, BM), tl.cdiv(n, BN)
+    i, tile = tl.program_id(0) // (tiles_m * tiles_n), tl.program_id(0) % (tiles_m * tiles_n)
+    far, near = (i // inner).to(tl.int64), (i % inner).to(tl.int64)
+    cols = tile // tiles_m * BN + tl.arange(0, BN)
+    rows = tile % tiles_m * BM + tl.arange(0, BM)
+    acc = _tile(x_ptr + far * stride_xo + near * stride_xi, w_ptr + far * stride_wo + near * stride_wi, m, n, stride_xm, stride_xk, stride_wk, stride_wn, rows, cols, 0, k, BM, BN, BK)
+    c_ptrs = c_ptr + i.to(tl.int64) * m * n + rows.to(tl.int64)[None, :] * stride_cm + cols.to(tl.int64)[:, None] * stride_cn
+    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=(rows < m)[None, :] & (cols < n)[:, None])
 
 
 @triton.jit
@@ -133,11 +136,11 @@ def _add(acc, w, x_ptrs, inside, DIM: tl.constexpr):
 
 @triton.jit
 def few_lines_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_wk, stride_wn, stride_cm, stride_cn, terms, plane, R: tl.constexpr,
-                     BN: tl.constexpr, BK: tl.constexpr, W_ALONG_K: tl.constexpr, FOURS: tl.constexpr, STAGES: tl.constexpr):
-    """c = x @ w of up to R <= 4 rows, by multiply-adds; shares and FOURS as of `few_rows_kernel`. W_ALONG_K: w's lines run along K, else along N. Sums stay apart
+                     BN: tl.constexpr, BK: tl.constexpr, W_ALONG_K: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr):
+    """c = x @ w of up to R <= 4 rows, by multiply-adds; shares and EVEN as of `few_rows_kernel`. W_ALONG_K: w's lines run along K, else along N. Sums stay apart
     for all numbers of a piece of w, so that no thread waits for another before the end. Grid: tiles of columns, shares."""
     DIM: tl.constexpr = 1 if W_ALONG_K else 0  # where K is in a piece of w
-    n, k, stride_wk, stride_wn = _four(n, FOURS[1]), _four(k, FOURS[2]), _four(stride_wk, FOURS[5]), _four(stride_wn, FOURS[6])
+    n, k, stride_wk, stride_wn = multiple(n, EVEN, 1), multiple(k, EVEN, 2), multiple(stride_wk, EVEN, 5), multiple(stride_wn, EVEN, 6)
     tiles_n = tl.cdiv(n, BN)
     share = tl.program_id(0) // tiles_n
     cols = tl.program_id(0) % tiles_n * BN + tl.arange(0, BN)
@@ -178,25 +181,35 @@ def few_lines_kernel(x_ptr, w_ptr, c_ptr, m, n, k, stride_xm, stride_xk, stride_
         tl.store(c_ptrs + 3 * tl.cast(stride_cm, tl.int64), tl.sum(acc3, axis=DIM), mask=(cols < n) & (m > 3))
 
 
-KERNELS = (few_rows_kernel, few_lines_kernel)
+KERNELS = (few_rows_kernel, few_lines_kernel, few_batches_kernel)
 
 
-def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Is a @ b for this file: on a GPU of compute capability 9.0, with contiguous lines, and so large that it pays? What `product_split` takes it does better, and in 16 bits what can be described to the
-    Tensor Memory Accelerator where it lies, for all but few rows and columns any copy of it, too."""
+def may(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Can these kernels multiply a and b, on a GPU of compute capability 9.0? What is only traced goes by pointers."""
     if a.device.type != "cuda" or a.dtype not in (torch.float32, torch.float16, torch.bfloat16) or isinstance(a, FakeTensor) or traced():
         return False
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     if not known(m, n, k) or max(m, n, k) >= COUNTED or not product_split.suits(a.device.index) or tuning.tries("matmul"):
         return False
     x, w = _rows_first(a, b)
-    along_k = _runs_along_k(w)
-    if a.dtype != torch.float32 and (x.shape[0] > ROWS or is_described(w)):
+    return 1 in w.stride() and (x.shape[0] <= LINES or 1 in x.stride())
+
+
+def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Is a @ b for this file: is it multiplied so in less time than by pointers? What `product_split` takes it does better, and in 16 bits what can be described to the Tensor Memory Accelerator where it
+    lies, for all but few rows and columns any copy of it, too."""
+    if not may(a, b):
+        return False
+    (m, k), n, size = a.shape, b.shape[1], a.element_size()
+    x, w = _rows_first(a, b)
+    if size == 2 and (x.shape[0] > ROWS or is_described(w)):
         return False
     if x.shape[0] <= LINES:  # neighbouring threads read neighbours
-        return (m * n * k >= LEAST_LINES or k >= LEAST_TERMS_OF_LINES[along_k]) and 1 in w.stride()
-    least = LEAST_TERMS[_runs_along_k(b)] if a.dtype == torch.float32 else LEAST_OF_16_BITS[along_k]
-    return (m * n * k >= LEAST[along_k] and k >= least or k >= LONG[along_k]) and 1 in w.stride() and 1 in x.stride()
+        return m * n * k >= LEAST_LINES or k >= LEAST_TERMS_OF_LINES[_runs_along_k(w)]
+    from . import product_pace
+    count = cuda.limits(a.device.index)[0]
+    pointers, _ = product_pace.by_pointers(m, n, k, size, b.stride(1) != 1, (at_a_time(a), at_a_time(b)), count)
+    return product_pace.by_few(x.shape[0], w.shape[1], k, size, (at_a_time(x), at_a_time(w)), count)[0] < pointers
 
 
 def _rows_first(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -212,10 +225,6 @@ def _runs_along_k(w: torch.Tensor) -> bool:
 def _along_k(n: int, strides: tuple) -> bool:
     """A single column's do, whatever the step to the next would be."""
     return strides[1] != 1 or n == 1 and strides[0] == 1
-
-
-def _is_read(x: torch.Tensor) -> bool:
-    return is_read(x.stride(), x.data_ptr() % 16 == 0, x.element_size())
 
 
 def prepared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -238,34 +247,24 @@ class How(NamedTuple):
     def by_tensor_cores(self) -> bool:
         return self.bm > LINES
 
-    def kernel(self, m: int, n: int, k: int, strides_x: tuple, strides_w: tuple) -> tuple:
+    def kernel(self, m: int, n: int, k: int, strides_w: tuple, even: int) -> tuple:
         """(the kernel of m x k rows times k x n, how many programs, its constexprs)."""
-        consts = {"BN": self.bn, "BK": self.bk, "FOURS": tuple(number % 4 == 0 for number in (m, n, k, *strides_x, *strides_w))}
+        consts = {"BN": self.bn, "BK": self.bk, "EVEN": even}
         if self.by_tensor_cores:
             return few_rows_kernel, cdiv(m, self.bm) * cdiv(n, self.bn) * self.shares, {"BM": self.bm, **consts}
         return few_lines_kernel, cdiv(n, self.bn) * self.shares, {"R": self.bm, "W_ALONG_K": _along_k(n, strides_w), "STAGES": self.stages, **consts}
 
 
-def _shared(tiles: int, room: int, pieces: int, most: int) -> int:
-    """Into how many shares, `most` at most, so many pieces of K go where there is room for so many programs at a time: as many as fit at once; where those leave much of the room empty and K is long, in
-    more, by turns, the last of which is fuller."""
-    shares = max(1, min(room // tiles, most))
-    busy = {s: tiles * s / (room * cdiv(tiles * s, room)) for s in (shares, *range(shares + 1, EVEN_SHARES + 1)) if s == shares or pieces >= s * EVEN_PIECES}
-    return next((s for s, share in busy.items() if share >= BUSY), max(busy, key=busy.get))
-
-
-def how(m: int, n: int, k: int, along_k: bool, count: int, are_read: bool = True, size: int = 4) -> How:
-    """How m <= n rows are multiplied by a matrix whose lines run along K or N, on so many multiprocessors. are_read: `is_read` says so of the lines; size: of an element, in bytes."""
+def how(m: int, n: int, k: int, along_k: bool, count: int, read: tuple[int, int], size: int = 4) -> How:
+    """How m <= n rows are multiplied by a matrix whose lines run along K or N, on so many multiprocessors. read: numbers of both that are read at a time (`layout.at_a_time`); size: of a number, in
+    bytes."""
     if m <= LINES:
-        bn, bk, stages, room = (PIECE if are_read else PIECE_OF_NUMBERS)[along_k][m > 1]
-        bm, warps, pieces = next_power_of_2(m), WARPS, PIECES_OF_LINES
-        tiles = cdiv(n, bn)
+        bn, bk, stages, room = (PIECE if read[1] * size == 16 else PIECE_OF_NUMBERS)[along_k][m > 1]
+        bm, warps, tiles = next_power_of_2(m), WARPS, cdiv(n, bn)
+        shares = max(1, min(room * count // tiles, k // (PIECES * bk), MOST_SHARES))
     else:
-        wide = 128 if m > 64 and (are_read or size == 2) and cdiv(m, 128) * cdiv(n, 128) * cdiv(k, 128) >= count else 64
-        bm = min(wide, max(16, next_power_of_2(m)))
-        bn, bk, warps, stages, room = (TILES if are_read else TILES_OF_NUMBERS[size])[bm]
-        tiles, pieces = cdiv(m, bm) * cdiv(n, bn), PIECES[size] if k > 2 * bk else 2
-    shares = _shared(tiles, room * count, k // bk, min(k // (pieces * bk), MOST_SHARES))
+        from . import product_pace
+        _, (bm, bn, bk, warps, stages, *_), shares = product_pace.by_few(m, n, k, size, read, count)
     terms = cdiv(cdiv(k, bk), shares) * bk
     return How(bm, bn, bk, warps, stages, cdiv(k, terms), terms)
 
@@ -275,12 +274,36 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, progra
     x, w = _rows_first(*given)
     out = c if c.shape[0] == x.shape[0] else c.T
     (m, k), n, along_k = x.shape, w.shape[1], _runs_along_k(w)
-    are_read = _is_read(w) and (m <= LINES or _is_read(x))
-    by = how(m, n, k, along_k, programs or cuda.limits(c.device.index)[0], are_read, x.element_size())
+    by = how(m, n, k, along_k, programs or cuda.limits(c.device.index)[0], (at_a_time(x), at_a_time(w)), x.element_size())
     to = in_shares(c, by.shares)
     if to is c:
         by = by._replace(shares=1, terms=cdiv(k, by.bk) * by.bk)  # a multiple of 16, which Triton sees
-    kernel, programs, consts = by.kernel(m, n, k, x.stride(), w.stride())
+    kernel, programs, consts = by.kernel(m, n, k, w.stride(), even(x.element_size(), m, n, k, *x.stride(), *w.stride()))
     launch(kernel, (programs,), x, w, to, m, n, k, *x.stride(), *w.stride(), *out.stride(), by.terms, c.numel(), **consts, num_warps=by.warps, num_stages=by.stages)
     if by.shares > 1:
         add_up(to, c, by.shares)
+
+
+def of_batches(a: torch.Tensor, b: torch.Tensor, count: int, *, multiprocessors: int = 0) -> product_pace.Tile | None:
+    """The tile in which so many products like a @ b, the first of them, go together here; None where that takes more time than by pointers. multiprocessors: on the CPU, how many."""
+    (m, k), n, size = a.shape, b.shape[1], a.element_size()
+    if not multiprocessors and (not known(count) or not may(a, b) or min(m, n) <= LINES):
+        return None
+    from . import product_pace
+    x, w = _rows_first(a, b)
+    multiprocessors = multiprocessors or cuda.limits(a.device.index)[0]
+    pointers, _ = product_pace.by_pointers(m, n, k, size, b.stride(1) != 1, (at_a_time(a), at_a_time(b)), multiprocessors, count)
+    us, tile, _ = product_pace.by_few(x.shape[0], w.shape[1], k, size, (at_a_time(x), at_a_time(w)), multiprocessors, count)
+    return tile if us < pointers else None
+
+
+def product_of_batches(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile: product_pace.Tile, first: tuple[torch.Tensor, torch.Tensor], count: tuple[int, int], steps: tuple):
+    """c = a @ b, batches of (outer, inner) many matrices, of which `first` are the first, in tiles of `of_batches`. steps: of each factor from a matrix to the next, outer and inner; c: contiguous."""
+    (m, k), n, strides = first[0].shape, first[1].shape[1], (c.shape[-1], 1)
+    (x, w), (xs, ws) = _rows_first(*first), steps
+    if x is not first[0]:
+        a, b, xs, ws, m, n, strides = b, a, ws, xs, n, m, strides[::-1]
+    numbers = m, n, k
+    lines = *xs, *x.stride(), *ws, *w.stride()
+    launch(few_batches_kernel, (cdiv(m, tile.bm) * cdiv(n, tile.bn) * count[0] * count[1],), a, b, c, *numbers, count[1], *lines, *strides, BM=tile.bm, BN=tile.bn, BK=tile.bk,
+           EVEN=even(first[0].element_size(), *numbers, *lines), num_warps=tile.warps, num_stages=tile.stages)

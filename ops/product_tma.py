@@ -206,6 +206,20 @@ def _fastest(m: int, n: int, k: int, axis: int | None, count: int, whole: bool =
     return tile, shares, us[tile, shares]
 
 
+#: us of a whole call on an H200, of what `_us` has; of a thousand numbers of a tile that is stored where lines of the result are multiples of 16 bytes, and elsewhere, or as shares; of a copy, and of a
+#: thousand of its numbers. A fit as product_pace.py's, to 475 products, a tenth from their times
+CALLED, OF_US, STORED, COPY, COPIES = 0.51, 0.92, (0.078, 0.24), 1.2, 0.0011
+
+
+def us(m: int, n: int, k: int, count: int, copied: int) -> float:
+    """About how long a product of m x k by k x n takes with so many numbers copied first, beside what product_pace.py says of others."""
+    tile, shares = tile_for(m, n, k, None, count)
+    begin, piece = dict((tile, pace) for tile, *pace in _tiles(None))[tile]
+    turns = cdiv(cdiv(m, tile[0]) * cdiv(n, tile[1]) * shares, count)
+    stored = turns * tile[0] * tile[1] / 1e3 * STORED[shares > 1 or n % 8 != 0]
+    return CALLED + OF_US * _us(tile, shares, begin, piece, m, n, k, count) + stored + (COPY + copied / 1e3 * COPIES if copied else 0)
+
+
 @functools.lru_cache(maxsize=1024)
 def bands(m: int, n: int, k: int, count: int) -> tuple[tuple[int, tuple, int], ...]:
     """(rows, tile, shares) of the products, one below the other, that m x k by k x n is multiplied as: one, or two without shares, the first of which has tiles for

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import torch
 
+from ..backends import cuda
 from . import product_few, product_split, product_tma
+from .layout import at_a_time
 
 KERNELS = (*product_tma.KERNELS, *product_split.KERNELS, *product_few.KERNELS)
 
 
-def special(a: torch.Tensor, b: torch.Tensor) -> tuple | None:
+def special(a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> tuple | None:
     """(the module whose kernels multiply a and b, its operands); None where that is left to kernels by pointers, as where there is no memory for what the
-    module makes of a and b first."""
-    for way in (product_split, product_few) if a.dtype == torch.float32 else (product_few, product_tma):
-        if way.takes(a, b):
-            given = way.prepared(a, b)
-            return None if given is None else (way, given)
-    return None
+    module makes of a and b first. alone: nothing follows, so that whichever is fastest may do it."""
+    if alone and product_few.may(a, b) and min(a.shape[0], b.shape[1]) > product_few.LINES:
+        way = _fastest(a, b)
+    else:
+        ways = (product_split, product_few) if a.dtype == torch.float32 else (product_few, product_tma)
+        way = next((way for way in ways if way.takes(a, b)), None)
+    given = way and way.prepared(a, b)
+    return None if given is None else (way, given)
+
+
+def _fastest(a: torch.Tensor, b: torch.Tensor):
+    """The module that multiplies matrices of more rows and columns than a few in the least time; None: kernels by pointers."""
+    from . import product_pace
+    (m, k), n, count = a.shape, b.shape[1], cuda.limits(a.device.index)[0]
+    read, size = (at_a_time(a), at_a_time(b)), a.element_size()
+    us = {None: product_pace.by_pointers(m, n, k, size, b.stride(1) != 1, read, count)[0],
+          product_few: product_pace.by_few(*(m, n, k, size, read) if m <= n else (n, m, k, size, read[::-1]), count)[0]}
+    if size == 2 and product_tma.described_here(a, m, n, k):
+        us[product_tma] = product_tma.us(m, n, k, count, sum(x.numel() for x in (a, b) if not product_tma.is_described(x)))
+    elif size == 4 and product_split.takes(a, b):
+        us[product_split] = product_split.us(m, n, k, count)
+    return min(us, key=us.get)
 
 
 def apart(way, given: tuple) -> bool:

@@ -11,11 +11,11 @@ import torch
 from ..backends.context import call
 from ..backends.cpu.llvm import targets
 from ..backends.cpu.run.launch import team_of
-from .layout import is_read
+from .layout import at_a_time
 from .makespan import cost, makespan
 from .sizes import cdiv, known, next_power_of_2, planned
 from .straight import by_tiles, held
-from .tuning import Tiles, second_cache, tries, workers
+from .tuning import Tiles, gpu_kind, second_cache, tries, tuned_gpu, workers
 
 
 def _guess(bm, bn, bk):
@@ -39,13 +39,6 @@ GPU_SHAPES = {"fp32": ((128, 128, 16, 8, 3), (128, 128, 32, 8, 2), (128, 128, 16
               "bf16": ((128, 256, 32, 8, 4), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (256, 128, 32, 8, 4), (128, 128, 64, 8, 4),
                        (128, 128, 64, 4, 4), (128, 128, 32, 4, 5), (64, 256, 64, 8, 4), (64, 256, 64, 4, 4), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4),
                        (64, 64, 64, 4, 4), (64, 64, 128, 4, 3), (32, 64, 64, 4, 4))}
-#: the same, each with its speed, where a factor's lines do not begin at multiples of 16 bytes, whose numbers are read one by one and not ahead, in fp32 with a right factor whose lines run along N. us of an
-#: H200 by the table's tiles, so and torch: fp32 36x27x312 4.0, 2.7, 5.3, 66x167x71 9.5, 6.4, 6.5, 2793x34x1116 24, 16, 14, 853x26x7252 with a transposed left factor 28, 21, 20, fp16 2459x9x1161 13, 5.4,
-#: 7.5, 101x57x7384 transposed 8.5, 4.3, 5.5. In 16 bits where such tiles are a multiprocessor's in two, at least: 482x57x157 2.6 by the table's and 3.2
-OF_NUMBERS = {"fp32": ((128, 64, 16, 1.15, 8, 1), (32, 64, 32, 1.0, 4, 1), (16, 64, 32, 0.85, 4, 1)), "bf16": ((64, 128, 32, 1.0, 4, 1),)}
-#: one more for fp32 with such a right factor, whose speed is that of some hundred tiles: us of an H200 without it, with it and torch's 128 cubed 5.3, 4.7, 4.6, 256 cubed 8.9, 8.3, 6.9, 1000x200x100 10.4, 7.0, 6.3,
-#: 500x88x152 5.8, 4.1, 4.2
-OF_FEW = (16, 64, 32, 0.6, 4, 1)
 EXTRA = {"cpu": {"GROUP": 4}, "cuda": {"GROUP": 8}}
 SMALLEST = {"cpu": 8, "cuda": 16}
 
@@ -59,24 +52,24 @@ def tile_for(a: torch.Tensor, b: torch.Tensor, alone: bool = False, count: int =
     free = alone and not tries(TILES.op)
     if free and cpu and call.row is None:
         choice = freely(a.dtype, *sizes, workers(), count, a.stride(1) == 1 and known(b.stride(0)) and b.stride(0) * next_power_of_2(sizes[2]) < 1 << 31)
-    elif free and not cpu and _reads_numbers(a, b, *sizes[:2]):
-        choice = tuple(t for t in OF_NUMBERS[speeds_of(a.dtype, "cuda")] if t[0] <= max(2 * SMALLEST["cuda"], sizes[0]) or a.element_size() == 2)
+    elif free and not cpu and a.dtype != torch.float64 and known(*a.shape, *b.shape, *a.stride(), *b.stride(), a.storage_offset(), b.storage_offset()) and _is_paced():
+        return _by_pace(a, b, *sizes, count)
     else:
         choice = entries(a, sizes[2], written=sizes[0] * sizes[1] * a.element_size())
-        if free and not cpu and a.dtype == torch.float32 and known(b.stride(-1)) and b.stride(-1) == 1:
-            choice += OF_FEW,
     m, n, k = (*held(a.dtype, *sizes[:2]), sizes[2]) if cpu else sizes
     return chosen_tile(cpu, workers() if cpu else multiprocessors(), m, n, k, choice, count)
 
 
-def _reads_numbers(a: torch.Tensor, b: torch.Tensor, m: int, n: int) -> bool:
-    """Are tiles on a GPU those of `OF_NUMBERS`, of a product of m x n? Where memory begins is not asked: what is only traced has none, and an allocator's is aligned."""
-    if not known(*a.stride(), *b.stride(), a.storage_offset(), b.storage_offset()) or a.dtype == torch.float64 or a.dtype == torch.float32 and b.stride(-1) != 1:
-        return False
-    bm, bn, *_ = OF_NUMBERS["bf16"][0]
-    if a.element_size() == 2 and 2 * cdiv(m, bm) * cdiv(n, bn) < multiprocessors():
-        return False
-    return not all(is_read(x.stride()[-2:], x.storage_offset() * x.element_size() % 16 == 0, x.element_size()) for x in (a, b))
+@functools.lru_cache(maxsize=1)
+def _is_paced() -> bool:
+    """Are tiles of kernels by pointers chosen by product_pace.py on this machine's GPU: is it like the one that is from, or was none like it measured?"""
+    return TILES.op not in tuned_gpu() or gpu_kind() == "sm_90"
+
+
+def _by_pace(a: torch.Tensor, b: torch.Tensor, m: int, n: int, k: int, count: int) -> dict:
+    from . import product_pace
+    _, t = product_pace.by_pointers(m, n, k, a.element_size(), b.stride(-1) != 1, (at_a_time(a), at_a_time(b)), multiprocessors(), count)
+    return {"BM": t.bm, "BN": t.bn, "BK": t.bk, **EXTRA["cuda"], "num_warps": t.warps, "num_stages": t.stages}
 
 
 def freely(dtype: torch.dtype, m: int, n: int, k: int, workers: int, count: int = 1, straight: bool = True) -> tuple:

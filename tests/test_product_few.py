@@ -10,7 +10,8 @@ import pytest
 import torch
 import triton
 from conftest import unavailable
-from test_product_split import BEYOND, HELD, like
+from test_product_pace import a_gpu, like  # noqa: F401
+from test_product_split import BEYOND, HELD
 from test_product_tma import TURNED, without_memory
 from torch._library.triton import set_wrap_triton_enabled
 from triport import ops
@@ -18,13 +19,18 @@ from triport.backends import active
 from triport.backends.context import RECORD, calling
 from triport.backends.dispatch import replay
 from triport.bench import check
-from triport.ops import layout, product_few, product_tma, product_way, registry
+from triport.ops import batches, layout, product_few, product_pace, product_tma, product_way, registry
 from triton.backends.compiler import GPUTarget
 
 gpu = pytest.mark.skipif(bool(unavailable("triton-gpu")), reason=str(unavailable("triton-gpu")))
 #: (M, N, K): by multiply-adds of one to four rows and columns, by tensor cores of all tiles, lines that 16 bytes divide and not
 SIZES = [(1, 200, 300), (2, 130, 1000), (3, 100, 513), (4, 97, 700), (130, 2, 260), (3, 1, 5000), (17, 64, 300), (70, 97, 700), (130, 140, 256), (200, 3, 90), (9, 5, 2001), (20, 36, 1000),
          (1, 1, 1)]
+
+
+def turned(rows: int, columns: int):
+    """A matrix that lies by columns on a GPU that is not here."""
+    return like(rows, columns, turned=True)
 
 
 def matrix(m: int, n: int, turned: bool, seed: int, device="cpu") -> torch.Tensor:
@@ -103,7 +109,7 @@ def test_small_numbers_keep_their_bits(value, turned, seed):
     a *= 1 + torch.rand(20, 64, generator=torch.Generator().manual_seed(seed))
     a, b = (b.T, a.T) if turned else (a, b)
     assert error(product(a, b), a, b) < 2e-7
-    assert product_few.how(20, 32, 64, turned, 4).by_tensor_cores
+    assert product_few.how(20, 32, 64, turned, 4, (4, 4)).by_tensor_cores
 
 
 def test_few_columns_go_as_few_rows(monkeypatch, seed):
@@ -133,103 +139,135 @@ def test_nothing_is_read_behind_a_matrix(turned, tmp_path, seed):
 
 
 @pytest.mark.parametrize("m,n,k,along_k,bm,shares", [
-    (1, 4096, 4096, False, 1, 4), (3, 4096, 4096, False, 4, 16), (3, 4096, 4096, True, 4, 1), (5, 4096, 4096, False, 16, 8), (64, 4096, 4096, True, 64, 4), (128, 4096, 4096, False, 128, 4),
-    (512, 512, 512, False, 64, 4), (512, 512, 8192, False, 128, 8), (4, 1 << 20, 64, False, 4, 1), (1, 1, 1 << 20, True, 1, 128),
-    (31, 560, 64, True, 32, 1), (45, 560, 132, True, 64, 3), (48, 64, 740, False, 64, 12)])
+    (1, 4096, 4096, False, 1, 4), (3, 4096, 4096, False, 4, 16), (3, 4096, 4096, True, 4, 1), (4, 1 << 20, 64, False, 4, 1), (1, 1, 1 << 20, True, 1, 128),
+    (5, 4096, 4096, False, 16, 8), (64, 4096, 4096, True, 64, 4), (128, 4096, 4096, False, 128, 4), (512, 512, 512, False, 64, 4), (512, 512, 8192, False, 128, 8),
+    (31, 560, 64, True, 16, 1), (48, 64, 740, False, 16, 24), (8, 5000, 20, False, 16, 1), (300, 400, 16, False, 32, 1)])
 def test_how(m, n, k, along_k, bm, shares):
-    """As many shares as there is room for programs on an H100, no smaller than some pieces of K, and all of K."""
-    how = product_few.how(m, n, k, along_k, 132)
+    """As many shares as an H100 has room for, where they take less time than adding them up, and all of K."""
+    how = product_few.how(m, n, k, along_k, 132, (4, 4))
     assert (how.bm, how.shares, how.by_tensor_cores) == (bm, shares, m > product_few.LINES)
     assert how.shares * how.terms >= k > (how.shares - 1) * how.terms and how.terms % how.bk == 0
 
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("along_k", [False, True])
-@pytest.mark.parametrize("m", [1, 4, 5, 20, 40, 100])
+@pytest.mark.parametrize("m", [1, 4])
 def test_numbers_that_are_read_one_by_one_are_not_fetched_ahead(m, along_k, size):
-    """Lines that do not begin at 16 bytes, but for 16 bits and a tile of 128 rows."""
-    how = product_few.how(m, 5000, 3001, along_k, 132, False, size)
-    assert (how.stages == 1) is not (m == 100 and size == 2) and product_few.how(m, 5000, 3000, along_k, 132).stages >= 3
-    assert how.shares * how.terms >= 3001 > (how.shares - 1) * how.terms and how.terms % 16 == 0
+    """Of few lines."""
+    for at_a_time in (1, 2, 16 // size // 2):
+        assert product_few.how(m, 5000, 3001, along_k, 132, (16 // size, at_a_time), size).stages == 1
+    assert product_few.how(m, 5000, 3000, along_k, 132, (1, 16 // size), size).stages >= 3
 
 
-@pytest.mark.parametrize("tiles,room,pieces,most,shares", [(137, 264, 98, 98, 5), (133, 264, 215, 215, 7), (258, 264, 95, 95, 1), (133, 264, 12, 12, 1), (133, 264, 16, 16, 1), (20, 264, 500, 128, 13), (264, 264, 500, 128, 1),
-                                                           (1, 264, 3, 3, 3), (300, 264, 900, 128, 3)])
-def test_shares_even_turns_out(tiles, room, pieces, most, shares):
-    """137 tiles leave half of what there is room for without work, and five shares of each of them a seventh; no share is of few pieces for that."""
-    assert product_few._shared(tiles, room, pieces, most) == shares
-    assert shares == max(1, min(room // tiles, most)) or pieces >= shares * product_few.EVEN_PIECES
+@pytest.mark.parametrize("read", [(1, 1), (2, 2), (4, 4)])
+@pytest.mark.parametrize("m,n,k", [(137 * 64, 64, 3147), (66, 66, 8), (5, 8191, 9), (128, 128, 40000), (2000, 2000, 64), (16, 16, 1 << 22)])
+def test_shares_are_of_whole_pieces(m, n, k, read):
+    """No more shares than pieces, and none that is empty."""
+    how = product_few.how(min(m, n), max(m, n), k, False, 132, read)
+    assert how.terms % 16 == 0 and 1 <= how.shares <= -(-k // how.bk) and how.shares * how.terms >= k > (how.shares - 1) * how.terms
 
 
-def test_few_rows_of_numbers_go_in_small_tiles():
-    assert product_few.how(235, 739, 6939, True, 132, False).bm == 64 and product_few.how(236, 740, 6940, True, 132).bm == 128
+def test_shares_even_turns_out():
+    """137 tiles leave half of what there is room for without work; more shares cost less than what that does, until each is of few terms."""
+    assert product_few.how(11, 8758, 3147, False, 132, (1, 1)).shares > 1
+    assert product_few.how(11, 8758, 64, False, 132, (1, 1)).shares == 1
 
 
 def test_how_lines_lie_is_asked(monkeypatch):
-    """A matrix whose lines begin anywhere, one that begins at an odd number, and of more rows than LINES the other one."""
+    """Of both matrices, the one with fewer lines first: what divides them and where they begin."""
     asked, real = [], product_few.how
     monkeypatch.setattr(product_few, "how", lambda *given: (asked.append(given[5:]), real(*given))[1])
     monkeypatch.setattr(product_few, "launch", lambda *_, **__: None)
     monkeypatch.setattr(product_few, "add_up", lambda *_: None)
-    for rows, few, large in ((3, 1004, 2000), (3, 1001, 2000), (3, 1000, 2001), (9, 1004, 2000), (9, 1001, 2000), (9, 1000, 2001)):
+    for rows, few, large, read in ((3, 1004, 2000, (4, 4)), (9, 1001, 2000, (1, 4)), (9, 1000, 2001, (4, 1)), (2001, 1002, 10, (2, 2))):
         for size, dtype in ((4, torch.float32), (2, torch.float16)):
             product_few.product((torch.empty(rows, few, dtype=dtype), torch.empty(few, large, dtype=dtype)), torch.empty(rows, large), programs=4)
-            expected = large * size % 16 == 0 and (rows == 3 or few * size % 16 == 0)
-            assert asked.pop() == (expected, size), (rows, few, large, dtype)
-    product_few.product((torch.empty(3, 1000), torch.empty(1000 * 2000 + 1)[1:].view(1000, 2000)), torch.empty(3, 2000), programs=4)
-    assert asked == [(False, 4)]
+            found, said = asked.pop()
+            assert said == size and all(min(one, 4) == each for one, each in zip(found, read)), (rows, few, large, dtype, found)
+    product_few.product((torch.empty(9, 1000), torch.empty(1000 * 2000 + 1)[1:].view(1000, 2000)), torch.empty(9, 2000), programs=4)
+    assert asked == [((4, 1), 4)]
 
 
-def test_what_is_taken(monkeypatch):
-    def turned(rows, columns):
-        return like(rows, columns, stride=(1, rows))
-
-    monkeypatch.setattr(product_few.product_split, "suits", lambda device: True)
-    takes = product_few.takes
-    with set_wrap_triton_enabled(False):  # as the dispatcher does
-        few, large = like(8, 1024), like(1024, 1024)
-        assert takes(few, large) and takes(few, turned(1024, 1024)) and takes(large, turned(1024, 8))
-        assert not takes(like(8, 1024, device="cpu"), large) and not takes(like(8, 1024, dtype=torch.float64), large)
-        assert not takes(few, like(1024, 1024, stride=(2048, 2))) and not takes(like(8, 1024, stride=(2048, 2)), large) and takes(like(4, 1024, stride=(2048, 2)), large)
-        assert takes(few, like(1024, 1024, at=4)) and takes(few, like(1024, 1023)) and takes(like(8, 1024, stride=(1025, 1)), large)  # wherever lines begin
-        half = {"dtype": torch.float16}  # for TMA, if it can be where it lies, or pays for a copy
-        assert takes(like(8, 1024, **half), like(1024, 1023, **half)) and not takes(like(8, 1024, **half), like(1024, 1024, **half)) and takes(like(8, 1024, **half), like(1024, 1024, at=8, **half))
-        assert not takes(like(8, 1023, **half), like(1023, 1024, **half))
-        assert takes(like(128, 1023, **half), like(1023, 999, **half)) and not takes(like(129, 1023, **half), like(1023, 999, **half))
-        assert takes(like(7, 600), turned(600, 8)) and not takes(like(7, 600), like(600, 8)) and takes(like(7, 2000), like(2000, 8))  # few sums, of many terms
-        assert takes(like(1, 256), like(256, 64)) and not takes(like(1, 240), like(240, 64)) and takes(like(1, 240), like(240, 640)) and takes(like(1, 32), turned(32, 5)) and not takes(like(1, 30), turned(30, 5))
-        assert takes(like(3, 1001), like(1001, 5001)) and takes(like(105, 7383), turned(7383, 1)) and takes(like(1, 600), like(600, 2))  # wherever lines begin; few products of many terms
-        assert not takes(like(1, 1000), like(1000, 700, stride=(1400, 2)))
-        assert takes(like(256, 64), turned(64, 256)) and not takes(like(256, 192), like(192, 256)) and takes(like(256, 384), like(384, 256))
-        assert takes(like(16, 64), turned(64, 128)) and not takes(like(16, 64), turned(64, 120)) and takes(like(200, 60), turned(60, 200)) and not takes(like(500, 19), turned(19, 500)) and not takes(like(16, 700), like(700, 16))
-        assert not takes(like(3000, 64), like(64, 40)) and not takes(like(3000, 319), like(319, 40)) and takes(like(3000, 350), like(350, 40))  # by pointers, which read what lies along N
-        assert takes(like(1, 1 << 29), like(1 << 29, 4)) and not takes(like(1, 1 << 30), like(1 << 30, 4))  # counted in 32 bits
-        monkeypatch.setattr(product_few.product_split, "suits", lambda device: False)
-        assert not takes(few, large)
-    monkeypatch.setattr(product_few.product_split, "suits", lambda device: True)
+def test_what_is_taken(a_gpu, monkeypatch):
+    """What can be, if few rows are many terms, or more take less time than by pointers; in 16 bits what is not for TMA, where it lies or by a copy that it pays for."""
+    takes, half = product_few.takes, {"dtype": torch.float16}
+    few, large = like(8, 1024), like(1024, 1024)
+    assert takes(few, large) and takes(few, turned(1024, 1024)) and takes(large, turned(1024, 8))
+    assert not takes(like(8, 1024, device="cpu"), large) and not takes(like(8, 1024, dtype=torch.float64), large)
+    assert not takes(few, like(1024, 1024, stride=(2048, 2))) and not takes(like(8, 1024, stride=(2048, 2)), large) and takes(like(4, 1024, stride=(2048, 2)), large)
+    assert takes(few, like(1024, 1024, offset=1)) and takes(few, like(1024, 1023)) and takes(like(8, 1024, stride=(1025, 1)), large)  # wherever lines begin
+    assert takes(like(8, 1024, **half), like(1024, 1023, **half)) and not takes(like(8, 1024, **half), like(1024, 1024, **half))
+    assert takes(like(128, 1023, **half), like(1023, 999, **half)) and not takes(like(129, 1023, **half), like(1023, 999, **half))
+    assert takes(like(1, 256), like(256, 64)) and not takes(like(1, 240), like(240, 64)) and takes(like(1, 240), like(240, 640)) and takes(like(1, 32), turned(32, 5)) and not takes(like(1, 30), turned(30, 5))
+    assert takes(like(3, 1001), like(1001, 5001)) and takes(like(105, 7383), turned(7383, 1)) and takes(like(1, 600), like(600, 2))  # wherever lines begin; few products of many terms
+    assert not takes(like(1, 1000), like(1000, 700, stride=(1400, 2)))
+    assert takes(like(1, 1 << 29), like(1 << 29, 4)) and not takes(like(1, 1 << 30), like(1 << 30, 4))  # counted in 32 bits
+    assert takes(like(200, 700), like(700, 90)) and not takes(like(200, 20), like(20, 90))
+    for us in (1e9, 0.0):
+        monkeypatch.setattr(product_pace, "by_pointers", lambda *given: (us, None))
+        assert takes(like(200, 700), like(700, 90)) is (us > 0) and takes(like(4, 1024), large)
     with set_wrap_triton_enabled(True):
-        assert not takes(few, large)  # traced
+        assert not takes(like(4, 1024), large)  # traced
         with calling(RECORD):  # as a call that nothing follows
-            assert takes(few, large)
+            assert takes(like(4, 1024), large)
+    monkeypatch.setattr(product_few.product_split, "suits", lambda device: False)
+    assert not takes(like(4, 1024), large)
 
 
-def test_few_rows_in_16_bits_are_not_copied_for_tma(monkeypatch):
+def test_few_rows_in_16_bits_are_not_copied_for_tma(a_gpu):
     """Which takes them, too: 16 x 1001 by 1001 x 1001 with a copy of the large matrix."""
-    monkeypatch.setattr(product_few.product_split, "suits", lambda device: True)
-    monkeypatch.setattr(product_tma, "_has_tma", lambda device: True)
-    monkeypatch.setattr(product_tma.cuda, "limits", lambda device: (132, 227 << 10, (9, 0)))
     few, large = like(16, 1001, dtype=torch.float16), like(1001, 1001, dtype=torch.float16)
-    with set_wrap_triton_enabled(False):
-        assert product_tma.takes(few, large) and product_way.special(few, large)[0] is product_few
+    assert product_tma.takes(few, large) and product_way.special(few, large)[0] is product_few
 
 
 @pytest.mark.parametrize("rows", [2, 20])
 def test_without_memory_for_shares(rows, monkeypatch, seed):
     """One does it all."""
     a, b = matrix(rows, 1000, False, seed), matrix(1000, 90, False, seed + 1)
-    assert product_few.how(rows, 90, 1000, False, 40).shares > 1
+    assert product_few.how(rows, 90, 1000, False, 40, (1, 2)).shares > 1
     without_memory(monkeypatch, layout)
     assert error(product(a, b, 40), a, b) < 3e-7
+
+
+def batched(a, b, tile=(16, 64, 32, 4, 1)):
+    """a @ b of batches by their kernel, whatever would take less time; nothing else is written."""
+    c, whole = check.guarded((*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), a.dtype)
+    batch = batches.walked(a, b, tuple(c.shape[:-2]))
+    product_few.product_of_batches(batch.a, batch.b, c, product_pace.Tile(*tile, 0.0, 0.0), batch.first(), (batch.count // batch.inner, batch.inner), batch.steps)
+    assert check.guards_hold(whole)
+    return c
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("turned", TURNED)
+@pytest.mark.parametrize("m,n,k", [(20, 36, 24), (70, 33, 17), (5, 130, 64), (64, 64, 8), (16, 16, 1)])
+def test_batches(m, n, k, turned, dtype, seed):
+    """Few rows or few columns; matrices one behind the other, and heads, whose rows lie between others'."""
+    gen = torch.Generator().manual_seed(seed)
+    def made(rows, columns, turned, *lead):
+        x = torch.randn(*lead, *((columns, rows) if turned else (rows, columns)), generator=gen).to(dtype)
+        return x.mT if turned else x
+    a, b = made(m, k, turned[0], 6), made(k, n, turned[1], 6)
+    bound = 3e-7 if dtype == torch.float32 else 1e-3
+    assert check.error(batched(a, b), a.double() @ b.double()) < bound
+    heads_a, heads_b = made(m, 3 * k, False, 2).view(2, m, 3, k).transpose(1, 2), made(n, 3 * k, False, 2).view(2, n, 3, k).permute(0, 2, 3, 1)
+    for tile in ((16, 64, 32, 4, 1), (64, 64, 32, 4, 3)):
+        assert check.error(batched(heads_a, heads_b, tile), heads_a.double() @ heads_b.double()) < bound
+    assert check.error(batched(heads_a, b[0]), heads_a.double() @ b[0].double()) < bound
+
+
+def test_what_parts_do_not_hold_in_one_of_many(seed):
+    a, b = torch.stack([matrix(20, 40, False, seed + i) for i in range(3)]), torch.stack([matrix(40, 70, True, seed + 9 + i) for i in range(3)])
+    a[1, 3, 5] = math.inf
+    c, want = batched(a, b), a.double() @ b.double()
+    assert torch.equal(c.isfinite(), want.isfinite()) and check.error(c[want.isfinite()], want[want.isfinite()]) < 3e-7
+
+
+def test_who_multiplies_batches(a_gpu):
+    """Scores of attention in fp32, whose right factor lies along K, go by tensor cores."""
+    assert product_few.of_batches(like(128, 64), turned(64, 128), 24) is not None
+    assert product_few.of_batches(like(16, 16), like(16, 16), 256) is None and product_few.of_batches(like(4, 64), turned(64, 128), 24) is None
+    assert product_few.of_batches(like(128, 64, device="cpu"), turned(64, 128), 24) is None
 
 
 @pytest.fixture
@@ -300,8 +338,8 @@ def compiled(kernel, rows: int, along_k: bool, **consts) -> tuple[str, dict]:
     """(machine code, resources) of a kernel for an H100, on matrices whose lines are multiples of 4 numbers, not of 16."""
     from triport.tools.inspector import tools
 
-    how = product_few.how(rows, 4096, 4096, along_k, 132)
-    consts = {**consts, "BN": how.bn, "BK": how.bk, "FOURS": (True, True, True, True, False, not along_k, along_k), "stride_xk": 1, "stride_cn": 1,
+    how = product_few.how(rows, 4096, 4096, along_k, 132, (4, 4))
+    consts = {**consts, "BN": how.bn, "BK": how.bk, "EVEN": 0b00_00_10_10_10_10 | (0b10_00_00_00_00_00_00 if along_k else 0b10_00_00_00_00_00), "stride_xk": 1, "stride_cn": 1,
               "stride_wk" if along_k else "stride_wn": 1, **({"m": 1} if rows == 1 else {})}
     pointers, names = ("x_ptr", "w_ptr", "c_ptr"), list(kernel.arg_names)
     signature = {n: "constexpr" if n in consts else "*fp32" if n in pointers else "i32" for n in names}
@@ -316,7 +354,7 @@ def compiled(kernel, rows: int, along_k: bool, **consts) -> tuple[str, dict]:
 @gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("m,n,k", [(1, 4096, 1000), (3, 1000, 4096), (36, 1000, 1000), (128, 2048, 4096), (512, 512, 512), (1000, 2, 3000), (2000, 52, 2000),
+@pytest.mark.parametrize("m,n,k", [(1, 4096, 1000), (3, 1000, 4096), (36, 1000, 1000), (128, 2048, 4096), (512, 512, 1024), (1000, 2, 3000), (2000, 52, 2000),
                                    (1, 1839, 7175), (3, 2003, 3001), (8, 513, 4097), (333, 64, 4097), (116, 3253, 1703), (7, 9, 7595)])
 @pytest.mark.parametrize("turned", TURNED)
 def test_on_a_gpu(turned, m, n, k, dtype, seed):
