@@ -136,6 +136,7 @@ def test_numbers_that_are_read_one_by_one_are_not_fetched_ahead(dtype):
     def stages(m, k, n, **how):
         return tiles.tile_for(like(m, k, dtype=dtype), like(k, n, how.pop("turned", False), dtype), alone=True)["num_stages"]
     if dtype == torch.float32:
+        assert stages(300, 1263, 310) == stages(64, 257, 65, turned=True) == 1
         assert stages(1280, 1263, 1280) == stages(1280, 1264, 1279) == stages(1280, 1263, 1280, turned=True) == 1 and stages(300, 1264, 310) > 1
     assert tiles.tile_for(like(1280, 63, dtype=dtype), like(63, 1280, dtype=dtype))["num_stages"] > 1  # the table's, for another kernel
 
@@ -174,6 +175,16 @@ def test_more_work_takes_longer(size):
         base = us(512, 768, 640)
         assert us(2048, 768, 640) > base and us(512, 4096, 640) > base and us(512, 768, 2560) > base and us(512, 768, 640, at=1) > base and us(512, 768, 640, count=8) > base
         assert us(16, 16, 16) < base
+
+
+def test_what_lies_in_memory_is_waited_for():
+    """Longer than for what the second cache holds; numbers of fp32 that few rows are multiplied by are fetched ahead then, where they can be."""
+    for pace in (*product_pace.POINTERS.values(), product_pace.POINTERS_ACROSS, product_pace.FEW[2]):
+        near, far = (pace.us(pace.even[0], 64, 64, 4096, (4, 4), 132, 1, 1, far) for far in (False, True))
+        assert far > near
+    for k, read, ahead in ((512, (4, 4), False), (8192, (4, 4), True), (8192, (1, 4), False)):
+        _, tile, _ = product_pace.by_few(16, 4096, k, 4, read, 132)
+        assert (tile in product_pace.FEW[4].ahead) is ahead
 
 
 def test_a_tile_is_no_larger_than_a_product():
