@@ -148,7 +148,7 @@ def copied(x: torch.Tensor, BL: int, BC: int) -> torch.Tensor:
     """A contiguous copy of a matrix of any strides; a program copies BC elements of BL lines, powers of two."""
     m, k = x.shape
     made = temporary(torch.empty((m, k), dtype=x.dtype, device=x.device))
-    launch(wrap_triton(copy_lines_kernel), (cdiv(m, BL) * cdiv(k, BC),), x, made, m, k, *x.stride(), k, BL=BL, BC=BC, **_step(x))
+    launch(wrap_triton(copy_lines_kernel), (cdiv(m, BL) * cdiv(k, BC),), x, made, m, k, *x.stride(), k, BL=BL, BC=BC, **_step(x), ROOM=1)
     return made
 
 
