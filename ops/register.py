@@ -24,7 +24,7 @@ from ..backends.context import EXPORT, SHAPES, call, calling
 from ..backends.dispatch import choice, drivers
 from . import autocast, autograd, batching, choices, distributed
 from .checks import stands_for_a_tensor
-from .dispatch import PLAIN, compiling, direct, followed, only_backward_follows, watched
+from .dispatch import PLAIN, compiling, direct, followed, only_backward_follows, replayed, watched
 
 SOURCES = tl.constexpr(sources_digest(Path(__file__).parent, Path(__file__).parent.parent / "backends"))
 
@@ -70,7 +70,7 @@ class Registered:
         name, _, count = next(self._each())
         name = name.partition("::")[2]
         if name not in MUTATING:
-            STRAIGHT[name] = count, autograd.straight(name, count, autograd.Derivatives(**rule), functools.partial(_alone, BODIES[name], count))
+            STRAIGHT[name] = count, autograd.straight(name, count, autograd.Derivatives(**rule), _for_backward(name, count))
 
     def batch(self, rule: batching.Rule):
         """Register what `vmap` runs instead (see `batching`)."""
@@ -213,7 +213,35 @@ def beneath(name: str, count: int) -> Callable:
             return op(*args)
         return direct(body, tensors, *args[count:])
 
-    return derivative
+    return _known_again(f"{name} beneath", count, body, derivative)
+
+
+def _for_backward(name: str, count: int) -> Callable:
+    """An op's body for `autograd.straight`, whose plan nobody else is to learn (`_alone`)."""
+    body = BODIES[name]
+    known = _known_again(f"{name} for backward", count, body, lambda *args: direct(body, args[:count], *args[count:]))
+
+    def run(*args):
+        try:
+            return known(*args)
+        finally:
+            call.plan = None
+
+    return run
+
+
+def _known_again(name: str, count: int, body: Callable, fn: Callable) -> Callable:
+    """`fn`, called as `body` is, within autograd: what it was called with before is known by native code (`dispatch.replayed`), which takes no tensor that requires gradients. Where none are asked for
+    it is handed the same memory without."""
+    fn.__name__, fn.__signature__ = name, inspect.signature(body)
+    known = replayed(count)(fn)
+
+    def run(*args):
+        if torch.is_grad_enabled() or compiling() or of_torch.transforms_active() or of_torch.forward_ad._current_level >= 0:
+            return known(*args)
+        return known(*(a.detach() if k < count and type(a) in PLAIN and a.requires_grad else a for k, a in enumerate(args)))
+
+    return run if of_torch.quick else fn
 
 
 def _dispatched(name: str, args):

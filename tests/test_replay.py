@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import faulthandler
 import functools
+import importlib
 import gc
 import os
 import subprocess
@@ -155,6 +156,29 @@ def test_what_autograd_follows_is_replayed_below_the_dispatcher(monkeypatch, see
     assert any(e.key.startswith("matmul_kernel[triton-cpu]") for e in prof.key_averages())  # what watches sees kernels
     assert len(bodies) == settled
     assert site.call(x, w) is None and site.call(x.detach(), w) is None  # a plan that the dispatcher's call used says nothing of the function's
+
+
+def test_backward_is_known_by_native_code(monkeypatch, seed):
+    """And what comes before it, of tensors that require gradients: neither is looked for by Python once it was seen. Derivatives of it are right all the same."""
+    register = importlib.import_module("triport.ops.register")
+    looked, real = [], register.direct
+    monkeypatch.setattr(register, "direct", lambda body, *rest: (looked.append(body.__name__), real(body, *rest))[1])
+    x, w, grad = torch.randn(37, 29, dtype=torch.float64), torch.nn.Parameter(torch.randn(29, 31, dtype=torch.float64)), torch.randn(37, 31, dtype=torch.float64)
+    replay.forget()
+    for k in range(6):
+        looked.clear()
+        leaf = (x + k).requires_grad_()
+        found = torch.autograd.grad(ops.softmax(ops.matmul(leaf, w), -1), (leaf, w), grad)
+        a, b = (t.detach().requires_grad_() for t in (leaf, w))
+        for got, want in zip(found, torch.autograd.grad((a @ b).softmax(-1), (a, b), grad)):
+            assert check.error(got, want) < 1e-10 and not got.requires_grad
+    assert looked == []
+    leaf = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(ops.softmax(leaf, -1), leaf, torch.ones_like(x).cumsum(1), create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), leaf)
+    other = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(other.softmax(-1), other, torch.ones_like(x).cumsum(1), create_graph=True)
+    assert first.requires_grad and check.error(second, torch.autograd.grad(expected.square().sum(), other)[0]) < 1e-10
 
 
 @pytest.mark.parametrize("kinds", ["bounds", ",".join(checking.KINDS)])
