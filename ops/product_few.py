@@ -284,14 +284,14 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, progra
         add_up(to, c, by.shares)
 
 
-def of_batches(a: torch.Tensor, b: torch.Tensor, count: int, *, multiprocessors: int = 0) -> product_pace.Tile | None:
-    """The tile in which so many products like a @ b, the first of them, go together here; None where that takes more time than by pointers. multiprocessors: on the CPU, how many."""
+def of_batches(a: torch.Tensor, b: torch.Tensor, count: int) -> product_pace.Tile | None:
+    """The tile in which so many products like a @ b, the first of them, go together here; None where that takes more time than by pointers."""
     (m, k), n, size = a.shape, b.shape[1], a.element_size()
-    if not multiprocessors and (not known(count) or not may(a, b) or min(m, n) <= LINES):
+    if not known(count) or not may(a, b) or min(m, n) <= LINES:
         return None
     from . import product_pace
     x, w = _rows_first(a, b)
-    multiprocessors = multiprocessors or cuda.limits(a.device.index)[0]
+    multiprocessors = cuda.limits(a.device.index)[0]
     pointers, _ = product_pace.by_pointers(m, n, k, size, b.stride(1) != 1, (at_a_time(a), at_a_time(b)), multiprocessors, count)
     us, tile, _ = product_pace.by_few(x.shape[0], w.shape[1], k, size, (at_a_time(x), at_a_time(w)), multiprocessors, count)
     return tile if us < pointers else None

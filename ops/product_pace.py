@@ -19,7 +19,8 @@ from .sizes import cdiv, next_power_of_2
 CACHED = 30e6  # bytes of both matrices that the second cache holds
 #: us that adding shares up takes, and those of a thousand numbers of all of them
 ADDING, ADDED = 1.58, 0.0014
-SHARES = (*range(1, 9), 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
+#: of how many shares the fastest number is chosen, and turns of a multiprocessor from which on no more of them are looked at
+SHARES, MOST_TURNS = (*range(2, 9), 10, 12, 16, 20, 24, 32, 48, 64, 96, 128), 16
 LEAST_SIDE = 16  # of a tile
 
 
@@ -54,15 +55,17 @@ class Pace(NamedTuple):
     even: tuple[Tile, ...]
     ahead: tuple[Tile, ...] = ()
 
-    def us(self, t: Tile, m: int, n: int, k: int, at_a_time: tuple[int, int], count: int, shares: int, matrices: int, far: bool) -> float:
-        """About how long it takes. at_a_time: numbers of the two matrices' lines; matrices: products of these sizes; far: more is read than the second cache holds."""
-        classes = [one.bit_length() - 1 for one in at_a_time]
-        numbers = t.bm * t.bk / 1e3, t.bn * t.bk / 1e3
-        alone = t.alone * (self.far if far else 1) + sum(x * self.waits[c] for x, c in zip(numbers, classes)) / t.warps
-        busy = t.busy + sum(x * self.reads[c] for x, c in zip(numbers, classes))
-        turns = cdiv(cdiv(m, t.bm) * cdiv(n, t.bn) * shares * matrices, count)
-        us = self.begin + cdiv(cdiv(k, t.bk), shares) * (alone**4 + (turns * busy)**4) ** 0.25 + turns * t.bm * t.bn / 1e3 * self.store
-        return us + (ADDING + shares * m * n / 1e3 * ADDED if shares > 1 else 0)
+    def of_piece(self, t: Tile, at_a_time: tuple[int, int], far: bool) -> tuple[float, float]:
+        """(us of a piece alone, and busy). at_a_time: numbers of the two matrices' lines; far: more is read than the second cache holds."""
+        alone, busy = t.alone * (self.far if far else 1), t.busy
+        for one, numbers in zip(at_a_time, (t.bm * t.bk / 1e3, t.bn * t.bk / 1e3)):
+            alone += numbers * self.waits[one.bit_length() - 1] / t.warps
+            busy += numbers * self.reads[one.bit_length() - 1]
+        return alone, busy
+
+    def us(self, t: Tile, alone: float, busy: float, pieces: int, turns: int) -> float:
+        """About how long so many turns of tiles take, of pieces as `of_piece` has them."""
+        return self.begin + pieces * (alone**4 + (turns * busy)**4) ** 0.25 + turns * t.bm * t.bn / 1e3 * self.store
 
     def tiles(self, at_a_time: tuple[int, int], size: int, far: bool) -> tuple[Tile, ...]:
         return self.odd if min(at_a_time) * size <= 4 else far and self.ahead or self.even
@@ -103,12 +106,25 @@ def _far(m: int, n: int, k: int, size: int) -> bool:
 def by_pointers(m: int, n: int, k: int, size: int, across: bool, at_a_time: tuple[int, int], count: int, matrices: int = 1) -> tuple[float, Tile]:
     """(about how many us, the tile) of products of m x k by k x n on so many multiprocessors. size: bytes of a number; across: the right factor's lines run along K."""
     pace, far = POINTERS_ACROSS if across and size == 4 else POINTERS[size], _far(m, n, k, size * matrices)
-    return min((pace.us(t, m, n, k, at_a_time, count, 1, matrices, far), t) for t in {t.clipped(m, n, k) for t in pace.tiles(at_a_time, size, far)})
+    return min((pace.us(t, *pace.of_piece(t, at_a_time, far), cdiv(k, t.bk), _turns(t, m, n, matrices, count)), t) for t in {t.clipped(m, n, k) for t in pace.tiles(at_a_time, size, far)})
 
 
 @functools.lru_cache(maxsize=1024)
 def by_few(m: int, n: int, k: int, size: int, at_a_time: tuple[int, int], count: int, matrices: int = 1) -> tuple[float, Tile, int]:
     """(about how many us, the tile, shares of K) of m <= n rows by a matrix, or so many such products, without shares then."""
     pace, far = FEW[size], _far(m, n, k, size * matrices)
-    return min((pace.us(t, m, n, k, at_a_time, count, shares, matrices, far), t, shares) for t in pace.tiles(at_a_time, size, far) for shares in (SHARES if matrices == 1 else (1,))
-               if shares == 1 or shares <= cdiv(k, t.bk))
+    found = []
+    for t in pace.tiles(at_a_time, size, far):
+        pieces, of_piece = cdiv(k, t.bk), pace.of_piece(t, at_a_time, far)
+        found.append((pace.us(t, *of_piece, pieces, _turns(t, m, n, matrices, count)), t, 1))
+        for shares in SHARES if matrices == 1 else ():
+            turns = _turns(t, m, n, shares, count)
+            if shares > pieces or shares > 4 and turns > MOST_TURNS:
+                break
+            found.append((pace.us(t, *of_piece, cdiv(pieces, shares), turns) + ADDING + shares * m * n / 1e3 * ADDED, t, shares))
+    return min(found)
+
+
+def _turns(t: Tile, m: int, n: int, times: int, count: int) -> int:
+    """Tiles that a multiprocessor has at most."""
+    return cdiv(cdiv(m, t.bm) * cdiv(n, t.bn) * times, count)

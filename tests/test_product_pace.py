@@ -181,8 +181,8 @@ def test_more_work_takes_longer(size):
 def test_what_lies_in_memory_is_waited_for():
     """Longer than for what the second cache holds; numbers of fp32 that few rows are multiplied by are fetched ahead then, where they can be."""
     for pace in (*product_pace.POINTERS.values(), product_pace.POINTERS_ACROSS, product_pace.FEW[2]):
-        near, far = (pace.us(pace.even[0], 64, 64, 4096, (4, 4), 132, 1, 1, far) for far in (False, True))
-        assert far > near
+        (near, busy), (far, same) = (pace.of_piece(pace.even[0], (4, 4), far) for far in (False, True))
+        assert far > near and busy == same
     for k, read, ahead in ((512, (4, 4), False), (8192, (4, 4), True), (8192, (1, 4), False)):
         _, tile, _ = product_pace.by_few(16, 4096, k, 4, read, 132)
         assert (tile in product_pace.FEW[4].ahead) is ahead
