@@ -233,7 +233,8 @@ def _for_backward(name: str, count: int) -> Callable:
 def _known_again(name: str, count: int, body: Callable, fn: Callable) -> Callable:
     """`fn`, called as `body` is, within autograd: what it was called with before is known by native code (`dispatch.replayed`), which takes no tensor that requires gradients. Where none are asked for
     it is handed the same memory without."""
-    fn.__name__, fn.__signature__ = name, inspect.signature(body)
+    names = (f"argument{k}" for k in range(len(inspect.signature(body).parameters)))  # by place: a body's own may be those that `replayed` has
+    fn.__name__, fn.__signature__ = name, inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
     known = replayed(count)(fn)
 
     def run(*args):
