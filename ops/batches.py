@@ -17,7 +17,7 @@ from ..backends.cpu.llvm import targets
 from . import batches_tma, product_few, thin
 from .checks import shape_of
 from .dispatch import launch, wrap_triton
-from .layout import even, near
+from .layout import even_product, near
 from .lines import sums_of_eight_lines, sums_of_lines
 from .product import multiple, product_tile, tile_of_program
 from .sizes import cdiv, known, next_power_of_2
@@ -166,15 +166,7 @@ def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_for, scale: 
         return
     t = tile_for(a, b, count=batch.count)
     launch(wrap_triton(batched_matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]) * batch.count,), batch.a, batch.b, c, m, n, k, scale, batch.inner,
-           *batch.steps[0], *a.stride(), *batch.steps[1], *b.stride(), SCALED=bool(scale != 1.0), **t, EVEN=_even(a, b, batch))
-
-
-def _even(a: torch.Tensor, b: torch.Tensor, batch: Batch) -> int:
-    """The EVEN of `batched_matmul_kernel`, as that of `matmul_kernel` (matmul.py) is. a, b: the first matrices."""
-    if a.device.type != "cuda":
-        return 0
-    rows = a.shape[0] if known(a.stride(1)) and a.stride(1) != 1 else 0
-    return even(a.element_size(), rows, b.shape[1], a.shape[1], *batch.steps[0], *a.stride(), *batch.steps[1], *b.stride())
+           *batch.steps[0], *a.stride(), *batch.steps[1], *b.stride(), SCALED=bool(scale != 1.0), **t, EVEN=even_product(a, b, batch.steps))
 
 
 def _by_lines(a: torch.Tensor, b: torch.Tensor, batch: Batch, c: torch.Tensor) -> bool:

@@ -64,6 +64,15 @@ def even(size: int, *numbers: int) -> int:
     return sum((math.gcd(number, 16 // size).bit_length() - 1) << 2 * at for at, number in enumerate(numbers) if known(number) and number % 16)
 
 
+def even_product(a: torch.Tensor, b: torch.Tensor, steps: tuple = ((), ())) -> int:
+    """The EVEN of a kernel by pointers of a @ b: m, n, k, a's steps, b's. steps: of batches, whose first matrices a and b are, what leads from one to the next, in front of a matrix's own. Along the rows
+    of a Triton looks at nothing but its columns' steps, unless a lies by columns."""
+    if a.device.type != "cuda":
+        return 0
+    rows = a.shape[0] if known(a.stride(1)) and a.stride(1) != 1 else 0
+    return even(a.element_size(), rows, b.shape[1], a.shape[1], *steps[0], *a.stride(), *steps[1], *b.stride())
+
+
 def at_a_time(x: torch.Tensor) -> int:
     """How many numbers of a matrix's contiguous lines a thread reads at a time, of those that 16 bytes hold: as many as divide a line, and where it begins. Where memory begins is not asked: what is only
     traced has none, and an allocator's is aligned."""
@@ -74,10 +83,10 @@ def at_a_time(x: torch.Tensor) -> int:
     return math.gcd(whole, x.shape[along], steps[-3 - along], x.storage_offset())
 
 
-def is_read(strides: tuple, aligned: bool, size: int = 4) -> bool:
-    """Are a matrix's lines contiguous, and begin at multiples of 16 bytes, where its memory is `aligned` to such? size: of an element, in bytes."""
+def is_read(strides: tuple, aligned: bool) -> bool:
+    """Are an fp32 matrix's lines contiguous, and begin at multiples of 16 bytes, where its memory is `aligned` to such?"""
     lines, along = strides if strides[1] == 1 else strides[::-1]
-    return along == 1 and lines * size % 16 == 0 and aligned
+    return along == 1 and lines % 4 == 0 and aligned
 
 
 #: kernels of products by pointers count elements in 32 bits over the terms that they step over at a time, no more than these on a GPU and on a CPU. Tiles with all of K, which may be more, are for

@@ -18,7 +18,7 @@ import triton.language as tl
 from ..backends import cuda
 from .checks import FLOATS, check, check_product, check_tensors
 from .dispatch import direct, launch, replayed, watched, wrap_triton
-from .layout import even, near, roomy, unexpanded
+from .layout import even_product, near, roomy, unexpanded
 from .register import beneath, register, served
 from .sizes import cdiv, known
 from .records import WITH_CUDA, Case, Op, traffic
@@ -106,13 +106,6 @@ def multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor):
     t = tile_for(a, b, alone=True)
     launch(wrap_triton(matmul_kernel), (cdiv(m, t["BM"]) * cdiv(n, t["BN"]),),
            a, b, c, m, n, k, *a.stride(), *b.stride(), **t, EVEN=even_product(a, b))
-
-
-def even_product(a: torch.Tensor, b: torch.Tensor) -> int:
-    """The EVEN of `matmul_kernel`. Along the rows of a Triton looks at nothing but its columns' steps, unless a lies by columns."""
-    if a.device.type != "cuda":
-        return 0
-    return even(a.element_size(), a.shape[0] if known(a.stride(1)) and a.stride(1) != 1 else 0, b.shape[1], a.shape[1], *a.stride(), *b.stride())
 
 
 def _of_batches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -206,10 +206,23 @@ def takes(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if x.shape[0] <= LINES:  # neighbouring threads read neighbours
         return m * n * k >= LEAST_LINES or k >= LEAST_TERMS_OF_LINES[_runs_along_k(w)]
+    return _faster(a, b) is not None
+
+
+def compared(a: torch.Tensor, b: torch.Tensor, matrices: int = 1) -> tuple[float, float, product_pace.Tile]:
+    """(about how many us by pointers, by these kernels, their tile) of so many products like a @ b, of more rows and columns than LINES."""
     from . import product_pace
-    count = cuda.limits(a.device.index)[0]
-    pointers, _ = product_pace.by_pointers(m, n, k, size, b.stride(1) != 1, (at_a_time(a), at_a_time(b)), count)
-    return product_pace.by_few(x.shape[0], w.shape[1], k, size, (at_a_time(x), at_a_time(w)), count)[0] < pointers
+    (m, k), n, size, count = a.shape, b.shape[1], a.element_size(), cuda.limits(a.device.index)[0]
+    x, w = _rows_first(a, b)
+    pointers, _ = product_pace.by_pointers(m, n, k, size, b.stride(1) != 1, (at_a_time(a), at_a_time(b)), count, matrices)
+    us, tile, _ = product_pace.by_few(x.shape[0], w.shape[1], k, size, (at_a_time(x), at_a_time(w)), count, matrices)
+    return pointers, us, tile
+
+
+def _faster(a: torch.Tensor, b: torch.Tensor, matrices: int = 1) -> product_pace.Tile | None:
+    """The tile by which so many products take less time than by pointers, if one does."""
+    pointers, us, tile = compared(a, b, matrices)
+    return tile if us < pointers else None
 
 
 def _rows_first(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -286,15 +299,7 @@ def product(given: tuple[torch.Tensor, torch.Tensor], c: torch.Tensor, *, progra
 
 def of_batches(a: torch.Tensor, b: torch.Tensor, count: int) -> product_pace.Tile | None:
     """The tile in which so many products like a @ b, the first of them, go together here; None where that takes more time than by pointers."""
-    (m, k), n, size = a.shape, b.shape[1], a.element_size()
-    if not known(count) or not may(a, b) or min(m, n) <= LINES:
-        return None
-    from . import product_pace
-    x, w = _rows_first(a, b)
-    multiprocessors = cuda.limits(a.device.index)[0]
-    pointers, _ = product_pace.by_pointers(m, n, k, size, b.stride(1) != 1, (at_a_time(a), at_a_time(b)), multiprocessors, count)
-    us, tile, _ = product_pace.by_few(x.shape[0], w.shape[1], k, size, (at_a_time(x), at_a_time(w)), multiprocessors, count)
-    return tile if us < pointers else None
+    return _faster(a, b, count) if known(count) and may(a, b) and min(a.shape[0], b.shape[1]) > LINES else None
 
 
 def product_of_batches(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile: product_pace.Tile, first: tuple[torch.Tensor, torch.Tensor], count: tuple[int, int], steps: tuple):

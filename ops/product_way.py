@@ -6,7 +6,6 @@ import torch
 
 from ..backends import cuda
 from . import product_few, product_split, product_tma
-from .layout import at_a_time
 
 KERNELS = (*product_tma.KERNELS, *product_split.KERNELS, *product_few.KERNELS)
 
@@ -25,11 +24,9 @@ def special(a: torch.Tensor, b: torch.Tensor, alone: bool = False) -> tuple | No
 
 def _fastest(a: torch.Tensor, b: torch.Tensor):
     """The module that multiplies matrices of more rows and columns than a few in the least time; None: kernels by pointers."""
-    from . import product_pace
-    (m, k), n, count = a.shape, b.shape[1], cuda.limits(a.device.index)[0]
-    read, size = (at_a_time(a), at_a_time(b)), a.element_size()
-    us = {None: product_pace.by_pointers(m, n, k, size, b.stride(1) != 1, read, count)[0],
-          product_few: product_pace.by_few(*(m, n, k, size, read) if m <= n else (n, m, k, size, read[::-1]), count)[0]}
+    (m, k), n, size, count = a.shape, b.shape[1], a.element_size(), cuda.limits(a.device.index)[0]
+    pointers, few, _ = product_few.compared(a, b)
+    us = {None: pointers, product_few: few}
     if size == 2 and product_tma.described_here(a, m, n, k):
         us[product_tma] = product_tma.us(m, n, k, count, sum(x.numel() for x in (a, b) if not product_tma.is_described(x)))
     elif size == 4 and product_split.takes(a, b):
